@@ -1,0 +1,159 @@
+"""Everything Heretix raises on purpose.
+
+    HeretixError                     exit code
+    ├── UsageError                   2   something the user can put right
+    │   ├── ConfigError                  a configuration key or value
+    │   ├── ClaimError                   a claim that can't be measured as it stands
+    │   ├── BankError                    a prompt bank
+    │   ├── ModelError                   a model id, or a model file
+    │   │   └── MissingKeyError          a provider without its key
+    │   └── RecordError                  a record or run that can't be found or read
+    ├── NoEstimateError              1   measured, but too little came back to say anything
+    ├── BudgetReachedError           1   stopped at the budget; what was answered is stored
+    ├── ProviderError                3   a call that failed
+    │   ├── RetryableError               worth another try
+    │   │   ├── RateLimitedError         429, with `retry_after_s` where the provider said
+    │   │   ├── ServerError              5xx and its kin
+    │   │   ├── CallTimeoutError         no answer in time
+    │   │   └── ConnectionFailedError    no connection, or one that broke
+    │   ├── RejectedError                4xx: the same call would fail again
+    │   └── ProviderDownError            it only fails; the run stopped and can be resumed
+    └── StoreError                   3   the database
+        ├── StoreBusyError               locked by another process for too long
+        └── StoreFullError               no space left
+
+Messages name their subject in backticks, the rule, the value and the remedy.
+All of these survive pickling, so that they can cross a process boundary.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BankError",
+    "BudgetReachedError",
+    "CallTimeoutError",
+    "ClaimError",
+    "ConfigError",
+    "ConnectionFailedError",
+    "HeretixError",
+    "MissingKeyError",
+    "ModelError",
+    "NoEstimateError",
+    "ProviderDownError",
+    "ProviderError",
+    "RateLimitedError",
+    "RecordError",
+    "RejectedError",
+    "RetryableError",
+    "ServerError",
+    "StoreBusyError",
+    "StoreError",
+    "StoreFullError",
+    "UsageError",
+]
+
+
+class HeretixError(Exception):
+    """Base of the tree; `exit_code` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(HeretixError):
+    """The user can put this right; nothing was started or written."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class ConfigError(UsageError):
+    """A configuration key or value is unknown, missing or out of range."""
+
+
+class ClaimError(UsageError):
+    """The claim is empty or otherwise can't be measured."""
+
+
+class BankError(UsageError):
+    """A prompt bank is malformed, or two banks share a version."""
+
+
+class ModelError(UsageError):
+    """A model id names no provider, or its file is missing or damaged."""
+
+
+class MissingKeyError(ModelError):
+    """The provider needs a key that the environment doesn't have."""
+
+
+class RecordError(UsageError):
+    """A record, run or execution can't be found, read or understood."""
+
+
+class NoEstimateError(HeretixError):
+    """Too few compliant samples came back; the samples are kept."""
+
+
+class BudgetReachedError(HeretixError):
+    """The budget is spent; what was answered until then is stored."""
+
+
+class ProviderError(HeretixError):
+    """A call to a provider failed."""
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status, where there was one."""
+
+
+class RetryableError(ProviderError):
+    """The same call may succeed later."""
+
+
+class RateLimitedError(RetryableError):
+    """The provider asked for patience."""
+
+    def __init__(
+        self, message: str, *, status: int | None = 429, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
+        """How long the provider said to wait, where it did."""
+
+
+class ServerError(RetryableError):
+    """The provider failed on its side."""
+
+
+class CallTimeoutError(RetryableError):
+    """No answer came in time."""
+
+
+class ConnectionFailedError(RetryableError):
+    """No connection could be made, or it broke."""
+
+
+class RejectedError(ProviderError):
+    """The provider refused the request itself; a retry would be refused again."""
+
+
+class ProviderDownError(ProviderError):
+    """The provider did nothing but fail, so the run stopped; what was answered is stored."""
+
+
+class StoreError(HeretixError):
+    """The database refused or failed."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class StoreBusyError(StoreError):
+    """Another process held the database for too long."""
+
+
+class StoreFullError(StoreError):
+    """The disk or the database has no space left."""
