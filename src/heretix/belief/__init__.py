@@ -1,0 +1,1 @@
+"""The mathematics of belief: numbers in, records out. No files, clock, network or environment."""
