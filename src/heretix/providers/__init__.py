@@ -1,0 +1,1 @@
+"""Providers of answers: one file each, behind the small protocol in `base`."""

@@ -1,0 +1,96 @@
+"""What a provider is: something that answers one request.
+
+An adapter turns a `Request` into one call and its outcome into a `Reply`, or raises one of the
+errors under `ProviderError`. It doesn't retry, cache, judge or count: the runner does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from heretix.sample import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ANSWER_SCHEMA", "Provider", "RateLimits", "Reply", "Request"]
+
+ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "prob_true": {
+            "type": "number",
+            "description": "Probability, from 0 to 1, that the claim is true.",
+        }
+    },
+    "required": ["prob_true"],
+    "additionalProperties": False,
+}
+"""The strict schema of an answer. Bounds are left out: some providers reject them, none enforces
+them reliably, and every answer is checked anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question to one model."""
+
+    model: str
+    """The model's name as its provider knows it, without the provider's prefix."""
+    system: str
+    user: str
+    max_output_tokens: int
+    temperature: float | None = None
+    """None sends no temperature."""
+    reasoning_effort: str | None = None
+    answer_schema: Mapping[str, Any] | None = None
+    """JSON schema of the answer; None means `ANSWER_SCHEMA`."""
+    claim: str = ""
+    """For providers that make answers up (mock): what, how worded, and which repeat."""
+    paraphrase_idx: int = 0
+    replicate_idx: int = 0
+    seed: int = 0
+    """Derived from the sample's identity, for providers whose sampling can be seeded (< 2^31)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """What a provider says it allows a minute; None where it doesn't say."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back."""
+
+    text: str
+    finish: Finish = Finish.STOP
+    provider_model_id: str | None = None
+    """The model that the provider says it served."""
+    response_id: str | None = None
+    fingerprint: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    """All tokens billed as output, reasoning included."""
+    temperature: float | None = None
+    """The temperature that was sent; None when none was."""
+    rate_limits: RateLimits | None = None
+
+
+class Provider(Protocol):
+    """A member of `heretix.providers`."""
+
+    @property
+    def max_concurrency(self) -> int:
+        """More calls at once than this gain nothing."""
+        ...
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, or raise a `ProviderError`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and models."""
+        ...

@@ -1,0 +1,232 @@
+"""Model ids, the home of each family of models, and what a model accepts.
+
+A model id is `provider:model`, or a bare name whose family has a home (`gpt-5` is OpenAI's).
+Families are matched by prefix, so that a model released tomorrow is known today.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from heretix.errors import MissingKeyError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heretix.settings import Settings
+
+__all__ = [
+    "DEMONSTRATION_MODELS",
+    "ENDPOINTS",
+    "Endpoint",
+    "ModelId",
+    "Options",
+    "default_model",
+    "parse_model",
+    "require_key",
+    "sent_options",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a provider is reached."""
+
+    kind: str
+    """Which adapter speaks its protocol."""
+    base_url: str | None = None
+    key_variable: str | None = None
+    needs_key: bool = True
+
+
+ENDPOINTS: Final[Mapping[str, Endpoint]] = {
+    "mock": Endpoint(kind="mock", needs_key=False),
+    "local": Endpoint(kind="local", needs_key=False),
+    "openai": Endpoint(
+        kind="openai", base_url="https://api.openai.com/v1", key_variable="OPENAI_API_KEY"
+    ),
+    "anthropic": Endpoint(
+        kind="anthropic", base_url="https://api.anthropic.com", key_variable="ANTHROPIC_API_KEY"
+    ),
+    "gemini": Endpoint(
+        kind="gemini",
+        base_url="https://generativelanguage.googleapis.com/v1beta",
+        key_variable="GEMINI_API_KEY",
+    ),
+    "openai-compatible": Endpoint(
+        kind="openai-compatible", key_variable="HERETIX_COMPATIBLE_API_KEY", needs_key=False
+    ),
+    "openrouter": Endpoint(
+        kind="openai-compatible",
+        base_url="https://openrouter.ai/api/v1",
+        key_variable="OPENROUTER_API_KEY",
+    ),
+    "xai": Endpoint(
+        kind="openai-compatible", base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"
+    ),
+    "deepseek": Endpoint(
+        kind="openai-compatible",
+        base_url="https://api.deepseek.com/v1",
+        key_variable="DEEPSEEK_API_KEY",
+    ),
+    "ollama": Endpoint(
+        kind="openai-compatible", base_url="http://localhost:11434/v1", needs_key=False
+    ),
+    "vllm": Endpoint(
+        kind="openai-compatible",
+        base_url="http://localhost:8000/v1",
+        key_variable="VLLM_API_KEY",
+        needs_key=False,
+    ),
+    "llamacpp": Endpoint(
+        kind="openai-compatible",
+        base_url="http://localhost:8080/v1",
+        key_variable="LLAMA_API_KEY",
+        needs_key=False,
+    ),
+}
+
+_FAMILIES: Final[tuple[tuple[str, str], ...]] = (
+    ("gpt-", "openai"),
+    ("chatgpt-", "openai"),
+    ("o1", "openai"),
+    ("o3", "openai"),
+    ("o4", "openai"),
+    ("claude-", "anthropic"),
+    ("gemini-", "gemini"),
+    ("grok-", "xai"),
+    ("deepseek-", "deepseek"),
+)
+
+DEMONSTRATION_MODELS: Final = frozenset({"local:smollm2-135m"})
+"""Models that show that the machine works and know nothing; labelled wherever they appear."""
+
+_DEFAULT_MODELS: Final = (
+    ("OPENAI_API_KEY", "gpt-5"),
+    ("ANTHROPIC_API_KEY", "claude-sonnet-5-5"),
+    ("GEMINI_API_KEY", "gemini-2.5-pro"),
+)
+_DEFAULT_LOCAL_MODEL: Final = "local:smollm2-135m"
+
+_NO_TEMPERATURE: Final[Mapping[str, tuple[str, ...]]] = {
+    "openai": ("gpt-5", "gpt-6", "o1", "o3", "o4"),
+    "anthropic": ("",),
+}
+_NO_EFFORT: Final[Mapping[str, tuple[str, ...]]] = {
+    "openai": ("gpt-3", "gpt-4", "chatgpt-"),
+    "local": ("",),
+    "mock": ("",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelId:
+    """A model and the provider that is asked for it."""
+
+    provider: str
+    name: str
+    file: str | None = field(default=None, compare=False, repr=False)
+    """Where a local model's file lies: no part of what the model is."""
+
+    @property
+    def identity(self) -> str:
+        """The model as it stands in identities: the provider in front unless it is the home."""
+        return self.name if _home(self.name) == self.provider else f"{self.provider}:{self.name}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the provider is reached."""
+        return ENDPOINTS[self.provider]
+
+    @property
+    def is_demonstration(self) -> bool:
+        """The model's numbers carry a label: they aren't beliefs worth quoting."""
+        return self.identity in DEMONSTRATION_MODELS
+
+    def mocked(self) -> ModelId:
+        """The mock that stands in for this model; a mock is its own stand-in."""
+        return self if self.provider == "mock" else ModelId("mock", self.identity)
+
+    def __str__(self) -> str:
+        return self.identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be sent besides the prompt, and changes answers. None: left to the provider."""
+
+    temperature: float | None = None
+    reasoning_effort: str | None = None
+    base_url: str | None = None
+
+    def as_dict(self) -> dict[str, float | str]:
+        """The options that are set, by name."""
+        pairs = (
+            ("temperature", self.temperature),
+            ("reasoning_effort", self.reasoning_effort),
+            ("base_url", self.base_url),
+        )
+        return {name: value for name, value in pairs if value is not None}
+
+
+def parse_model(text: str) -> ModelId:
+    """Read `provider:model` or a bare known name."""
+    text = text.strip()
+    if "|" in text or any(c.isspace() for c in text) or not text:
+        raise ModelError(f"`model` must be one word without '|', got {text!r}")
+    provider, colon, name = text.partition(":")
+    if colon and provider in ENDPOINTS:
+        if not name:
+            raise ModelError(f"`model` {text!r} names no model; write {provider}:MODEL")
+        return ModelId(provider, name)
+    home = _home(text)
+    if home is not None:
+        return ModelId(home, text)
+    known = ", ".join(sorted(ENDPOINTS))
+    near = difflib.get_close_matches(provider, ENDPOINTS, n=1)
+    hint = f" (did you mean {near[0]}:{name}?)" if colon and near else ""
+    raise ModelError(
+        f"`model` {text!r} has no known provider{hint}; write provider:model with one of: {known}"
+    )
+
+
+def default_model(settings: Settings) -> ModelId:
+    """The model to measure when nobody named one: the first with a key, else the embedded one."""
+    for variable, name in _DEFAULT_MODELS:
+        if settings.env.get(variable):
+            return parse_model(name)
+    return parse_model(_DEFAULT_LOCAL_MODEL)
+
+
+def sent_options(model: ModelId, options: Options) -> Options:
+    """The options that `model` accepts; a parameter that it rejects is not sent."""
+    if _listed(model, _NO_TEMPERATURE):
+        options = replace(options, temperature=None)
+    if _listed(model, _NO_EFFORT):
+        options = replace(options, reasoning_effort=None)
+    endpoint = model.endpoint
+    if endpoint.kind in {"mock", "local"} or options.base_url == endpoint.base_url:
+        options = replace(options, base_url=None)
+    return options
+
+
+def require_key(model: ModelId, settings: Settings) -> str | None:
+    """The provider's key, or an error that says which variable to set."""
+    endpoint = model.endpoint
+    key = settings.env.get(endpoint.key_variable) if endpoint.key_variable else None
+    if endpoint.needs_key and not key:
+        raise MissingKeyError(
+            f"`{model}` needs a key: set {endpoint.key_variable}, or use --mock, "
+            f"or a model that needs none (--model {_DEFAULT_LOCAL_MODEL})"
+        )
+    return key or None
+
+
+def _home(name: str) -> str | None:
+    return next((home for prefix, home in _FAMILIES if name.startswith(prefix)), None)
+
+
+def _listed(model: ModelId, table: Mapping[str, tuple[str, ...]]) -> bool:
+    return model.name.startswith(table.get(model.provider, ()))

@@ -1,0 +1,185 @@
+"""Chat Completions, as vLLM, Ollama, llama.cpp, OpenRouter, xAI, DeepSeek and others speak it.
+
+Only the common ground is sent: `max_tokens`, the older name, which all of them take, and no
+parameter that one of them is known to reject. What a server does differently is its `Dialect`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.errors import RejectedError
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.http import (
+    MAX_CONCURRENCY,
+    HttpClient,
+    HttpReply,
+    Target,
+    as_count,
+    as_items,
+    as_object,
+    as_text,
+    misshapen,
+    reported_error,
+    stated_limits,
+)
+from heretix.sample import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["PATH", "CompatibleProvider", "Dialect", "build_body", "dialect_of", "read_reply"]
+
+PATH: Final = "/chat/completions"
+
+_log = logging.getLogger(__name__)
+
+_FORMAT_MARKS: Final = ("response_format", "json_schema")
+_FINISHES: Final = {"length": Finish.TRUNCATED, "content_filter": Finish.REFUSED}
+_FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What a server takes beyond the common ground."""
+
+    json_schema: bool = True
+    """The answer's schema can be enforced; else only "some JSON object" is asked for."""
+    seed: bool = False
+    """Sampling can be seeded. Each sample has a seed of its own, derived from its identity: its
+    replicates still differ, and a server that honours seeds repeats them. Hosted services are
+    sent none: some reject it and none promises to honour it."""
+
+
+_DIALECTS: Final[Mapping[str, Dialect]] = {
+    "deepseek": Dialect(json_schema=False),
+    "llamacpp": Dialect(seed=True),
+    "ollama": Dialect(seed=True),
+    "vllm": Dialect(seed=True),
+}
+
+
+def dialect_of(provider: str) -> Dialect:
+    """The dialect of a provider in the catalog."""
+    return _DIALECTS.get(provider, Dialect())
+
+
+class CompatibleProvider:
+    """Any server that speaks Chat Completions."""
+
+    max_concurrency: int = MAX_CONCURRENCY
+
+    def __init__(self, target: Target, dialect: Dialect | None = None) -> None:
+        headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
+        self._client = HttpClient(target, headers)
+        self._dialect = Dialect() if dialect is None else dialect
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, or raise a `ProviderError`."""
+        dialect = self._dialect
+        try:
+            answer = await self._client.post(PATH, build_body(request, dialect))
+        except RejectedError as exc:
+            if not (dialect.json_schema and _rejects_json_schema(exc)):
+                raise
+            self._do_without_json_schema(exc)
+            answer = await self._client.post(PATH, build_body(request, self._dialect))
+        reply = read_reply(self._client.target, answer)
+        return replace(reply, temperature=request.temperature)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _do_without_json_schema(self, exc: RejectedError) -> None:
+        # Remembered, so that only the calls already under way pay for finding out.
+        if self._dialect.json_schema:
+            _log.warning("%s; asking for `json_object` instead from now on", exc)
+            self._dialect = replace(self._dialect, json_schema=False)
+
+
+def build_body(request: Request, dialect: Dialect | None = None) -> dict[str, Any]:
+    """The body of one call. The prompt is never changed to suit a server: it is measured."""
+    dialect = Dialect() if dialect is None else dialect
+    messages = [{"role": "user", "content": request.user}]
+    if request.system:
+        messages.insert(0, {"role": "system", "content": request.system})
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": messages,
+        "max_tokens": request.max_output_tokens,
+        "response_format": _response_format(request, dialect),
+    }
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.reasoning_effort is not None:
+        body["reasoning_effort"] = request.reasoning_effort
+    if dialect.seed:
+        body["seed"] = request.seed
+    return body
+
+
+def read_reply(target: Target, answer: HttpReply) -> Reply:
+    """What came back, or the error that it reports."""
+    body = answer.body
+    choice = as_object(next(iter(as_items(body.get("choices"))), None))
+    # OpenRouter answers 200 when a model fails half-way, and puts the error here.
+    error = as_object(body.get("error")) or as_object(choice.get("error"))
+    finish_reason = as_text(choice.get("finish_reason")) or ""
+    if error or finish_reason in _FAILED_FINISHES:
+        raise reported_error(target, error, answer.headers)
+    if not isinstance(choice.get("message"), dict):
+        raise misshapen(target, "`choices` that hold a message")
+    message = as_object(choice["message"])
+    refusal = as_text(message.get("refusal"))
+    usage = as_object(body.get("usage"))
+    return Reply(
+        text=_content(message) or refusal or "",
+        finish=Finish.REFUSED if refusal else _FINISHES.get(finish_reason, Finish.STOP),
+        provider_model_id=as_text(body.get("model")),
+        response_id=as_text(body.get("id")),
+        fingerprint=as_text(body.get("system_fingerprint")),
+        tokens_in=as_count(usage.get("prompt_tokens")),
+        tokens_out=_tokens_out(usage),
+        rate_limits=stated_limits(answer.headers),
+    )
+
+
+def _response_format(request: Request, dialect: Dialect) -> dict[str, Any]:
+    if not dialect.json_schema:
+        return {"type": "json_object"}
+    schema = dict(request.answer_schema or ANSWER_SCHEMA)
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }
+
+
+def _rejects_json_schema(exc: RejectedError) -> bool:
+    words = str(exc).lower()
+    # A complaint about the schema itself is ours to hear: dropping the schema would hide it.
+    return (
+        exc.status in {400, 422}
+        and any(mark in words for mark in _FORMAT_MARKS)
+        and "invalid schema" not in words
+    )
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The message's text; some servers send it as a list of parts, with reasoning among them."""
+    content = message.get("content")
+    parts = (p for p in map(as_object, as_items(content)) if p.get("type") == "text")
+    return as_text(content) or "".join(as_text(part.get("text")) or "" for part in parts)
+
+
+def _tokens_out(usage: Mapping[str, Any]) -> int | None:
+    completion = as_count(usage.get("completion_tokens"))
+    prompt = as_count(usage.get("prompt_tokens"))
+    total = as_count(usage.get("total_tokens"))
+    if completion is None or prompt is None or total is None:
+        return completion
+    # xAI and Gemini leave reasoning out of `completion_tokens`, and bill it as output: the total
+    # has it everywhere.
+    return max(completion, total - prompt)

@@ -1,0 +1,133 @@
+"""Google's Gemini API, method `generateContent`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from heretix.errors import RejectedError
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.http import (
+    MAX_CONCURRENCY,
+    HttpClient,
+    HttpReply,
+    Target,
+    as_count,
+    as_items,
+    as_object,
+    as_text,
+    misshapen,
+)
+from heretix.sample import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["GeminiProvider", "build_body", "path_of", "read_reply"]
+
+_BUDGETED_MODELS: Final = "gemini-2.5"
+_BUDGETS: Final[Mapping[str, int]] = {
+    "none": 0,
+    "minimal": 1024,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+}
+"""Thinking tokens for each effort, as in Google's own table for OpenAI-compatible clients."""
+
+_TRUNCATED_REASONS: Final = frozenset({"MAX_TOKENS", "CONTINUATION"})
+_REFUSED_REASONS: Final = frozenset(
+    {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"}
+)
+
+
+class GeminiProvider:
+    """Models of Google, by way of the Gemini API."""
+
+    max_concurrency: int = MAX_CONCURRENCY
+
+    def __init__(self, target: Target) -> None:
+        self._client = HttpClient(target, {"x-goog-api-key": target.key} if target.key else {})
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, or raise a `ProviderError`."""
+        answer = await self._client.post(path_of(request.model), build_body(request))
+        reply = read_reply(self._client.target, answer)
+        return replace(reply, temperature=request.temperature)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+def path_of(model: str) -> str:
+    """The method's path; a name may say its own collection (`tunedModels/mine`)."""
+    name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
+    return f"/{quote(name)}:generateContent"
+
+
+def build_body(request: Request) -> dict[str, Any]:
+    """The body of one call. No seed is sent: it is honoured at best now and then."""
+    config: dict[str, Any] = {
+        "maxOutputTokens": request.max_output_tokens,
+        "responseMimeType": "application/json",
+        "responseJsonSchema": dict(request.answer_schema or ANSWER_SCHEMA),
+    }
+    if request.temperature is not None:
+        config["temperature"] = request.temperature
+    if request.reasoning_effort is not None:
+        config["thinkingConfig"] = _thinking(request.model, request.reasoning_effort)
+    body: dict[str, Any] = {"contents": [_content(request.user)], "generationConfig": config}
+    if request.system:
+        body["systemInstruction"] = _content(request.system)
+    return body
+
+
+def read_reply(target: Target, answer: HttpReply) -> Reply:
+    """What came back."""
+    body = answer.body
+    blocked = "blockReason" in as_object(body.get("promptFeedback"))
+    candidates = as_items(body.get("candidates"))
+    if not candidates and not blocked:
+        raise misshapen(target, "`candidates` or a reason for blocking the prompt")
+    candidate = as_object(next(iter(candidates), None))
+    parts = map(as_object, as_items(as_object(candidate.get("content")).get("parts")))
+    texts = (as_text(part.get("text")) or "" for part in parts if not part.get("thought"))
+    usage = as_object(body.get("usageMetadata"))
+    return Reply(
+        text="".join(texts),
+        finish=Finish.REFUSED if blocked else _finish(as_text(candidate.get("finishReason"))),
+        provider_model_id=as_text(body.get("modelVersion")),
+        response_id=as_text(body.get("responseId")),
+        tokens_in=as_count(usage.get("promptTokenCount")),
+        tokens_out=_tokens_out(usage),
+    )
+
+
+def _content(text: str) -> dict[str, Any]:
+    return {"parts": [{"text": text}], "role": "user"}
+
+
+def _thinking(model: str, effort: str) -> dict[str, Any]:
+    """Gemini 2.5 takes a number of tokens; later models take a level by name."""
+    if not model.removeprefix("models/").startswith(_BUDGETED_MODELS):
+        return {"thinkingLevel": effort.upper()}
+    if effort not in _BUDGETS:
+        raise RejectedError(
+            f"`reasoning_effort` for {model} must be one of {', '.join(_BUDGETS)}, got {effort!r}"
+        )
+    return {"thinkingBudget": _BUDGETS[effort]}
+
+
+def _finish(reason: str | None) -> Finish:
+    if reason in _TRUNCATED_REASONS:
+        return Finish.TRUNCATED
+    return Finish.REFUSED if reason in _REFUSED_REASONS else Finish.STOP
+
+
+def _tokens_out(usage: Mapping[str, Any]) -> int | None:
+    """Visible and thinking tokens, which are counted apart and billed alike."""
+    counts = [as_count(usage.get(n)) for n in ("candidatesTokenCount", "thoughtsTokenCount")]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

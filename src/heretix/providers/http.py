@@ -1,0 +1,362 @@
+"""One POST to a provider, with every way it can fail mapped once to `heretix.errors`.
+
+Adapters build bodies and read answers; this module only moves them. It doesn't retry: the runner
+does. It doesn't follow redirects: a key must not travel. No key reaches a message or a `repr`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from heretix.errors import (
+    CallTimeoutError,
+    ConfigError,
+    ConnectionFailedError,
+    ProviderError,
+    RateLimitedError,
+    RejectedError,
+    ServerError,
+)
+from heretix.providers.base import RateLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "MAX_CONCURRENCY",
+    "HttpClient",
+    "HttpReply",
+    "Target",
+    "as_count",
+    "as_items",
+    "as_object",
+    "as_text",
+    "misshapen",
+    "read_response",
+    "reported_error",
+    "stated_limits",
+    "stated_wait_s",
+    "transport_error",
+]
+
+DEFAULT_TIMEOUT_S: Final = 120.0
+MAX_CONCURRENCY: Final = 512
+"""Each call under way holds a socket, and many systems allow a process 1024 open files."""
+
+_KEEPALIVE_S: Final = 60.0
+_DETAIL_LIMIT: Final = 300
+_RETRYABLE_BELOW_500: Final = frozenset({408, 409, 425, 429})
+_REQUEST_LIMITS: Final = ("X-RateLimit-Limit-Requests", "Anthropic-RateLimit-Requests-Limit")
+_TOKEN_LIMITS: Final = ("X-RateLimit-Limit-Tokens", "Anthropic-RateLimit-Tokens-Limit")
+_SPENT_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Sent with a 429, but waiting doesn't refill an account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where calls go, and with which key."""
+
+    provider: str
+    """Its name in messages."""
+    base_url: str
+    key: str | None = field(default=None, repr=False)
+    key_variable: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        """Refuse what could only fail, or leak, later."""
+        _check_base_url(self.base_url)
+        if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
+            raise ConfigError(
+                f"`{self.key_variable or 'key'}` must be plain printable characters to go into a "
+                "header, but holds a line break or another character that can't; copy it again"
+            )
+        if not self.timeout_s > 0:
+            raise ConfigError(
+                f"`timeout_s` must be a positive number of seconds, got {self.timeout_s!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A successful answer, with its headers (rate limits are told there)."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Looked up in any case."""
+    body: Mapping[str, Any]
+
+
+class HttpClient:
+    """Connections to one target, kept alive between calls. The caller bounds how many at once."""
+
+    def __init__(self, target: Target, headers: Mapping[str, str]) -> None:
+        self.target = target
+        self._headers = {"User-Agent": "heretix", **headers}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send `body` as JSON to `path` under the base URL, or raise a `ProviderError`."""
+        return read_response(self.target, *await self._exchange(path, body))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _exchange(
+        self, path: str, body: Mapping[str, Any]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        url = self.target.base_url.rstrip("/") + path
+        try:
+            async with self._open().post(url, json=body, allow_redirects=False) as response:
+                return response.status, response.headers, await response.read()
+        except aiohttp.ClientResponseError as exc:
+            # Its `repr` shows the headers that were sent, the key among them, so the error is
+            # raised outside of this block: it then keeps neither a cause nor a context.
+            failure = transport_error(self.target, exc)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise transport_error(self.target, exc) from exc
+        raise failure
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Opened by the first call, since a session belongs to the event loop that it runs in.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self.target.timeout_s),
+            )
+        return self._session
+
+
+def transport_error(target: Target, exc: Exception) -> ProviderError:
+    """What a call that got no HTTP answer failed with."""
+    subject = f"`{target.provider}` at {target.base_url}"
+    match exc:
+        case TimeoutError():
+            return CallTimeoutError(
+                f"{subject} gave no answer within {target.timeout_s:g} s; "
+                "allow it more time, or make fewer calls at once"
+            )
+        case (
+            aiohttp.InvalidURL()
+            | aiohttp.NonHttpUrlClientError()
+            | aiohttp.RedirectClientError()
+            | aiohttp.TooManyRedirects()
+        ):
+            return RejectedError(f"{subject} can't be called; correct `base_url`")
+        case aiohttp.ClientResponseError():
+            return ServerError(f"{subject} answered with something that isn't HTTP")
+        case _:
+            reason = _shorten(target, str(exc)) or type(exc).__name__
+            return ConnectionFailedError(
+                f"{subject} couldn't be reached, or hung up: {reason}; "
+                "check the network and `base_url`"
+            )
+
+
+def read_response(
+    target: Target, status: int, headers: Mapping[str, str], payload: bytes
+) -> HttpReply:
+    """An HTTP answer as a reply, or the error that it stands for."""
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError):
+        document = None
+    if not 200 <= status < 300:
+        raise _status_error(target, status, headers, _error_object(document, payload))
+    if not isinstance(document, dict):
+        start = _shorten(target, payload.decode("utf-8", "replace"))
+        got = f"one that starts with {start!r}" if start else "an empty one"
+        raise ServerError(
+            f"`{target.provider}` must answer with a JSON object in the body, got {got}; "
+            "a gateway in between may be failing",
+            status=status,
+        )
+    return HttpReply(status, headers, document)
+
+
+def reported_error(
+    target: Target, error: Mapping[str, Any], headers: Mapping[str, str]
+) -> ProviderError:
+    """What an error inside of a successful answer stands for; its `code` may be a status."""
+    code = as_count(error.get("code"))
+    if code is not None and 400 <= code < 600:
+        return _status_error(target, code, headers, error)
+    detail = _shorten(target, as_text(error.get("message")) or "no reason given")
+    return ServerError(f"`{target.provider}` failed while answering: {detail}")
+
+
+def misshapen(target: Target, missing: str) -> ServerError:
+    """The error for an answer that is JSON, but not of the provider's form."""
+    return ServerError(
+        f"`{target.provider}` must answer with {missing}, got an object without; "
+        "check that `base_url` speaks this provider's protocol"
+    )
+
+
+def stated_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float | None:
+    """How long the provider said to wait, wherever it said so; None if it didn't."""
+    for name, seconds_each in (("Retry-After-Ms", 0.001), ("Retry-After", 1.0)):
+        number = _non_negative(headers.get(name))
+        if number is not None:
+            return number * seconds_each
+    if "Retry-After" in headers:
+        return _seconds_until(headers["Retry-After"], headers.get("Date"))
+    # Gemini sends no header: a `google.rpc.RetryInfo` in the body holds a duration like "4.5s".
+    delays = (as_text(as_object(d).get("retryDelay")) for d in as_items(error.get("details")))
+    return next((_non_negative(delay.removesuffix("s")) for delay in delays if delay), None)
+
+
+def stated_limits(headers: Mapping[str, str]) -> RateLimits | None:
+    """Requests and tokens a minute, as OpenAI and Anthropic tell them in headers."""
+    rpm, tpm = (
+        next((count for name in names if (count := _whole(headers.get(name)))), None)
+        for names in (_REQUEST_LIMITS, _TOKEN_LIMITS)
+    )
+    return RateLimits(rpm=rpm, tpm=tpm) if rpm or tpm else None
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_items(value: Any) -> list[Any]:
+    """`value` if it is a JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_text(value: Any) -> str | None:
+    """`value` if it is a string, else None.
+
+    JSON can escape half of a surrogate pair, which no file, hash or database takes as text; it
+    becomes U+FFFD. Everything else is left as it came.
+    """
+    if not isinstance(value, str):
+        return None
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def as_count(value: Any) -> int | None:
+    """`value` if it is a whole number from 0, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _check_base_url(base_url: str) -> None:
+    try:
+        parts = urlsplit(base_url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"`base_url` must look like https://host/v1 or http://host:port/v1, got {base_url!r}"
+        )
+    if parts.username is not None or parts.query or parts.fragment:
+        # Not shown: what stands there is often a secret.
+        raise ConfigError(
+            "`base_url` must hold no user, password, query or fragment; "
+            "put the key into the provider's variable instead"
+        )
+
+
+def _status_error(
+    target: Target, status: int, headers: Mapping[str, str], error: Mapping[str, Any]
+) -> ProviderError:
+    detail = _shorten(target, as_text(error.get("message")) or "no reason given")
+    message = f"`{target.provider}` answered {status}: {detail}"
+    if not _is_retryable(status, headers, error):
+        return RejectedError(message + _remedy(target, status, headers, detail), status=status)
+    wait_s = stated_wait_s(headers, error)
+    if status == 429 or wait_s is not None:
+        return RateLimitedError(message, status=status, retry_after_s=wait_s)
+    return ServerError(message, status=status)
+
+
+def _is_retryable(status: int, headers: Mapping[str, str], error: Mapping[str, Any]) -> bool:
+    # OpenAI and Anthropic say it outright in a header of their own; their SDKs obey it too.
+    verdict = headers.get("X-Should-Retry")
+    if verdict in {"true", "false"}:
+        return verdict == "true"
+    if as_text(error.get("code")) in _SPENT_CODES:
+        return False
+    return status in _RETRYABLE_BELOW_500 or status >= 500
+
+
+def _remedy(target: Target, status: int, headers: Mapping[str, str], detail: str) -> str:
+    if 300 <= status < 400:
+        place = _shorten(target, headers.get("Location", "elsewhere"))
+        return f"; it points to {place}, and redirects aren't followed: correct `base_url`"
+    # Gemini answers a wrong key with 400, so the wording decides too.
+    if status in {401, 403} or "api key" in detail.lower():
+        return f"; check {target.key_variable}" if target.key_variable else "; it wants a key"
+    if status == 404:
+        return "; check the model's name and `base_url`"
+    return ""
+
+
+def _error_object(document: Any, payload: bytes) -> Mapping[str, Any]:
+    """The error in a failed answer, in the form {"message": ..., "code": ..., "details": ...}."""
+    if isinstance(document, list) and document:
+        document = document[0]
+    outer = as_object(document)
+    inner = outer.get("error")
+    for found in (inner, outer):
+        if isinstance(found, dict) and found.get("message"):
+            return found
+    for words in (inner, outer.get("detail")):
+        if isinstance(words, str):
+            return {"message": words}
+    return {"message": payload.decode("utf-8", "replace")}
+
+
+def _shorten(target: Target, text: str) -> str:
+    """`text` on one line, without the key, at a length that suits a message."""
+    # The key goes first, lest its beginning survive the cut.
+    if target.key:
+        text = text.replace(target.key, "[key]")
+    # A server's text is printed on terminals, where control characters are commands.
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= _DETAIL_LIMIT else text[: _DETAIL_LIMIT - 1] + "…"
+
+
+def _non_negative(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _seconds_until(date: str, server_now: str | None) -> float | None:
+    moment = _moment(date)
+    if moment is None:
+        return None
+    # Both ends by the server's clock where it tells it: ours may be minutes off.
+    now = (_moment(server_now) if server_now else None) or datetime.now(UTC)
+    return max(0.0, (moment - now).total_seconds())
+
+
+def _moment(date: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,398 @@
+"""The embedded model: a GGUF file answered in this process, with no key and no network.
+
+The same request gives the same answer to the last bit, whichever copy of the model serves it and
+whatever that copy served before. `_Engine` says what this takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import re
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from heretix.errors import ModelError, RejectedError, ServerError
+from heretix.providers import gguf
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.sample import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from heretix.providers.gguf import LocalModel
+    from heretix.settings import Settings
+
+__all__ = ["DEFAULT_TEMPERATURE", "LocalProvider"]
+
+DEFAULT_TEMPERATURE: Final = 1.0
+"""The model's own distribution, nothing sharpened or cut off: replicates show its real spread."""
+
+CONTEXT_TOKENS: Final = 8192
+"""Room for a claim of 10,000 characters in any European language. A copy of the small model
+takes 190 MB for it."""
+
+_BATCH_TOKENS: Final = 64
+"""Prompts are read in steps of this size; between two steps a call can be given up."""
+_PROB_BOUNDS: Final = {"minimum": 0, "maximum": 1, "multipleOf": 0.001}
+"""Zero and one are answers like others: a model may be certain, and the estimator clamps."""
+_ONE_LINE_JSON: Final = {
+    "whitespace_flexible": False,
+    "key_separator": ": ",
+    "item_separator": ", ",
+}
+_CONTROL_MARK: Final = re.compile(r"<\|[^\s|<>]+\|>")
+_FINISHES: Final = {"stop": Finish.STOP, "length": Finish.TRUNCATED}
+
+
+class _Prompt(NamedTuple):
+    """What is read before an answer is written."""
+
+    system: str
+    user: str
+
+    @property
+    def head(self) -> list[dict[str, str]]:
+        """The messages that the prompts of a run have in common."""
+        return [{"role": "system", "content": self.system}] if self.system else []
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [*self.head, {"role": "user", "content": self.user}]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the engine wrote."""
+
+    text: str
+    finish: Finish
+    tokens_in: int
+    tokens_in_held: int
+    """How many of them it didn't have to read again."""
+    tokens_out: int
+
+
+class LocalProvider:
+    """Answers requests with one or more copies of a model, each on a thread of its own."""
+
+    def __init__(self, name: str, *, settings: Settings, servers: int = 2) -> None:
+        """Find and check the file of `name`, a known model or a path; it is loaded when asked."""
+        xllamacpp = _import_engine(name)
+        model = gguf.resolve(name, settings)
+        self._name = model.name
+        self._fingerprint = f"{model.sha256[:12]}/xllamacpp-{xllamacpp.__version__}"
+        self._to_grammar = xllamacpp.json_schema_to_grammar
+        self._engines = [_Engine(model, xllamacpp) for _ in range(servers)]
+        self._queue = _Queue(self._engines)
+
+    @property
+    def max_concurrency(self) -> int:
+        """Twice the copies: a copy that is done finds a repeat of the prompt that it holds."""
+        return 2 * len(self._engines)
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request; temperature defaults to `DEFAULT_TEMPERATURE`."""
+        prompt = _Prompt(request.system, request.user)
+        self._refuse_control_marks(prompt)
+        temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
+        options = {
+            "grammar": self._grammar(request.answer_schema or ANSWER_SCHEMA),
+            "max_tokens": request.max_output_tokens,
+            "seed": request.seed,
+            "temperature": temperature,
+        }
+        async with self._queue.engine_for(prompt) as engine:
+            outcome = await engine.answer(prompt, options)
+        return Reply(
+            text=outcome.text,
+            finish=outcome.finish,
+            provider_model_id=self._name,
+            fingerprint=self._fingerprint,
+            tokens_in=outcome.tokens_in,
+            tokens_out=outcome.tokens_out,
+            temperature=temperature,
+        )
+
+    async def aclose(self) -> None:
+        """Give up what is under way, then let go of the copies, their memory and threads."""
+        for engine in self._engines:
+            await engine.aclose()
+
+    def _grammar(self, schema: Mapping[str, Any]) -> str:
+        """What the model may write: the schema, and a probability that is one.
+
+        Bounds belong to `prob_true` in every lens; the shared schema leaves them out because
+        other providers reject them.
+        """
+        properties = dict(schema.get("properties", {}))
+        if "prob_true" in properties:
+            properties["prob_true"] = {**properties["prob_true"], **_PROB_BOUNDS}
+        bounded = {**schema, "properties": properties, "x-guidance": _ONE_LINE_JSON}
+        try:
+            return str(self._to_grammar(json.dumps(bounded)))
+        except RuntimeError as exc:
+            raise RejectedError(
+                f"`local:{self._name}` can't be held to this answer schema: {exc}"
+            ) from exc
+
+    def _refuse_control_marks(self, prompt: _Prompt) -> None:
+        # The engine would read the mark as a turn of the conversation, not as text: the claim
+        # would no longer be what is measured.
+        found = _CONTROL_MARK.search(prompt.user) or _CONTROL_MARK.search(prompt.system)
+        if found:
+            raise RejectedError(
+                f"`local:{self._name}` can't take a text with the control mark {found[0]!r}; "
+                "write the claim without it"
+            )
+
+
+class _Queue:
+    """Gives each call a copy of the model, by preference one that already holds its prompt."""
+
+    def __init__(self, engines: list[_Engine]) -> None:
+        self._engines = engines
+        self._idle = list(engines)
+        self._waiting: list[_Turn] = []
+        self._given: dict[_Engine, _Prompt] = {}
+
+    @contextlib.asynccontextmanager
+    async def engine_for(self, prompt: _Prompt) -> AsyncIterator[_Engine]:
+        """Wait for a copy, and have it alone."""
+        loop = asyncio.get_running_loop()
+        turn = _Turn(prompt, loop.create_future())
+        self._waiting.append(turn)
+        # Not at once: calls that start together are seen together.
+        loop.call_soon(self._hand_out)
+        try:
+            engine = await turn.engine
+        except asyncio.CancelledError:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.engine.cancelled():
+                self._take_back(turn.engine.result())
+            raise
+        try:
+            yield engine
+        finally:
+            self._take_back(engine)
+
+    def _take_back(self, engine: _Engine) -> None:
+        self._idle.append(engine)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._idle and self._waiting:
+            # The first of the best: calls of equal worth keep their order.
+            turn, engine = max(product(self._waiting, self._idle), key=self._worth)
+            self._waiting.remove(turn)
+            self._idle.remove(engine)
+            if not turn.engine.done():
+                self._given[engine] = turn.prompt
+                turn.engine.set_result(engine)
+            else:
+                self._idle.append(engine)
+
+    def _worth(self, pair: tuple[_Turn, _Engine]) -> int:
+        turn, engine = pair
+        if self._given.get(engine) == turn.prompt:
+            return 2
+        return 0 if turn.prompt in self._given.values() else 1
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A call that waits, and the copy that it will get."""
+
+    prompt: _Prompt
+    engine: asyncio.Future[_Engine]
+
+
+class _Engine:
+    """One copy of the model on one thread, answering one call at a time.
+
+    Floating-point sums depend on how a prompt is cut into batches, and the engine's cache of what
+    it read last would make the cut depend on the past: answers to the same seed then differ. So
+    a prompt is always read in the same three pieces: the system message, the rest, and once more
+    the last token, from which the answer starts. Only pieces read that way are used again.
+    """
+
+    def __init__(self, model: LocalModel, xllamacpp: Any) -> None:
+        self._model = model
+        self._xllamacpp = xllamacpp
+        self._server: Any = None
+        self._held: _Prompt | None = None
+        self._winds_back = True
+        self._stop = threading.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heretix-local")
+
+    async def answer(self, prompt: _Prompt, options: Mapping[str, Any]) -> _Outcome:
+        """Answer on the engine's thread; a cancelled call is given up at its next step."""
+        stop = self._stop = threading.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, self._answer, prompt, options, stop)
+        finally:
+            stop.set()
+
+    async def aclose(self) -> None:
+        """Give up the call under way, unload the model and end the thread."""
+        self._stop.set()
+        with contextlib.suppress(RuntimeError):  # The thread has ended: closed before.
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._unload)
+        self._thread.shutdown()
+
+    def _answer(
+        self, prompt: _Prompt, options: Mapping[str, Any], stop: threading.Event
+    ) -> _Outcome:
+        if self._server is None:
+            self._server = self._load()
+        # Until this call has gone well, what the engine holds can't be known.
+        held, self._held = self._held, None
+        if self._winds_back:
+            if held != prompt:
+                shares_head = self._read_head(prompt, held, stop)
+                self._send(prompt.messages, _READ_ONLY, stop, reuse=shares_head)
+            outcome = self._send(prompt.messages, options, stop, reuse=True)
+            if outcome.tokens_in_held == outcome.tokens_in - 1:
+                self._held = prompt
+                return outcome
+            # A kind of model that can't forget just its last token: read it whole, every time.
+            self._winds_back = False
+        return self._send(prompt.messages, options, stop, reuse=False)
+
+    def _read_head(self, prompt: _Prompt, held: _Prompt | None, stop: threading.Event) -> bool:
+        """Bring the engine to the end of the system message; False where that can't be done."""
+        if not prompt.head:
+            return False
+        try:
+            if held is None or held.system != prompt.system:
+                self._send(prompt.head, _READ_ONLY, stop, reuse=False)
+            # Winding back may read the head's last token again; so a fresh head does too.
+            self._send(prompt.head, _READ_ONLY, stop, reuse=True)
+        except RejectedError:
+            # Some chat templates refuse a conversation without a user.
+            return False
+        return True
+
+    def _send(
+        self,
+        messages: list[dict[str, str]],
+        options: Mapping[str, Any],
+        stop: threading.Event,
+        *,
+        reuse: bool,
+    ) -> _Outcome:
+        body = {**_BODY, **options, "messages": messages, "cache_prompt": reuse}
+        chunks: list[dict[str, Any]] = []
+
+        def take(chunk: dict[str, Any]) -> bool:
+            chunks.append(chunk)
+            return stop.is_set()
+
+        try:
+            self._server.handle_chat_completions(body, take)
+        except (RuntimeError, ValueError) as exc:
+            raise RejectedError(f"`local:{self._model.name}` can't read the text: {exc}") from exc
+        if stop.is_set():
+            raise RejectedError(f"`local:{self._model.name}` gave up: the call was cancelled")
+        return _read(chunks, self._model.name)
+
+    def _load(self) -> Any:
+        """Make a server of our own, which only this process can ask."""
+        params = self._xllamacpp.CommonParams()
+        params.model.path = str(self._model.path)
+        params.model_alias = {self._model.name}
+        params.n_ctx = CONTEXT_TOKENS
+        params.fit_params = False
+        params.n_batch = params.n_ubatch = _BATCH_TOKENS
+        # Several slots or threads would share batches, and so change sums.
+        params.n_parallel = 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        # A second cache, of gigabytes, and windows that can't be wound back.
+        params.cache_ram_mib = 0
+        params.cache_idle_slots = False
+        params.swa_full = True
+        params.enable_reasoning = 0
+        params.reasoning_format = (
+            self._xllamacpp.common_reasoning_format.COMMON_REASONING_FORMAT_NONE
+        )
+        params.verbosity = 0
+        params.warmup = False
+        params.offline = True
+        # The engine always opens a port on the loopback address: nobody else may use it.
+        params.api_keys = [secrets.token_hex(32)]
+        params.n_threads_http = 1
+        params.endpoint_slots = False
+        params.ui = False
+        try:
+            return self._xllamacpp.Server(params)
+        except RuntimeError as exc:
+            raise RejectedError(
+                f"`local:{self._model.name}` can't be loaded by xllamacpp "
+                f"{self._xllamacpp.__version__}: the file is of a kind it doesn't know, or memory "
+                "is short"
+            ) from exc
+
+    def _unload(self) -> None:
+        self._server = self._held = None
+
+
+_BODY: Final[Mapping[str, Any]] = {
+    # Only temperature: cutting off the tail of the distribution would narrow the belief.
+    "samplers": ["temperature"],
+    # Chunks are where a call can be given up.
+    "stream": True,
+    "return_progress": True,
+    "stream_options": {"include_usage": True},
+}
+_READ_ONLY: Final[Mapping[str, Any]] = {"max_tokens": 0, "temperature": 0}
+
+
+def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
+    """Put the pieces of an answer together."""
+    text, finish, usage = "", None, None
+    for chunk in chunks:
+        if "error" in chunk:
+            raise _refusal(chunk["error"], name)
+        usage = chunk.get("usage") or usage
+        for choice in chunk.get("choices", ()):
+            text += choice["delta"].get("content") or ""
+            finish = choice.get("finish_reason") or finish
+    if finish is None or usage is None:
+        raise ServerError(f"`local:{name}` stopped in the middle of an answer")
+    return _Outcome(
+        text=text,
+        finish=_FINISHES.get(finish, Finish.STOP),
+        tokens_in=usage["prompt_tokens"],
+        tokens_in_held=usage["prompt_tokens_details"]["cached_tokens"],
+        tokens_out=usage["completion_tokens"],
+    )
+
+
+def _refusal(error: Mapping[str, Any], name: str) -> RejectedError:
+    status = error.get("code")
+    if error.get("type") == "exceed_context_size_error":
+        return RejectedError(
+            f"`local:{name}` reads at most {error['n_ctx']} tokens, "
+            f"got {error['n_prompt_tokens']}; shorten the claim or its evidence",
+            status=status,
+        )
+    return RejectedError(f"`local:{name}` refused: {error.get('message')}", status=status)
+
+
+def _import_engine(name: str) -> Any:
+    """The engine is an extra, and slow to import: only who measures with it pays for it."""
+    try:
+        return importlib.import_module("xllamacpp")
+    except ImportError as exc:
+        raise ModelError(
+            f"`local:{name}` needs the embedded engine, which isn't installed; "
+            "install `heretix[local]`"
+        ) from exc
