@@ -1,0 +1,261 @@
+"""What a user asks for: a configuration file, its defaults, and a file of claims.
+
+Values are checked here, once; everything below trusts them.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from heretix.errors import ClaimError, ConfigError
+
+__all__ = ["MAX_CLAIM_CHARS", "PRESETS", "Claim", "RunConfig", "check_claim", "load_config"]
+
+MAX_CLAIM_CHARS: Final = 10_000
+_SEED_MAX: Final = 2**64 - 1
+
+PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
+    "default": {},
+    "legacy": {"K": 7, "R": 3, "B": 2000},
+}
+"""Named sampling plans. Keys given beside a preset win over it."""
+
+Index = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim to measure, with the id its file gave it."""
+
+    text: str
+    claim_id: str | None = None
+
+
+class RunConfig(BaseModel):
+    """One request for measurement. Immutable; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    claim: str | None = None
+    claims_file: str | None = None
+    model: str | None = None
+    models: tuple[str, ...] | None = Field(default=None, min_length=1)
+    prompt_version: str = "rpl_v1"
+    prompts_file: str | None = None
+    preset: Literal["default", "legacy"] = "default"
+    K: int = Field(default=8, ge=1, le=10_000)
+    R: int = Field(default=2, ge=1, le=1_000)
+    T: int | None = Field(default=None, ge=1)
+    B: int | None = Field(default=None, ge=100, le=1_000_000)
+    seed: int | None = Field(default=None, ge=0, le=_SEED_MAX)
+    agg: Literal["clustered", "simple"] = "clustered"
+    center: Literal["trimmed", "mean"] = "trimmed"
+    trim: float = Field(default=0.2, ge=0, lt=0.5)
+    max_output_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    base_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    template_include: tuple[Index, ...] | None = Field(default=None, min_length=1)
+    template_exclude: tuple[Index, ...] | None = None
+    concurrency: int | None = Field(default=None, ge=1, le=4096)
+    rpm: float | None = Field(default=None, gt=0)
+    tpm: float | None = Field(default=None, gt=0)
+    budget_usd: float | None = Field(default=None, gt=0)
+    until_width: float | None = Field(default=None, gt=0, lt=1)
+    max_samples: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        # YAML has lists only; strict mode wants the tuples that a frozen record holds.
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return {**PRESETS.get(str(values.get("preset")), {}), **values}
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.claim is not None and self.claims_file is not None:
+            raise ValueError("`claim` and `claims_file` can't both be given")
+        if self.model is not None and self.models is not None:
+            raise ValueError("`model` and `models` can't both be given")
+        if self.prompts_file is not None and "prompt_version" in self.model_fields_set:
+            raise ValueError("`prompt_version` and `prompts_file` can't both be given")
+        if self.max_samples is not None and self.until_width is None:
+            raise ValueError("`max_samples` is the cap of `until_width`, which isn't given")
+        return self
+
+    @property
+    def effective_B(self) -> int:
+        """Bootstrap replicas: as given, else the default of the aggregation."""
+        return self.B or (5000 if self.agg == "clustered" else 2000)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "options") -> Self:
+        """Validate plain values; every problem is named, with the nearest known key."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as exc:
+            problems = "\n".join(_explain(error) for error in exc.errors(include_url=False))
+            raise ConfigError(f"{source}: {problems}") from exc
+
+    def replaced(self, **changes: Any) -> Self:
+        """This request with the options of a command line laid over it; None changes nothing."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        for one, other in (("claim", "claims_file"), ("model", "models")):
+            if one in changes:
+                given.pop(other, None)
+            elif other in changes:
+                given.pop(one, None)
+        return type(self).parse({**given, **changes})
+
+    def claims(self) -> list[Claim]:
+        """The claims asked for, in order, each once."""
+        if self.claim is not None:
+            return [Claim(check_claim(self.claim))]
+        if self.claims_file is not None:
+            return _read_claims(Path(self.claims_file))
+        raise ClaimError(
+            '`claim` is missing: give one (`heretix run "…"`), or `claim:` or `claims_file:` '
+            "in the configuration"
+        )
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """Read a YAML configuration. `claims_file` and `prompts_file` are relative to the file."""
+    path = Path(path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"`{path}` can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"`{path}` isn't UTF-8 text") from exc
+    except yaml.YAMLError as exc:
+        mark = getattr(exc, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(exc, "problem", None) or "not YAML"
+        raise ConfigError(f"`{path}`{where}: {problem}") from exc
+    if not isinstance(values, dict):
+        raise ConfigError(f"`{path}` must hold `key: value` lines, got {type(values).__name__}")
+    values = {str(key): value for key, value in values.items()}
+    for name in ("claims_file", "prompts_file"):
+        if isinstance(values.get(name), str):
+            values[name] = _beside(path, values[name])
+    return RunConfig.parse(values, source=f"`{path}`")
+
+
+def check_claim(text: str) -> str:
+    """A claim as it is measured: without white space around it, or refused."""
+    claim = text.strip()
+    if not claim:
+        raise ClaimError("`claim` is empty: write the statement whose truth is to be measured")
+    if len(claim) > MAX_CLAIM_CHARS:
+        raise ClaimError(
+            f"`claim` must have at most {MAX_CLAIM_CHARS:,} characters, got {len(claim):,}; "
+            "state it more briefly"
+        )
+    for position, char in enumerate(claim):
+        if (ord(char) < 32 and char not in "\n\r\t") or 0xD800 <= ord(char) <= 0xDFFF:
+            raise ClaimError(
+                f"`claim` has a control character (U+{ord(char):04X}) at position {position}; "
+                "remove it"
+            )
+    return claim
+
+
+def _beside(config: Path, name: str) -> str:
+    """A path named in a configuration: from the current folder if there, else beside the file."""
+    path = Path(name)
+    return name if path.is_absolute() or path.exists() else str(config.parent / path)
+
+
+def _explain(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, RunConfig.model_fields, n=1, cutoff=0.4)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        return f"unknown key `{name}`{hint}"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not name:
+        return message
+    message = message.removeprefix("Input ").rstrip(".")
+    return f"`{name}` {message}, got {error['input']!r}"
+
+
+def _read_claims(path: Path) -> list[Claim]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        raise ConfigError(f"`claims_file` {path} can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"`claims_file` {path} isn't UTF-8 text") from exc
+    readers = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".txt": _txt_rows}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ConfigError(f"`claims_file` must end in .jsonl, .csv or .txt, got {path.name!r}")
+    claims: dict[str, Claim] = {}
+    for line, claim, claim_id in reader(path, text):
+        try:
+            checked = check_claim(claim)
+        except ClaimError as exc:
+            raise ClaimError(f"{path} line {line}: {exc}") from exc
+        claims.setdefault(checked, Claim(checked, claim_id))
+    if not claims:
+        raise ClaimError(f"`claims_file` {path} holds no claim")
+    return list(claims.values())
+
+
+_Row = tuple[int, str, str | None]
+
+
+def _txt_rows(_path: Path, text: str) -> Iterable[_Row]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield number, line, None
+
+
+def _csv_rows(path: Path, text: str) -> Iterable[_Row]:
+    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    try:
+        if "claim" not in (reader.fieldnames or ()):
+            raise ConfigError(
+                f"`claims_file` {path} needs a column `claim`, got {_listed(reader.fieldnames)}"
+            )
+        for row in reader:
+            yield reader.line_num, row["claim"] or "", row.get("id")
+    except csv.Error as exc:
+        raise ConfigError(f"`claims_file` {path} line {reader.line_num}: {exc}") from exc
+
+
+def _jsonl_rows(path: Path, text: str) -> Iterable[_Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as exc:
+            raise ConfigError(f"`claims_file` {path} line {number}: not JSON ({exc})") from exc
+        if isinstance(row, str):
+            row = {"claim": row}
+        if not isinstance(row, dict) or not isinstance(row.get("claim"), str):
+            raise ConfigError(
+                f"`claims_file` {path} line {number}: needs an object with a text `claim`"
+            )
+        claim_id = row.get("id")
+        yield number, row["claim"], None if claim_id is None else str(claim_id)
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    return ", ".join(f"`{name}`" for name in names) if names else "no header"

@@ -1,0 +1,287 @@
+"""From a claim, a model and a bank to planned samples and their identities. No calls, no clock.
+
+Everything here is a pure function of its inputs, so that anyone can re-derive a plan from a
+record: which templates, how many times each, and under which keys the samples are cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from heretix.errors import ConfigError
+from heretix.prompts.bank import Bank, Prompt, render
+from heretix.providers.base import Request
+from heretix.providers.catalog import ModelId, Options, sent_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heretix.belief.estimator import Agg, Center
+    from heretix.config import RunConfig
+
+__all__ = [
+    "Plan",
+    "PlannedSample",
+    "Precision",
+    "PrecisionStep",
+    "canonical_json",
+    "make_plan",
+    "selectable",
+]
+
+SeedSource = Literal["config", "environment", "derived"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSample:
+    """One attempt: a slot's wording, and which repeat of that wording it is."""
+
+    slot: int
+    paraphrase_idx: int
+    replicate_idx: int
+    prompt_sha256: str
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionStep:
+    """A plan that was measured on the way to a target, and what it still lacked."""
+
+    K: int
+    R: int
+    T: int
+    ci_width: float | None
+    rpl_compliance_rate: float
+    unmet: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """The stopping rule of an adaptive measurement, and the steps before this one."""
+
+    until_width: float
+    min_compliance: float
+    max_samples: int
+    steps: tuple[PrecisionStep, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be measured, and how."""
+
+    claim: str
+    claim_id: str | None
+    model: ModelId
+    bank: Bank
+    options: Options
+    """What is sent besides the prompt; options the model rejects are already gone."""
+    K: int
+    R: int
+    T: int
+    B: int
+    center: Center
+    trim: float
+    agg: Agg
+    max_output_tokens: int
+    template_include: tuple[int, ...] | None
+    template_exclude: tuple[int, ...] | None
+    rotation_offset: int
+    tpl_indices: tuple[int, ...]
+    """Bank indices of the selected templates, after rotation."""
+    seq: tuple[int, ...]
+    """For each slot, the position in `tpl_indices` of its template."""
+    bootstrap_seed: int
+    seed_source: SeedSource
+    prompts: dict[int, Prompt]
+    """The prompts that are used, by bank index."""
+    pool_size: int
+    """Templates that could have been chosen."""
+    precision: Precision | None = None
+    """Beside the plan, and no part of its identity: why it has this size."""
+
+    @cached_property
+    def run_id(self) -> str:
+        """Identity of the recipe: unchanged by T, B, seed and token limit."""
+        digest = _sha256(
+            f"{self.claim}|{self.model.identity}|{self.bank.version}|K={self.K}|R={self.R}"
+            f"{_folded(self.options)}"
+        )
+        return f"heretix-rpl-{digest[:12]}"
+
+    @cached_property
+    def samples(self) -> tuple[PlannedSample, ...]:
+        """The attempts, slot by slot. No two of them share a cache key."""
+        return tuple(self._plan_samples())
+
+    @property
+    def N(self) -> int:
+        """Attempts in the plan."""
+        return self.K * self.R
+
+    @cached_property
+    def counts(self) -> dict[int, int]:
+        """Planned attempts per template, by bank index, in the order of `tpl_indices`."""
+        slots = Counter(self.seq)
+        return {self.tpl_indices[position]: slots[position] * self.R for position in sorted(slots)}
+
+    @property
+    def imbalance_ratio(self) -> float:
+        """Most over fewest planned attempts of a template; 1.0 when K is a multiple of T."""
+        return max(self.counts.values()) / min(self.counts.values())
+
+    def request(self, sample: PlannedSample) -> Request:
+        """The question that one attempt asks."""
+        prompt = self.prompts[sample.paraphrase_idx]
+        return Request(
+            model=self.model.name,
+            system=prompt.system,
+            user=prompt.user,
+            max_output_tokens=self.max_output_tokens,
+            temperature=self.options.temperature,
+            reasoning_effort=self.options.reasoning_effort,
+            claim=self.claim,
+            paraphrase_idx=sample.paraphrase_idx,
+            replicate_idx=sample.replicate_idx,
+            seed=int(sample.cache_key[:8], 16) & 0x7FFFFFFF,
+        )
+
+    def _plan_samples(self) -> Iterator[PlannedSample]:
+        used: Counter[int] = Counter()
+        folded = _folded(self.options)
+        for slot, position in enumerate(self.seq):
+            index = self.tpl_indices[position]
+            prompt_sha256 = self.prompts[index].sha256
+            # Replicates count over all slots of a template, so two slots never share a sample.
+            for replicate in range(used[index], used[index] + self.R):
+                key = _sha256(
+                    f"{self.claim}|{self.model.identity}|{self.bank.version}|{prompt_sha256}"
+                    f"|{replicate}|{self.max_output_tokens}{folded}"
+                )
+                yield PlannedSample(slot, index, replicate, prompt_sha256, key)
+            used[index] += self.R
+
+
+def make_plan(
+    claim: str,
+    model: ModelId,
+    bank: Bank,
+    config: RunConfig,
+    *,
+    claim_id: str | None = None,
+    env_seed: int | None = None,
+    precision: Precision | None = None,
+) -> Plan:
+    """Plan the measurement of one claim by one model. A seed in `config` wins over `env_seed`."""
+    pool = selectable(bank, config)
+    T = config.T if config.T is not None else min(8, len(pool))
+    if len(pool) < T:
+        raise ConfigError(f"`T` must be at most the {len(pool)} templates to choose from, got {T}")
+    digest = _sha256(f"{claim}|{model.identity}|{bank.version}")
+    offset = int(digest[:8], 16) % bank.T_bank
+    shift = offset % len(pool)
+    indices = tuple((pool[shift:] + pool[:shift])[:T])
+    seq = _slots(config.K, T)
+    prompts = {i: render(bank, i, claim) for i in (indices[p] for p in sorted(set(seq)))}
+    seed, source = _seed(
+        claim, model, bank, config, env_seed, [prompt.sha256 for prompt in prompts.values()]
+    )
+    return Plan(
+        claim=claim,
+        claim_id=claim_id,
+        model=model,
+        bank=bank,
+        options=sent_options(
+            model,
+            Options(
+                temperature=config.temperature,
+                reasoning_effort=config.reasoning_effort,
+                base_url=config.base_url,
+            ),
+        ),
+        K=config.K,
+        R=config.R,
+        T=T,
+        B=config.effective_B,
+        center=config.center,
+        trim=config.trim,
+        agg=config.agg,
+        max_output_tokens=config.max_output_tokens,
+        template_include=config.template_include,
+        template_exclude=config.template_exclude,
+        rotation_offset=offset,
+        tpl_indices=indices,
+        seq=seq,
+        bootstrap_seed=seed,
+        seed_source=source,
+        prompts=prompts,
+        pool_size=len(pool),
+        precision=precision,
+    )
+
+
+def canonical_json(value: object) -> str:
+    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def selectable(bank: Bank, config: RunConfig) -> list[int]:
+    """Bank indices that may be used, in bank order."""
+    include, exclude = config.template_include, config.template_exclude or ()
+    for name, indices in (("template_include", include or ()), ("template_exclude", exclude)):
+        for index in indices:
+            if index >= bank.T_bank:
+                raise ConfigError(
+                    f"`{name}` must hold indices from 0 to {bank.T_bank - 1}, got {index}"
+                )
+    wanted = range(bank.T_bank) if include is None else include
+    pool = sorted(set(wanted) - set(exclude))
+    if not pool:
+        raise ConfigError("`template_include` and `template_exclude` leave no template")
+    return pool
+
+
+def _slots(K: int, T: int) -> tuple[int, ...]:
+    """Balance K slots over T templates; the first ones get the extras."""
+    per, rem = divmod(K, T)
+    return tuple(position for position in range(T) for _ in range(per + (position < rem)))
+
+
+def _seed(
+    claim: str,
+    model: ModelId,
+    bank: Bank,
+    config: RunConfig,
+    env_seed: int | None,
+    hashes: Sequence[str],
+) -> tuple[int, SeedSource]:
+    if config.seed is not None:
+        return config.seed, "config"
+    if env_seed is not None:
+        return env_seed, "environment"
+    text = (
+        f"{claim}|{model.identity}|{bank.version}|K={config.K}|R={config.R}"
+        f"|center={config.center}|trim={config.trim!r}|B={config.effective_B}"
+        f"|templates={','.join(sorted(set(hashes)))}"
+    )
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"), "derived"
+
+
+def _folded(options: Options) -> str:
+    """What an identity gains when something besides the prompt is sent; nothing by default.
+
+    A digest has no '|', so identities still read unambiguously from the right, whatever the
+    claim holds.
+    """
+    sent = options.as_dict()
+    return f"|options={_sha256(canonical_json(sent))[:16]}" if sent else ""
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
