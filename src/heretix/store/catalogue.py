@@ -1,0 +1,114 @@
+"""Looking things up: the list of runs, and the record that a reference means."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import ColumnElement, Connection, or_, select
+
+from heretix.errors import RecordError
+from heretix.store.records import RunSummary, StoredRecord
+from heretix.store.schema import executions, results, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["find", "list_runs"]
+
+_SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
+_RECORD: Final = select(
+    executions.c.execution_id,
+    executions.c.run_id,
+    results.c.status,
+    results.c.finished_at,
+    results.c.record_json,
+).join(results, results.c.execution_id == executions.c.execution_id)
+_HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
+_SHOWN: Final = 5
+
+
+def list_runs(
+    connection: Connection, *, limit: int, offset: int, search: str | None
+) -> list[RunSummary]:
+    """Summaries, the latest first, whose claim, model or id contains `search` in any case."""
+    statement = _SUMMARY.order_by(runs.c.updated_at.desc(), runs.c.run_id)
+    if search:
+        statement = statement.where(
+            or_(
+                *(
+                    column.icontains(search, autoescape=True)
+                    for column in (runs.c.claim, runs.c.model, runs.c.run_id)
+                )
+            )
+        )
+    rows = connection.execute(statement.limit(limit).offset(offset))
+    return [RunSummary(**row) for row in rows.mappings()]
+
+
+def find(connection: Connection, ref: str) -> StoredRecord:
+    """The record of the execution that `ref` means, or of the latest finished one of a run."""
+    wanted = ref.strip().lower()
+    if not wanted:
+        raise RecordError("`ref` must name a run or an execution; `heretix runs` lists them")
+    run_ids, execution_ids = _candidates(connection, wanted)
+    if len(run_ids) + len(execution_ids) > 1:
+        raise _ambiguous(ref, [*run_ids, *execution_ids])
+    if execution_ids:
+        condition = executions.c.execution_id == execution_ids[0]
+    elif run_ids:
+        condition = executions.c.run_id == run_ids[0]
+    else:
+        raise RecordError(f"`{ref}` names no run and no execution; `heretix runs` lists them")
+    return _latest(connection, condition, (run_ids or execution_ids)[0])
+
+
+def _latest(connection: Connection, condition: ColumnElement[bool], name: str) -> StoredRecord:
+    row = (
+        connection.execute(
+            _RECORD.where(condition)
+            .order_by(results.c.finished_at.desc(), executions.c.execution_id.desc())
+            .limit(1)
+        )
+        .mappings()
+        .one_or_none()
+    )
+    if row is None:
+        raise RecordError(
+            f"`{name}` has no record: it was started and is still running, or was ended before it "
+            "finished; run it again: the samples it got are kept"
+        )
+    return StoredRecord(**row)
+
+
+def _candidates(connection: Connection, wanted: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Runs and executions whose id is `wanted`, or begins with it, prefix left out or not."""
+    run_id, execution_id = runs.c.run_id, executions.c.execution_id
+    run_fits = [run_id.startswith(wanted, autoescape=True)]
+    execution_fits = [execution_id.startswith(wanted, autoescape=True)]
+    if _HEX.fullmatch(wanted):
+        run_fits.append(run_id.like(f"heretix-%-{wanted}%"))
+        execution_fits.append(execution_id.like(f"exec-{wanted}%"))
+    return (
+        _ids(connection, run_id, run_fits, wanted),
+        _ids(connection, execution_id, execution_fits, wanted),
+    )
+
+
+def _ids(
+    connection: Connection,
+    column: ColumnElement[str],
+    fits: Sequence[ColumnElement[bool]],
+    wanted: str,
+) -> Sequence[str]:
+    if exact := connection.scalars(select(column).where(column == wanted)).all():
+        return exact
+    fitting = select(column).where(or_(*fits)).order_by(column)
+    return connection.scalars(fitting.limit(_SHOWN + 1)).all()
+
+
+def _ambiguous(ref: str, candidates: Sequence[str]) -> RecordError:
+    shown = ", ".join(candidates[:_SHOWN])
+    others = " and others" if len(candidates) > _SHOWN else ""
+    return RecordError(f"`{ref}` fits {shown}{others}; give more characters of the one you mean")

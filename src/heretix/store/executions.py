@@ -1,0 +1,163 @@
+"""Executions in the database: how they start and finish, and what they make of their run."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Boolean, Connection, bindparam, insert, or_, select, update
+
+from heretix.store.engine import conflict_insert
+from heretix.store.records import ExecutionResult, ExecutionStart, ExecutionSummary
+from heretix.store.schema import execution_samples, executions, results, runs, samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy.sql.dml import Insert
+
+__all__ = ["executions_of", "finish_executions", "start_executions"]
+
+_OURS: Final = frozenset({"execution_id", "created_at", "updated_at"})
+"""Columns of `runs` that follow from the execution."""
+_THEIRS: Final = frozenset(column.name for column in runs.c) - _OURS
+_NEEDED_AT_START: Final = frozenset(c.name for c in runs.c if not c.nullable) & _THEIRS
+_FIXED: Final = frozenset({"run_id", "created_at"})
+
+_REPLACE_RUN: Final = (
+    update(runs)
+    .where(
+        runs.c.run_id == bindparam("of_run_id"),
+        # A rerun that came to nothing must not wipe out a number that an earlier one gave.
+        or_(bindparam("usable", type_=Boolean), runs.c.prob_true_rpl.is_(None)),
+    )
+    .values({c.name: bindparam(c.name) for c in runs.c if c.name not in _FIXED})
+)
+_MOVE_SAMPLE: Final = (
+    update(samples)
+    .where(samples.c.cache_key == bindparam("of_cache_key"), samples.c.run_id != bindparam("to"))
+    .values(run_id=bindparam("to"))
+)
+_OF_RUN: Final = (
+    select(
+        executions.c.execution_id,
+        executions.c.run_id,
+        executions.c.created_at,
+        results.c.status,
+        results.c.finished_at,
+    )
+    .outerjoin(results, results.c.execution_id == executions.c.execution_id)
+    .where(executions.c.run_id == bindparam("run_id"))
+    .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
+)
+
+
+def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -> None:
+    """Write the executions down, and their runs where they are new."""
+    if not starts:
+        return
+    rows = [_started_run(start) for start in starts]
+    connection.execute(_insert_run(connection.dialect.name), _ordered(rows, "run_id"))
+    connection.execute(
+        insert(executions),
+        [
+            {
+                "execution_id": start.execution_id,
+                "run_id": row["run_id"],
+                "claim": row["claim"],
+                "model": row["model"],
+                "config_json": start.config_json,
+                "created_at": start.created_at,
+            }
+            for start, row in zip(starts, rows, strict=True)
+        ],
+    )
+
+
+def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) -> None:
+    """Write results and the samples used, and bring the runs up to date."""
+    if not ended:
+        return
+    run_rows = [_finished_run(result) for result in ended]
+    connection.execute(
+        insert(results),
+        [
+            {
+                "execution_id": result.execution_id,
+                "status": result.status,
+                "finished_at": result.finished_at,
+                "record_json": result.record_json,
+            }
+            for result in ended
+        ],
+    )
+    used = [
+        {"execution_id": result.execution_id, "cache_key": cache_key, "from_cache": from_cache}
+        for result in ended
+        for cache_key, from_cache in result.samples
+    ]
+    if used:
+        connection.execute(insert(execution_samples), _ordered(used, "cache_key"))
+    # A sample shows the run that used it last, so that asking `samples` for a run that was
+    # served from the cache finds its samples. Who else used it stands in `execution_samples`.
+    reused = [
+        {"of_cache_key": cache_key, "to": result.run["run_id"]}
+        for result in ended
+        for cache_key, from_cache in result.samples
+        if from_cache
+    ]
+    if reused:
+        connection.execute(_MOVE_SAMPLE, _ordered(reused, "of_cache_key"))
+    connection.execute(_REPLACE_RUN, _ordered(run_rows, "of_run_id"))
+
+
+def executions_of(connection: Connection, run_id: str) -> list[ExecutionSummary]:
+    """A run's executions, the newest first."""
+    rows = connection.execute(_OF_RUN, {"run_id": run_id})
+    return [ExecutionSummary(**row) for row in rows.mappings()]
+
+
+@cache
+def _insert_run(dialect: str) -> Insert:
+    return conflict_insert(dialect, runs).on_conflict_do_nothing(index_elements=[runs.c.run_id])
+
+
+def _started_run(start: ExecutionStart) -> dict[str, Any]:
+    given = {"config_json": start.config_json, **start.run}
+    _check_columns(given, needed=_NEEDED_AT_START)
+    return {
+        **dict.fromkeys(_THEIRS),
+        **given,
+        "execution_id": start.execution_id,
+        "created_at": start.created_at,
+        "updated_at": start.created_at,
+    }
+
+
+def _finished_run(result: ExecutionResult) -> dict[str, Any]:
+    _check_columns(result.run, needed=_THEIRS)
+    row = {name: value for name, value in result.run.items() if name != "run_id"}
+    return {
+        **row,
+        "of_run_id": result.run["run_id"],
+        "usable": result.status == "ok",
+        "execution_id": result.execution_id,
+        "updated_at": result.finished_at,
+    }
+
+
+def _check_columns(run: Mapping[str, Any], *, needed: frozenset[str]) -> None:
+    """A column left out would keep the value of another execution: better to stop here."""
+    if missing := needed - run.keys():
+        raise ValueError(f"`run` must have every column of its row, lacks {_listed(missing)}")
+    if unknown := run.keys() - _THEIRS:
+        raise ValueError(f"`run` may only have columns of `runs`, got {_listed(unknown)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _ordered(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """In one order everywhere, so that no two processes wait for each other in a circle."""
+    return sorted(rows, key=lambda row: str(row[key]))

@@ -1,0 +1,115 @@
+"""Bringing a store to the newest schema, once, however many processes open it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Final, cast
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from heretix.errors import RecordError, StoreError
+from heretix.store.engine import WRITES
+from heretix.store.schema import HEAD, metadata
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from alembic.config import Config
+
+    from heretix.store.location import Location
+
+__all__ = ["alembic_config", "ensure_schema", "nothing_measured"]
+
+_VERSION: Final = text("SELECT version_num FROM alembic_version")
+_ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(5208208757389214464)")
+"""Any number will do, as long as every Heretix asks for the same one."""
+_alembic_lock: Final = threading.Lock()
+"""Alembic works through module globals: one migration at a time in a process."""
+
+
+def ensure_schema(engine: Engine, location: Location, *, create: bool) -> None:
+    """Create or upgrade the tables. A store that is up to date costs two small reads."""
+    with engine.connect() as connection:
+        version = _version(connection)
+    if version == HEAD:
+        return
+    if version is None and not create:
+        raise nothing_measured(location)
+    with _alembic_lock, _migrating(engine) as connection:
+        # Another process may have been quicker; under the lock the answer is final.
+        version = _version(connection)
+        if version != HEAD:
+            _upgrade(connection, location, version)
+
+
+def nothing_measured(location: Location) -> RecordError:
+    """The answer to a question about a store that doesn't exist."""
+    return RecordError(
+        f"`{location.name}` holds no store: nothing was measured here yet; "
+        "run `heretix run` first, or name another store with --db or HERETIX_DB"
+    )
+
+
+def alembic_config(connection: Connection) -> Config:
+    """What Alembic's commands need to work on `connection`, inside its transaction."""
+    # Imported here and below: most commands find their store up to date and never need it.
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", "heretix.store:migrations")
+    return config
+
+
+def _upgrade(connection: Connection, location: Location, version: str | None) -> None:
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    config = alembic_config(connection)
+    if version is None:
+        _refuse_strangers(connection, location)
+    else:
+        migrations = ScriptDirectory.from_config(config).walk_revisions()
+        if version not in {migration.revision for migration in migrations}:
+            raise StoreError(
+                f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
+                f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
+            )
+    command.upgrade(config, "head")
+
+
+def _refuse_strangers(connection: Connection, location: Location) -> None:
+    strangers = sorted(set(metadata.tables).intersection(inspect(connection).get_table_names()))
+    if strangers:
+        raise StoreError(
+            f"`{location.name}` belongs to another program: it has a table `{strangers[0]}` that "
+            "Heretix didn't make; choose another store with --db or HERETIX_DB"
+        )
+
+
+@contextlib.contextmanager
+def _migrating(engine: Engine) -> Iterator[Connection]:
+    """A transaction that no other process migrates beside."""
+    with engine.connect().execution_options(**{WRITES: True}) as connection:
+        if engine.dialect.name == "sqlite":
+            # Rebuilding a table would delete what points to it; the keys are checked at the end.
+            # The connection is detached, so that this setting dies with it.
+            driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+            connection.detach()
+            # Readers and a writer side by side; the file remembers it.
+            driver.execute("PRAGMA journal_mode = WAL")
+            driver.execute("PRAGMA foreign_keys = OFF")
+        with connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(_ADVISORY_LOCK)
+            yield connection
+            if engine.dialect.name == "sqlite":
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+                assert not broken, f"a migration left rows that point nowhere: {broken[:3]}"
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return cast("str | None", connection.scalar(_VERSION))

@@ -1,0 +1,228 @@
+"""The store: one object that everything measured is written to and read from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Self
+
+from heretix.errors import StoreError
+from heretix.store import banks, catalogue, executions, leases, samples
+from heretix.store.engine import WRITES, make_engine
+from heretix.store.faults import mapped_faults
+from heretix.store.location import Location
+from heretix.store.migration import ensure_schema, nothing_measured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from sqlalchemy import Connection, Engine
+
+    from heretix.sample import Sample
+    from heretix.store.records import (
+        ExecutionResult,
+        ExecutionStart,
+        ExecutionSummary,
+        RunSummary,
+        StoredRecord,
+    )
+
+__all__ = ["Store"]
+
+BUSY_TIMEOUT_MS: Final = 10_000
+"""How long to wait for another process's lock before saying so."""
+
+
+class Store:
+    """Runs, samples and executions in SQLite or PostgreSQL. Threads may share one.
+
+    Whatever the database raises comes out as a `StoreError` that says what to do.
+    """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._writes = engine.execution_options(**{WRITES: True})
+        self._location = location
+        # SQLite has one writer. Threads that wait here get their turn as soon as it is free;
+        # waiting inside SQLite means asking again every so often, and a busy writer may always
+        # be quicker.
+        self._turn: contextlib.AbstractContextManager[object] = (
+            threading.RLock() if location.path is not None else contextlib.nullcontext()
+        )
+
+    @classmethod
+    def open(
+        cls, url_or_path: str, *, create: bool = True, busy_timeout_ms: int = BUSY_TIMEOUT_MS
+    ) -> Store:
+        """Open a store, made and brought up to date as needed.
+
+        Takes a path, `sqlite:///…` or `postgresql+psycopg://…`. With `create=False` a store that
+        doesn't exist is an error and nothing is made.
+        """
+        location = Location.parse(url_or_path)
+        if location.path is not None:
+            _prepare_file(location, create=create)
+        with contextlib.ExitStack() as stack:
+            engine = make_engine(location, busy_timeout_ms=busy_timeout_ms)
+            stack.callback(engine.dispose)
+            with mapped_faults(location.name):
+                ensure_schema(engine, location, create=create)
+            stack.pop_all()
+        return cls(engine, location)
+
+    @property
+    def name(self) -> str:
+        """The store's path or URL, fit to be shown."""
+        return self._location.name
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads."""
+        with mapped_faults(self.name), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes: all of it is kept, or nothing."""
+        with self._turn, mapped_faults(self.name), self._writes.begin() as connection:
+            yield connection
+
+    def cached(self, cache_keys: Sequence[str]) -> dict[str, Sample]:
+        """The answers that are known already, by `cache_key`. Failed calls aren't answers."""
+        with self.reading() as connection:
+            return samples.cached(connection, cache_keys)
+
+    def save_samples(self, batch: Sequence[Sample], *, owner: str | None = None) -> None:
+        """Keep samples, all or none. An answer replaces; a failure never replaces an answer.
+
+        `owner`'s leases on them end in the same transaction: nobody sees a sample that is
+        neither stored nor spoken for.
+        """
+        if batch:
+            with self.writing() as connection:
+                samples.save_samples(connection, batch)
+                if owner is not None:
+                    leases.release(connection, [sample.cache_key for sample in batch], owner)
+
+    def claim(
+        self, cache_keys: Sequence[str], owner: str, *, lease_s: float = leases.LEASE_S
+    ) -> set[str]:
+        """Take leases on those keys that are free; whoever has one may call for the sample."""
+        if not cache_keys:
+            return set()
+        now = time.time()
+        with self.writing() as connection:
+            return leases.claim(connection, cache_keys, owner, until=now + lease_s, now=now)
+
+    def extend_leases(self, owner: str, *, lease_s: float = leases.LEASE_S) -> None:
+        """Keep an owner's leases for another while."""
+        with self.writing() as connection:
+            leases.extend(connection, owner, until=time.time() + lease_s)
+
+    def release(self, cache_keys: Sequence[str], owner: str) -> None:
+        """Give leases back."""
+        if cache_keys:
+            with self.writing() as connection:
+                leases.release(connection, cache_keys, owner)
+
+    def release_all(self, owner: str) -> None:
+        """Give back all leases of an owner."""
+        with self.writing() as connection:
+            leases.release_all(connection, owner)
+
+    def register_bank(
+        self,
+        *,
+        prompt_version: str,
+        bank_sha256: str,
+        source: str,
+        system: str,
+        user_template: str,
+        paraphrases: Sequence[str],
+    ) -> None:
+        """Remember a bank's text. Other text under the same version is a `BankError`."""
+        row = {
+            "prompt_version": prompt_version,
+            "bank_sha256": bank_sha256,
+            "source": source,
+            "system": system,
+            "user_template": user_template,
+            "paraphrases_json": json.dumps(list(paraphrases), ensure_ascii=False),
+            "created_at": _utc_now(),
+        }
+        with self.reading() as connection:
+            known = banks.known_bank(connection, prompt_version)
+        if known is None:
+            with self.writing() as connection:
+                banks.insert_bank(connection, row)
+                known = banks.known_bank(connection, prompt_version)
+        assert known is not None, "the row was inserted, or was there"
+        banks.refuse_other_text(known, row)
+
+    def start_executions(self, starts: Sequence[ExecutionStart]) -> None:
+        """Write down that executions begin, before their first sample is saved."""
+        with self.writing() as connection:
+            executions.start_executions(connection, starts)
+
+    def finish_executions(self, ended: Sequence[ExecutionResult]) -> None:
+        """Write down how executions ended, once their samples are saved."""
+        with self.writing() as connection:
+            executions.finish_executions(connection, ended)
+
+    def runs(
+        self, *, limit: int = 20, offset: int = 0, search: str | None = None
+    ) -> list[RunSummary]:
+        """Summaries of runs, the latest first; `search` looks in claims, models and ids."""
+        with self.reading() as connection:
+            return catalogue.list_runs(connection, limit=limit, offset=offset, search=search)
+
+    def executions_of(self, run_id: str) -> list[ExecutionSummary]:
+        """A run's executions, the newest first."""
+        with self.reading() as connection:
+            return executions.executions_of(connection, run_id)
+
+    def find(self, ref: str) -> StoredRecord:
+        """The record that a full or shortened `run_id` or `execution_id` means.
+
+        A run stands for its latest finished execution. A reference that fits several things, or
+        none, is a `RecordError`.
+        """
+        with self.reading() as connection:
+            return catalogue.find(connection, ref)
+
+
+def _prepare_file(location: Location, *, create: bool) -> None:
+    assert location.path is not None
+    try:
+        if create:
+            location.path.parent.mkdir(parents=True, exist_ok=True)
+        elif not location.path.exists():
+            raise nothing_measured(location)
+    except OSError as exc:
+        raise StoreError(
+            f"`{location.name}` can't be made: {exc.strerror or exc}; "
+            "choose another path with --db or HERETIX_DB"
+        ) from exc
+
+
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,107 @@
+"""What all tests share: a clean environment, and stores on both databases."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from pgserver import NOT_STARTED, Server, ServerNotStartedError, running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
+_OURS = ("HERETIX_", "PG")
+_PROVIDERS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the developer's settings and keys out: no test may read them, let alone spend them."""
+    for name in list(os.environ):
+        if name.startswith(_OURS) or name.endswith(_PROVIDERS):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """One PostgreSQL for the whole session."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_server())
+        except ServerNotStartedError as exc:
+            pytest.skip(str(exc))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Server) -> Iterator[str]:
+    """The name of a database that holds an empty store, for others to be copied from."""
+    from heretix.store import Store
+
+    with postgres_server.database() as url:
+        Store.open(url).close()
+        yield urlsplit(url).path.removeprefix("/")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that holds an empty store, for others to be copied from."""
+    from heretix.store import Store
+
+    path = tmp_path_factory.mktemp("template") / "heretix.sqlite"
+    Store.open(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
+    """A PostgreSQL database with an empty store."""
+    with postgres_server.database(postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
+    """A PostgreSQL database with nothing in it."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(params=BOTH)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store: the test runs once on each database.
+
+    The store is a copy of one that was migrated: that is several times quicker.
+    """
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
+    path = shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "heretix.sqlite")
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=BOTH)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store can be made, on each database: there is nothing yet."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("empty_postgres_url"))
+    return f"sqlite:///{tmp_path}/heretix.sqlite"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A skipped database must not look like a tested one."""
+    reasons = [
+        report.longrepr[-1]
+        for report in terminalreporter.stats.get("skipped", [])
+        if NOT_STARTED in str(report.longrepr)
+    ]
+    if reasons:
+        terminalreporter.write_line(
+            f"NOT TESTED on PostgreSQL: {len(reasons)} tests were skipped; {reasons[0]}", red=True
+        )
