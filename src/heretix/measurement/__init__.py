@@ -1,0 +1,1 @@
+"""Measuring: the runner, the record it leaves, and the record's verification."""

@@ -1,0 +1,335 @@
+"""A lane: all calls to one model.
+
+A lane takes plans as it can use them, so that memory doesn't grow with their number; takes a lease
+on every sample before it calls for it, so that nobody pays twice; and hands every finished sample
+to the writer at once. When it has to stop, it starts nothing new, lets the calls in flight come
+home, and then says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import stamina
+
+from heretix.errors import (
+    BudgetReachedError,
+    HeretixError,
+    ProviderDownError,
+    ProviderError,
+    RateLimitedError,
+    RejectedError,
+    RetryableError,
+)
+from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
+from heretix.measurement.pacing import Limits, Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from heretix.measurement.runner import Runner
+    from heretix.plan import Plan, PlannedSample
+    from heretix.providers.base import Provider, Reply, Request
+    from heretix.sample import Sample
+    from heretix.store import SampleWriter
+
+__all__ = ["Lane", "Retry"]
+
+_PLANS_AHEAD: Final = 64
+"""Plans that a lane begins at a time: enough for one look-up to serve many."""
+_AWAITED_PLANS: Final = 1024
+"""Plans that may wait for samples that other processes are paying for."""
+_POLL_S: Final = 0.1
+_POLL_CAP_S: Final = 2.0
+_REJECTS_EVERY_CALL: Final = frozenset({401, 403, 404})
+"""A wrong key or an unknown model: the next call would fail alike, so the lane ends at once."""
+_FAILED_IN_A_ROW: Final = 20
+"""Samples that failed for good, one after the other, before the provider is taken as down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How patiently a call is repeated: bounded in tries and in time, waits with full jitter."""
+
+    attempts: int = 6
+    timeout_s: float = 300.0
+    wait_initial_s: float = 0.5
+    wait_max_s: float = 30.0
+
+    def wait_s(self, failures: int, exc: Exception) -> float:
+        """Seconds before the next try, after so many failures."""
+        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
+            # The whole lane pauses for that long; the jitter keeps it from waking as one.
+            return random.uniform(0.0, self.wait_initial_s)  # noqa: S311
+        ceiling = min(self.wait_max_s, self.wait_initial_s * 2**failures)
+        return random.uniform(0.0, ceiling)  # noqa: S311
+
+
+class Lane:
+    """All plans of one model."""
+
+    def __init__(
+        self, runner: Runner, provider: Provider, writer: SampleWriter, *, limits: Limits
+    ) -> None:
+        most = min(limits.concurrency, provider.max_concurrency)
+        self.pace = Pace(
+            Limits(concurrency=most, fixed=limits.fixed, rpm=limits.rpm, tpm=limits.tpm)
+        )
+        self._runner = runner
+        self.provider = provider
+        self._writer = writer
+        self._tasks = asyncio.Semaphore(most)
+        self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
+        self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
+        """Samples that somebody else has a lease on, and who waits for them."""
+        self._halted: HeretixError | None = None
+        self._failed_in_a_row = 0
+
+    async def run(self, plans: Iterable[Plan]) -> HeretixError | None:
+        """Measure the plans; each is finished as its last sample arrives.
+
+        Returns why the lane had to stop before all were done, or None.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._finish_all())
+            async with asyncio.TaskGroup() as calls:
+                for chunk in _chunks(plans, _PLANS_AHEAD):
+                    await self._start(chunk, calls)
+                    while len(self._awaited) > _AWAITED_PLANS and self._halted is None:
+                        await self._poll(calls)
+                    if self._halted is not None:
+                        break
+                await self._settle_awaited(calls)
+            await self._complete.put(None)
+        return self._halted
+
+    async def _start(self, plans: Sequence[Plan], calls: asyncio.TaskGroup) -> None:
+        runner = self._runner
+        price = runner.spending.price_of(plans[0].model)
+        executions = await asyncio.to_thread(
+            begin, runner.store, plans, use_cache=runner.use_cache, price=price
+        )
+        for execution in executions:
+            runner.observer.planned(execution.plan, len(execution.held))
+        missing = [
+            (execution, planned) for execution in executions for planned in execution.missing
+        ]
+        for execution in executions:
+            if execution.complete:
+                await self._complete.put(execution)
+        await self._spread(missing, calls)
+
+    async def _spread(
+        self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
+    ) -> None:
+        """Call for what nobody else is paying for, and wait for the rest."""
+        if not missing:
+            return
+        mine, stored = await asyncio.to_thread(
+            self._lease, [planned.cache_key for _, planned in missing]
+        )
+        for execution, planned in missing:
+            key = planned.cache_key
+            if key in stored:
+                await self._receive(execution, stored[key], reused=True)
+            elif key in mine:
+                # Once only: a second plan that wants the same sample waits for the first.
+                mine.discard(key)
+                await self._spawn(execution, planned, calls)
+            else:
+                self._awaited.setdefault(key, []).append((execution, planned))
+
+    def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
+        """Take leases; then look again, since a sample may have been stored just before."""
+        runner = self._runner
+        if not runner.use_cache:
+            return set(keys), {}
+        taken = runner.store.claim(keys, runner.owner)
+        stored = runner.store.cached(sorted(taken))
+        runner.store.release(list(stored), runner.owner)
+        return taken - stored.keys(), stored
+
+    async def _spawn(
+        self, execution: Execution, planned: PlannedSample, calls: asyncio.TaskGroup
+    ) -> None:
+        await self._tasks.acquire()
+        if self._halted is not None:
+            self._tasks.release()
+            return
+        calls.create_task(self._call(execution, planned))
+
+    async def _call(self, execution: Execution, planned: PlannedSample) -> None:
+        try:
+            sample = await self._sample(execution.plan, planned)
+            if sample is None:
+                return
+            # The place is held until the store takes the sample: a slow disk slows the calls
+            # down, and nothing piles up in memory.
+            await self._writer.put(sample)
+        finally:
+            self._tasks.release()
+        self._runner.observer.sampled(execution.plan, sample)
+        await self._receive(execution, sample, reused=False)
+
+    async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
+        if reused:
+            execution.reuse(sample)
+            self._runner.observer.shared(execution.plan, sample)
+        else:
+            execution.held[sample.cache_key] = sample
+        if execution.complete:
+            await self._complete.put(execution)
+
+    async def _sample(self, plan: Plan, planned: PlannedSample) -> Sample | None:
+        """One sample, answered or failed for good; None when the lane stopped before the call."""
+        trial = _Trial(self, plan.request(planned))
+        reply: Reply | None = None
+        error: str | None = None
+        try:
+            reply = await trial.run()
+        except _StoppedError:
+            return None
+        except RejectedError as exc:
+            if exc.status in _REJECTS_EVERY_CALL:
+                self.halt(exc)
+                return None
+            error = f"{type(exc).__name__}: {exc}"
+        except ProviderError as exc:
+            error = f"{type(exc).__name__}: {exc}"
+            self._count_failure(exc)
+        else:
+            self._failed_in_a_row = 0
+            self._account(plan, reply)
+        return make_sample(
+            plan,
+            planned,
+            reply=reply,
+            error=error,
+            attempts=trial.attempts,
+            latency_ms=trial.latency_ms,
+            created_at=utc_now(),
+        )
+
+    def _account(self, plan: Plan, reply: Reply) -> None:
+        tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
+        self.pace.heard(reply.rate_limits, tokens)
+        self._runner.spending.charge(plan.model, reply.tokens_in, reply.tokens_out)
+
+    def _count_failure(self, exc: ProviderError) -> None:
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _FAILED_IN_A_ROW:
+            self.halt(
+                ProviderDownError(
+                    f"{_FAILED_IN_A_ROW} samples in a row failed, the last with: {exc}. "
+                    "Everything that was answered is stored; the same command continues"
+                )
+            )
+
+    def halt(self, reason: HeretixError) -> None:
+        """Start nothing new; `run` returns `reason` once the calls in flight are home."""
+        self._halted = self._halted or reason
+
+    def check_open(self) -> None:
+        """Raise when no further call may be made."""
+        spending = self._runner.spending
+        if self._halted is None and spending.exhausted:
+            self.halt(
+                BudgetReachedError(
+                    f"`budget_usd` {spending.budget_usd:g} is spent "
+                    f"(${spending.spent_usd:.4f}). Everything that was answered is stored; "
+                    "the same command with a larger budget continues"
+                )
+            )
+        if self._halted is not None:
+            raise _StoppedError
+
+    @property
+    def retry(self) -> Retry:
+        """How calls are repeated."""
+        return self._runner.retry
+
+    async def _settle_awaited(self, calls: asyncio.TaskGroup) -> None:
+        pause_s = _POLL_S
+        while self._awaited and self._halted is None:
+            before = len(self._awaited)
+            await self._poll(calls)
+            pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
+            if self._awaited:
+                await asyncio.sleep(pause_s)
+
+    async def _poll(self, calls: asyncio.TaskGroup) -> None:
+        """See which awaited samples have come, and take over those that were given up."""
+        keys = list(self._awaited)
+        stored = await asyncio.to_thread(self._runner.store.cached, keys)
+        for key, sample in stored.items():
+            for execution, _ in self._awaited.pop(key):
+                await self._receive(execution, sample, reused=True)
+        waiting = [pair for pairs in self._awaited.values() for pair in pairs]
+        self._awaited.clear()
+        await self._spread(waiting, calls)
+
+    async def _finish_all(self) -> None:
+        """Turn complete executions into stored records, as many at a time as are ready."""
+        ended = False
+        while not ended:
+            batch = [await self._complete.get()]
+            while not self._complete.empty():
+                batch.append(self._complete.get_nowait())
+            ready = [execution for execution in batch if execution is not None]
+            ended = len(ready) < len(batch)
+            if not ready:
+                continue
+            # A record must never name a sample that the store doesn't hold yet.
+            await self._writer.flush()
+            for record in await asyncio.to_thread(finish, self._runner.store, ready):
+                self._runner.observer.finished(record)
+
+
+class _StoppedError(Exception):
+    """The lane stopped before the call was made."""
+
+
+class _Trial:
+    """The calls that one sample takes."""
+
+    def __init__(self, lane: Lane, request: Request) -> None:
+        self._lane = lane
+        self._request = request
+        self.attempts = 0
+        self.latency_ms = 0
+
+    async def run(self) -> Reply:
+        retry = self._lane.retry
+        async for attempt in stamina.retry_context(
+            on=self._wait_s, attempts=retry.attempts, timeout=retry.timeout_s, wait_jitter=0.0
+        ):
+            with attempt:
+                return await self._once()
+        raise AssertionError("a retry context ends with a reply or an exception")
+
+    async def _once(self) -> Reply:
+        self._lane.check_open()
+        async with self._lane.pace.call():
+            self._lane.check_open()
+            self.attempts += 1
+            begun = time.monotonic()
+            try:
+                return await self._lane.provider.ask(self._request)
+            finally:
+                self.latency_ms = round((time.monotonic() - begun) * 1000)
+
+    def _wait_s(self, exc: Exception) -> bool | float:
+        if not isinstance(exc, RetryableError):
+            return False
+        return self._lane.retry.wait_s(self.attempts, exc)
+
+
+def _chunks(plans: Iterable[Plan], size: int) -> Iterator[list[Plan]]:
+    iterator = iter(plans)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

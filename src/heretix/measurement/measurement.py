@@ -1,0 +1,261 @@
+"""A measurement: what was asked, made ready to plan, describe and run.
+
+The command line, the library and everything later begin here, so that the same request means
+the same plans wherever it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from heretix.config import Claim, RunConfig, check_claim
+from heretix.errors import ClaimError, ConfigError
+from heretix.measurement.pacing import Limits
+from heretix.measurement.precision import Escalation
+from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
+from heretix.measurement.spending import Spending
+from heretix.plan import Plan, make_plan
+from heretix.prompts.bank import Bank, load_bank, load_bank_file
+from heretix.providers.catalog import ModelId, Options, default_model, sent_options
+from heretix.providers.prices import Price, cost_micros, load_prices
+from heretix.providers.registry import open_provider, resolve_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heretix.measurement.lane import Retry
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+__all__ = ["Estimate", "Measurement", "prepare"]
+
+_CHARS_PER_TOKEN: Final = 4
+_ANSWER_TOKENS: Final = 12
+"""`{"prob_true": 0.42}` in most tokenisers; reasoning comes on top and can't be foreseen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a measurement will take, before any call. Costs are None where a price is unknown."""
+
+    runs: int
+    attempts: int
+    cached: int
+    to_call: int
+    tokens_in: int
+    tokens_out: int
+    tokens_out_max: int
+    cost_usd: float | None
+    cost_usd_max: float | None
+    price_as_of: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Claims × models under one configuration."""
+
+    config: RunConfig
+    settings: Settings
+    bank: Bank
+    models: tuple[ModelId, ...]
+    claims: tuple[Claim, ...]
+    """Each once, in order."""
+
+    def plans(self, model: ModelId) -> Iterator[Plan]:
+        """The plans of one model, claim by claim, made as they are needed."""
+        for claim in self.claims:
+            yield make_plan(
+                claim.text,
+                model,
+                self.bank,
+                self.config,
+                claim_id=claim.claim_id,
+                env_seed=self.settings.rpl_seed,
+            )
+
+    def ignored_options(self, model: ModelId) -> list[str]:
+        """Options that were asked for and that `model` doesn't accept: they aren't sent."""
+        asked = _options(self.config)
+        sent = sent_options(model, asked).as_dict()
+        return [name for name in asked.as_dict() if name not in sent and name != "base_url"]
+
+    def estimate(self, store: Store | None) -> Estimate:
+        """Count calls, tokens and cost; a store tells what is cached already."""
+        runs = attempts = cached = tokens_in = tokens_out = tokens_max = 0
+        micros: int | None = 0
+        micros_max: int | None = 0
+        dates = []
+        prices = load_prices(self.settings)
+        for model in self.models:
+            price = prices.find(model)
+            dates += [price.as_of.isoformat()] if price and price.as_of else []
+            for plan in self.plans(model):
+                held = _held(plan, store, self.settings)
+                calls = [s for s in plan.samples if s.cache_key not in held]
+                t_in = sum(_prompt_tokens(plan, s.paraphrase_idx) for s in calls)
+                t_out = len(calls) * min(_ANSWER_TOKENS, plan.max_output_tokens)
+                t_max = len(calls) * plan.max_output_tokens
+                runs, attempts, cached = runs + 1, attempts + plan.N, cached + len(held)
+                tokens_in, tokens_out = tokens_in + t_in, tokens_out + t_out
+                tokens_max += t_max
+                micros = _plus(micros, price, t_in, t_out)
+                micros_max = _plus(micros_max, price, t_in, t_max)
+        return Estimate(
+            runs=runs,
+            attempts=attempts,
+            cached=cached,
+            to_call=attempts - cached,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            tokens_out_max=tokens_max,
+            cost_usd=None if micros is None else micros / 1e6,
+            cost_usd_max=None if micros_max is None else micros_max / 1e6,
+            price_as_of=min(dates, default=None),
+        )
+
+    def runner(
+        self, store: Store, *, observer: Observer | None = None, retry: Retry | None = None
+    ) -> Runner:
+        """The runner that `run` uses; it can be asked how it is doing."""
+        config = self.config
+        return Runner(
+            store,
+            spending=Spending(
+                load_prices(self.settings), self.models, budget_usd=config.budget_usd
+            ),
+            limits=Limits(
+                concurrency=config.concurrency or DEFAULT_CONCURRENCY,
+                fixed=config.concurrency is not None,
+                rpm=config.rpm,
+                tpm=config.tpm,
+            ),
+            use_cache=not self.settings.no_cache,
+            retry=retry,
+            observer=observer,
+        )
+
+    async def run(
+        self,
+        store: Store,
+        *,
+        observer: Observer | None = None,
+        retry: Retry | None = None,
+        runner: Runner | None = None,
+    ) -> None:
+        """Measure everything; records reach the observer and the store."""
+        store.register_bank(
+            prompt_version=self.bank.version,
+            bank_sha256=self.bank.sha256,
+            source=Path(self.bank.source).name,
+            system=self.bank.system,
+            user_template=self.bank.user_template,
+            paraphrases=self.bank.paraphrases,
+        )
+        runner = runner or self.runner(store, observer=observer, retry=retry)
+        async with contextlib.AsyncExitStack() as stack:
+            providers = {}
+            for model in self.models:
+                provider = open_provider(model, self.settings, options=_options(self.config))
+                stack.push_async_callback(provider.aclose)
+                providers[model] = provider
+            if self.config.until_width is None:
+                await runner.run([(providers[model], self.plans(model)) for model in self.models])
+                return
+            escalation = Escalation(self, runner.observer)
+            runner.observer = escalation
+            await runner.run([(providers[m], escalation.first(m)) for m in self.models])
+            while more := escalation.next_round():
+                await runner.run([(providers[model], plans) for model, plans in more.items()])
+
+
+def prepare(
+    config: RunConfig,
+    settings: Settings,
+    *,
+    claims: Sequence[str] | None = None,
+    mock: bool = False,
+    calls: bool = True,
+) -> Measurement:
+    """Resolve claims, bank and models, and refuse at once what can't work.
+
+    `claims` stands in for those of the configuration. With `calls=False` (describing) keys
+    aren't needed.
+    """
+    chosen = config.claims() if claims is None else [Claim(check_claim(text)) for text in claims]
+    if not chosen:
+        raise ClaimError("`claims` is empty: give at least one")
+    bank = (
+        load_bank_file(config.prompts_file)
+        if config.prompts_file is not None
+        else load_bank(config.prompt_version)
+    )
+    names = config.models or ((config.model,) if config.model else ())
+    models = [resolve_model(name, settings) for name in names] or [
+        resolve_model(default_model(settings).identity, settings)
+    ]
+    if mock:
+        models = [model.mocked() for model in models]
+    models = list(dict.fromkeys(models))
+    config = _with_base_url(config, models, settings)
+    if calls:
+        # Opening connects to nothing yet, but says what is wrong with a key or a name.
+        for model in models:
+            open_provider(model, settings, options=_options(config))
+    measurement = Measurement(
+        config=config,
+        settings=settings,
+        bank=bank,
+        models=tuple(models),
+        claims=tuple(dict.fromkeys(chosen)),
+    )
+    # The first plan of each model shows whether T, K and the template lists fit the bank.
+    for model in models:
+        next(measurement.plans(model))
+    return measurement
+
+
+def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings) -> RunConfig:
+    remote = [model for model in models if model.endpoint.kind not in {"mock", "local"}]
+    if config.base_url is not None and len({model.provider for model in remote}) > 1:
+        names = ", ".join(model.identity for model in remote)
+        raise ConfigError(f"`base_url` can serve the models of one provider only, got {names}")
+    homeless = [model for model in remote if model.endpoint.base_url is None]
+    if not homeless or config.base_url is not None:
+        return config
+    base_url = settings.env.get("HERETIX_BASE_URL")
+    if not base_url:
+        raise ConfigError(
+            f"`{homeless[0]}` needs an address: set `base_url` in the configuration, "
+            "--base-url, or HERETIX_BASE_URL"
+        )
+    return config.replaced(base_url=base_url)
+
+
+def _options(config: RunConfig) -> Options:
+    return Options(
+        temperature=config.temperature,
+        reasoning_effort=config.reasoning_effort,
+        base_url=config.base_url,
+    )
+
+
+def _held(plan: Plan, store: Store | None, settings: Settings) -> set[str]:
+    if store is None or settings.no_cache:
+        return set()
+    return set(store.cached([sample.cache_key for sample in plan.samples]))
+
+
+def _prompt_tokens(plan: Plan, index: int) -> int:
+    prompt = plan.prompts[index]
+    return math.ceil((len(prompt.system) + len(prompt.user)) / _CHARS_PER_TOKEN)
+
+
+def _plus(micros: int | None, price: Price | None, tokens_in: int, tokens_out: int) -> int | None:
+    """Add to a cost; one unknown price makes the whole unknown."""
+    if micros is None or price is None:
+        return None
+    return micros + cost_micros(price, tokens_in, tokens_out)

@@ -1,0 +1,268 @@
+"""The artifact: the canonical record of what an execution planned, got and concluded.
+
+These are its types, and the JSON schema is made from them. `build` fills them in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from heretix.plan import canonical_json
+from heretix.sample import Noncompliance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["SCHEMA", "Artifact", "RunRecord", "SampleRecord", "digest_of"]
+
+SCHEMA: Final = "heretix-artifact/1"
+
+Prob = float | None
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Prompts(_Record):
+    """The whole bank, so that every prompt can be rendered again from the record alone."""
+
+    bank_sha256: str
+    source: str
+    system: str
+    user_template: str
+    paraphrases: list[str]
+
+
+class Sampling(_Record):
+    """How many samples."""
+
+    K: int
+    R: int
+    T: int
+    N: int
+
+
+class Sampler(_Record):
+    """Which templates, in which slots."""
+
+    T_bank: int
+    rotation_offset: int
+    tpl_indices: list[int]
+    seq: list[int]
+    template_include: list[int] | None
+    template_exclude: list[int] | None
+
+
+class SentOptions(_Record):
+    """What was sent besides the prompt; null was left to the provider."""
+
+    max_output_tokens: int
+    temperature: float | None
+    reasoning_effort: str | None
+    base_url: str | None
+
+
+class Aggregation(_Record):
+    """How samples became a belief."""
+
+    agg: Literal["clustered", "simple"]
+    method: str
+    B: int
+    center: Literal["trimmed", "mean"]
+    trim: float
+    bootstrap_seed: int
+    seed_source: Literal["config", "environment", "derived"]
+    n_templates: int
+    counts_by_template: dict[str, int]
+    imbalance_ratio: float | None
+    template_iqr_logit: float | None
+
+
+class Balance(_Record):
+    """Compliant samples per template index."""
+
+    counts: dict[str, int]
+    imbalance_ratio: float | None
+    planned_imbalance_ratio: float
+
+
+class Aggregates(_Record):
+    """The belief. Without an estimate the numbers are null; the rates always stand."""
+
+    prob_true_rpl: Prob
+    ci95: tuple[float, float] | None
+    ci_width: float | None
+    stability_score: float | None
+    stability_band: Literal["high", "medium", "low"] | None
+    is_stable: bool | None
+    rpl_compliance_rate: float
+    cache_hit_rate: float
+
+
+class TemplateRow(_Record):
+    """One template's answers."""
+
+    paraphrase_idx: int
+    prompt_sha256: str
+    n: int
+    mean_logit: float
+    prob: float
+    sd_logit: float | None
+    min_prob: float
+    max_prob: float
+    trimmed: bool
+    influence_prob: float | None
+    """What the estimate would do without this template."""
+
+
+class DiagnosticsRecord(_Record):
+    """Beside the estimate, under names of their own; they never change it."""
+
+    variance_between: float | None
+    variance_within: float | None
+    between_share: float | None
+    variance_note: str | None
+    paraphrase_range_prob: float | None
+    paraphrase_sd_prob: float | None
+    templates: list[TemplateRow]
+
+
+class Served(_Record):
+    """A model that answered, as its provider named it."""
+
+    provider_model_id: str | None
+    fingerprint: str | None
+    samples: int
+
+
+class PriceRecord(_Record):
+    """Dollars per million tokens, as decimal text, and the day they were seen."""
+
+    input_usd_per_mtok: str
+    output_usd_per_mtok: str
+    as_of: str | None
+
+
+class Usage(_Record):
+    """What the execution cost; tokens count the calls made now, not what the cache held."""
+
+    attempted: int
+    compliant: int
+    noncompliant: dict[str, int]
+    failed: int
+    from_cache: int
+    called: int
+    tokens_in: int | None
+    tokens_out: int | None
+    price: PriceRecord | None
+    """What the cost was counted with; null where the price isn't known."""
+    cost_usd: float | None
+    """Cost of the calls made now, by the provider's own token counts; null where unknown."""
+
+
+class PrecisionStepRecord(_Record):
+    """One plan on the way to a target, and the gates that it didn't pass."""
+
+    K: int
+    R: int
+    T: int
+    ci_width: float | None
+    rpl_compliance_rate: float
+    unmet: list[str]
+
+
+class PrecisionRecord(_Record):
+    """The stopping rule of an adaptive measurement, and how it went."""
+
+    until_width: float
+    min_compliance: float
+    max_samples: int
+    steps: list[PrecisionStepRecord]
+    """This run is the last of them."""
+    stopped: Literal["gates_passed", "max_samples"] | None
+    """Why it stopped; null when a larger step followed."""
+
+
+class SampleRecord(_Record):
+    """One attempt and what it gave."""
+
+    slot: int
+    paraphrase_idx: int
+    replicate_idx: int
+    prompt_sha256: str
+    cache_key: str
+    from_cache: bool
+    prob_true: float | None
+    logit: float | None
+    json_valid: bool
+    compliant: bool
+    noncompliance: Noncompliance | None = Field(strict=False)
+    raw_answer: str | None
+    error: str | None
+    provider_model_id: str | None
+    response_id: str | None
+    fingerprint: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    temperature: float | None
+    attempts: int
+    latency_ms: int
+    created_at: str
+
+
+class RunRecord(_Record):
+    """One claim measured by one model in one execution."""
+
+    execution_id: str
+    run_id: str
+    claim: str
+    claim_id: str | None
+    model: str
+    provider: str
+    provider_model_id: str | None
+    """The model served, when all samples name the same one."""
+    served: list[Served]
+    demonstration: bool
+    """True when the model only shows that the machine works: not a belief worth quoting."""
+    prompt_version: str
+    prompts: Prompts
+    sampling: Sampling
+    sampler: Sampler
+    options: SentOptions
+    aggregation: Aggregation
+    paraphrase_balance: Balance
+    aggregates: Aggregates
+    diagnostics: DiagnosticsRecord | None
+    precision: PrecisionRecord | None
+    """Null unless the run's size was chosen by `until_width`."""
+    usage: Usage
+    status: Literal["ok", "no_estimate"]
+    reason: str | None
+    started_at: str
+    finished_at: str
+    heretix_version: str
+    samples: list[SampleRecord]
+    sha256: str
+    """SHA-256 of the canonical JSON of everything above."""
+
+
+class Artifact(_Record):
+    """What `--out` writes: one or more runs."""
+
+    schema_: Literal["heretix-artifact/1"] = Field(alias="schema")
+    runs: list[RunRecord] = Field(min_length=1)
+
+    @classmethod
+    def of(cls, runs: Sequence[RunRecord]) -> Artifact:
+        """An artifact that holds these runs."""
+        return cls(schema=SCHEMA, runs=list(runs))
+
+
+def digest_of(run: RunRecord) -> str:
+    """SHA-256 over all of a run but its own digest: any changed character shows."""
+    content = run.model_dump(mode="json", exclude={"sha256"})
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()

@@ -1,0 +1,149 @@
+"""From plans to records: look in the cache, call for what is missing, store, aggregate.
+
+One lane per model, so that a slow model never holds up another. The estimate depends only on the
+samples, never on the order in which they arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from heretix.errors import StoreError
+from heretix.measurement.lane import Lane, Retry
+from heretix.measurement.pacing import Limits
+from heretix.store import LEASE_S, SampleWriter, Store, new_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from heretix.measurement.record import RunRecord
+    from heretix.measurement.spending import Spending
+    from heretix.plan import Plan
+    from heretix.providers.base import Provider
+    from heretix.sample import Sample
+
+__all__ = ["Observer", "Runner", "Status"]
+
+DEFAULT_CONCURRENCY: Final = 256
+"""As far as a lane's window may grow by itself when nobody set it."""
+
+
+class Observer(Protocol):
+    """Somebody who watches a run; the command line's display is one."""
+
+    def planned(self, plan: Plan, cached: int) -> None:
+        """A plan was taken up; `cached` of its samples need no call."""
+
+    def sampled(self, plan: Plan, sample: Sample) -> None:
+        """A call ended, well or badly, and its sample was handed to the store."""
+
+    def shared(self, plan: Plan, sample: Sample) -> None:
+        """Another process paid for a sample meanwhile, and it was taken from the store."""
+
+    def finished(self, record: RunRecord) -> None:
+        """A plan has its record, and the record is stored."""
+
+
+class Silence:
+    """An observer that does nothing; others may override what they care for."""
+
+    def planned(self, plan: Plan, cached: int) -> None:
+        """Do nothing."""
+
+    def sampled(self, plan: Plan, sample: Sample) -> None:
+        """Do nothing."""
+
+    def shared(self, plan: Plan, sample: Sample) -> None:
+        """Do nothing."""
+
+    def finished(self, record: RunRecord) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a run is doing at this moment."""
+
+    in_flight: int
+    window: int
+    """Calls that may be in flight."""
+    spent_usd: float | None
+
+
+class Runner:
+    """Measures plans against one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        spending: Spending,
+        limits: Limits | None = None,
+        use_cache: bool = True,
+        retry: Retry | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.store = store
+        self.spending = spending
+        self.use_cache = use_cache
+        self.retry = retry or Retry()
+        self.observer: Observer = observer or Silence()
+        self.owner = new_owner()
+        self._limits = limits or Limits(concurrency=DEFAULT_CONCURRENCY, fixed=False)
+        self._lanes: list[Lane] = []
+
+    @property
+    def status(self) -> Status:
+        """How the run is doing."""
+        return Status(
+            in_flight=sum(lane.pace.in_flight for lane in self._lanes),
+            window=sum(lane.pace.limit for lane in self._lanes),
+            spent_usd=self.spending.spent_usd,
+        )
+
+    async def run(self, lanes: Sequence[tuple[Provider, Iterable[Plan]]]) -> None:
+        """Measure every lane's plans. The caller closes the providers.
+
+        When it is cancelled, calls in flight are dropped, and every sample that had arrived is
+        committed before the cancellation goes on. A lane that has to stop lets the others end.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._release)
+            writer = await stack.enter_async_context(SampleWriter(self.store, owner=self.owner))
+            heart = asyncio.create_task(self._keep_leases())
+            stack.callback(heart.cancel)
+            self._lanes = [
+                Lane(self, provider, writer, limits=self._limits) for provider, _ in lanes
+            ]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(lane.run(plans))
+                        for lane, (_, plans) in zip(self._lanes, lanes, strict=True)
+                    ]
+            except BaseExceptionGroup as exc:
+                raise _first_cause(exc) from exc
+        for task in tasks:
+            if (reason := task.result()) is not None:
+                raise reason
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            # A store in trouble shows at the next sample; a missed beat alone does no harm.
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(self.store.extend_leases, self.owner)
+
+    def _release(self) -> None:
+        # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
+        with contextlib.suppress(StoreError):
+            self.store.release_all(self.owner)
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended a task group: the first trouble ended the other tasks."""
+    first = group.exceptions[0]
+    return _first_cause(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,331 @@
+"""Can a record be believed? Everything derived in it is derived again, from the record alone.
+
+No database and no network: the bank, the raw answers and the settings in the record are enough
+to make its identities, hashes, readings, estimate, interval, rates and diagnostics anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from heretix.config import RunConfig, check_claim
+from heretix.errors import BankError, HeretixError, RecordError
+from heretix.measurement.build import build_run
+from heretix.measurement.record import (
+    SCHEMA,
+    Artifact,
+    PrecisionRecord,
+    PriceRecord,
+    RunRecord,
+    SampleRecord,
+    digest_of,
+)
+from heretix.plan import Plan, PlannedSample, Precision, PrecisionStep, make_plan
+from heretix.prompts.bank import Bank, load_bank
+from heretix.providers.catalog import ModelId, parse_model
+from heretix.providers.prices import Price
+from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer
+
+__all__ = ["Difference", "Verification", "read_artifacts", "verify_run"]
+
+_TOLERANCE: Final = 1e-9
+"""Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A place where the record and what follows from it don't agree."""
+
+    path: str
+    recorded: object
+    derived: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What came of verifying one run."""
+
+    execution_id: str
+    run_id: str
+    checked: int
+    """Values that were derived again and compared."""
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Everything agrees."""
+        return not self.differences
+
+
+def read_artifacts(path: str | Path) -> list[Artifact]:
+    """Read a JSON artifact, or a JSONL file of them."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise RecordError(f"`{path}` isn't UTF-8 text") from exc
+    return parse_artifacts(text, source=str(path))
+
+
+def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
+    """Parse one artifact, or one a line."""
+    if not text.strip():
+        raise RecordError(f"`{source}` is empty")
+    try:
+        return [_artifact(_strict_json(text), source)]
+    except json.JSONDecodeError as whole:
+        lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2:
+            raise RecordError(f"`{source}` isn't JSON: {whole}") from whole
+        artifacts = []
+        for number, line in lines:
+            try:
+                artifacts.append(_artifact(_strict_json(line), f"{source} line {number}"))
+            except json.JSONDecodeError as exc:
+                raise RecordError(f"`{source}` line {number} isn't JSON: {exc}") from exc
+        return artifacts
+
+
+def verify_run(run: RunRecord) -> Verification:
+    """Derive a run again and compare every value."""
+    differences: list[Difference] = []
+    derived_digest = digest_of(run)
+    if derived_digest != run.sha256:
+        differences.append(Difference("sha256", run.sha256, derived_digest))
+    notes: list[str] = []
+    checked = 1
+    try:
+        rebuilt = _rebuild(run)
+    except (HeretixError, ArithmeticError, ValueError, KeyError, IndexError) as exc:
+        differences.append(Difference("(plan)", "a plan", f"none: {exc}"))
+    else:
+        recorded = run.model_dump(mode="json", exclude={"sha256"})
+        derived = rebuilt.model_dump(mode="json", exclude={"sha256"})
+        pairs = list(_compare("", recorded, derived))
+        checked += len(pairs)
+        differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
+        notes.append(_bank_note(run))
+    return Verification(
+        execution_id=run.execution_id,
+        run_id=run.run_id,
+        checked=checked,
+        differences=tuple(differences),
+        notes=tuple(notes),
+    )
+
+
+def _rebuild(run: RunRecord) -> RunRecord:
+    """The record that follows from this one's inputs: claim, model, bank, settings, answers."""
+    plan = _replan(run)
+    if len(run.samples) != len(plan.samples):
+        raise RecordError(f"{len(run.samples)} samples recorded, {len(plan.samples)} planned")
+    return build_run(
+        plan,
+        [
+            (planned, _reread(plan, planned, row), row.from_cache)
+            for planned, row in zip(plan.samples, run.samples, strict=True)
+        ],
+        execution_id=run.execution_id,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        heretix_version=run.heretix_version,
+        price=_price(run.usage.price),
+    )
+
+
+def _price(price: PriceRecord | None) -> Price | None:
+    if price is None:
+        return None
+    return Price(
+        Decimal(price.input_usd_per_mtok),
+        Decimal(price.output_usd_per_mtok),
+        date.fromisoformat(price.as_of) if price.as_of else None,
+    )
+
+
+def _replan(run: RunRecord) -> Plan:
+    bank = Bank.of(
+        version=run.prompt_version,
+        system=run.prompts.system,
+        user_template=run.prompts.user_template,
+        paraphrases=run.prompts.paraphrases,
+        source=run.prompts.source,
+    )
+    aggregation, sampler = run.aggregation, run.sampler
+    seed = aggregation.bootstrap_seed
+    config = RunConfig.parse(
+        {
+            "K": run.sampling.K,
+            "R": run.sampling.R,
+            "T": run.sampling.T,
+            "B": aggregation.B,
+            "agg": aggregation.agg,
+            "center": aggregation.center,
+            "trim": aggregation.trim,
+            "seed": seed if aggregation.seed_source == "config" else None,
+            "template_include": sampler.template_include,
+            "template_exclude": sampler.template_exclude,
+            **run.options.model_dump(),
+        },
+        source="record",
+    )
+    return make_plan(
+        check_claim(run.claim),
+        _model(run),
+        bank,
+        config,
+        claim_id=run.claim_id,
+        env_seed=seed if aggregation.seed_source == "environment" else None,
+        precision=_rule(run.precision),
+    )
+
+
+def _rule(record: PrecisionRecord | None) -> Precision | None:
+    if record is None:
+        return None
+    return Precision(
+        until_width=record.until_width,
+        min_compliance=record.min_compliance,
+        max_samples=record.max_samples,
+        steps=tuple(
+            PrecisionStep(**{**step.model_dump(), "unmet": tuple(step.unmet)})
+            for step in record.steps[:-1]
+        ),
+    )
+
+
+def _model(run: RunRecord) -> ModelId:
+    prefixed = run.model.startswith(f"{run.provider}:")
+    name = run.model.removeprefix(f"{run.provider}:") if prefixed else run.model
+    model = ModelId(run.provider, name)
+    if model != parse_model(run.model):
+        raise RecordError(f"`model` {run.model!r} isn't one of provider {run.provider!r}")
+    return model
+
+
+def _reread(plan: Plan, planned: PlannedSample, row: SampleRecord) -> Sample:
+    """The sample that follows from the raw answer."""
+    sample = Sample(
+        cache_key=planned.cache_key,
+        run_id=plan.run_id,
+        prompt_sha256=planned.prompt_sha256,
+        paraphrase_idx=planned.paraphrase_idx,
+        replicate_idx=planned.replicate_idx,
+        prob_true=None,
+        logit=None,
+        json_valid=False,
+        noncompliance=None,
+        raw_answer=row.raw_answer,
+        error=row.error,
+        provider_model_id=row.provider_model_id,
+        response_id=row.response_id,
+        fingerprint=row.fingerprint,
+        tokens_in=row.tokens_in,
+        tokens_out=row.tokens_out,
+        temperature=row.temperature,
+        attempts=row.attempts,
+        latency_ms=row.latency_ms,
+        created_at=row.created_at,
+    )
+    if row.raw_answer is None:
+        if row.error is None:
+            raise RecordError(f"sample {row.cache_key} has neither an answer nor an error")
+        return sample
+    # How the model stopped is told by the provider, not by the text; only these two matter.
+    finish = {
+        Noncompliance.REFUSED: Finish.REFUSED,
+        Noncompliance.TRUNCATED: Finish.TRUNCATED,
+    }.get(row.noncompliance or Noncompliance.NOT_JSON, Finish.STOP)
+    reading = read_answer(row.raw_answer, finish)
+    return replace(
+        sample,
+        prob_true=reading.prob_true,
+        logit=logit_of(reading.prob_true),
+        json_valid=reading.json_valid,
+        noncompliance=reading.noncompliance,
+    )
+
+
+def _bank_note(run: RunRecord) -> str:
+    try:
+        packaged = load_bank(run.prompt_version)
+    except BankError:
+        return f"bank {run.prompt_version} isn't packaged here; its text is the record's own"
+    if packaged.sha256 == run.prompts.bank_sha256:
+        return f"bank {run.prompt_version} is the packaged one"
+    return f"bank {run.prompt_version} DIFFERS from the packaged one of that version"
+
+
+def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Difference]:
+    """All leaves of two JSON trees, side by side; a leaf only one side has pairs with None."""
+    if isinstance(recorded, Mapping) and isinstance(derived, Mapping):
+        for key in sorted(recorded.keys() | derived.keys()):
+            name = f"{path}.{key}" if path else str(key)
+            yield from _compare(name, recorded.get(key), derived.get(key))
+    elif _both_lists(recorded, derived) and len(recorded) == len(derived):
+        for index, (one, other) in enumerate(zip(recorded, derived, strict=True)):
+            yield from _compare(f"{path}[{index}]", one, other)
+    else:
+        yield Difference(path, recorded, derived)
+
+
+def _both_lists(one: object, other: object) -> bool:
+    return (
+        isinstance(one, Sequence)
+        and isinstance(other, Sequence)
+        and not (isinstance(one, str) or isinstance(other, str))
+    )
+
+
+def _same(recorded: object, derived: object) -> bool:
+    if isinstance(recorded, float) and isinstance(derived, float):
+        return math.isclose(recorded, derived, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return type(recorded) is type(derived) and recorded == derived
+
+
+def _artifact(value: Any, source: str) -> Artifact:
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        got = value.get("schema") if isinstance(value, dict) else type(value).__name__
+        raise RecordError(f"`{source}` must be an artifact of schema {SCHEMA!r}, got {got!r}")
+    try:
+        # JSON mode: a strict record takes a JSON array for a tuple, but no text for a number.
+        return Artifact.model_validate_json(json.dumps(value))
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RecordError(
+            f"`{source}` doesn't fit the schema: `{where}` {first['msg']} "
+            f"({exc.error_count()} in all)"
+        ) from exc
+
+
+def _strict_json(text: str) -> Any:
+    """Parse JSON whose numbers are spelled as Heretix writes them.
+
+    Two spellings can mean the same double, so a changed last digit could pass unseen; the one
+    spelling that round-trips shortest is the only one taken.
+    """
+    return json.loads(text, parse_float=_shortest_float, parse_constant=_no_constant)
+
+
+def _shortest_float(text: str) -> float:
+    value = float(text)
+    if repr(value) != text:
+        raise RecordError(f"the number {text} isn't spelled as it was written ({value!r})")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise RecordError(f"{name} isn't JSON")

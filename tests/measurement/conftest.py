@@ -1,0 +1,20 @@
+"""Records to look at, measured once."""
+
+import asyncio
+
+import pytest
+
+from heretix.api import _measure
+from heretix.measurement.record import RunRecord
+
+
+@pytest.fixture(scope="session")
+def measured_record(tmp_path_factory) -> RunRecord:
+    """A run with every kind of sample in it."""
+    store = tmp_path_factory.mktemp("record") / "heretix.sqlite"
+    faults = "not_json=0.08&citation=0.08&refused=0.08&truncated=0.05&error=0.05"
+    options = {"K": 16, "R": 3, "T": 16, "B": 500}
+    beliefs = asyncio.run(
+        _measure(("Tea | coffee: “{CLAIM}” 🙂",), (f"mock:m?{faults}",), str(store), None, options)
+    )
+    return beliefs[0].record
