@@ -1,0 +1,70 @@
+"""Heretix measures what AI models believe.
+
+    import heretix
+
+    belief = heretix.measure("Coffee beans are seeds.", model="mock:gpt-5")
+    belief.prob, belief.ci, belief.stability
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from heretix.version import VERSION
+
+if TYPE_CHECKING:
+    from heretix.api import Belief, load, measure, measure_async, measure_many
+    from heretix.errors import HeretixError, NoEstimateError, ProviderError, StoreError, UsageError
+    from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.verify import Verification, verify_run
+
+__all__ = [
+    "Artifact",
+    "Belief",
+    "HeretixError",
+    "NoEstimateError",
+    "ProviderError",
+    "RunRecord",
+    "StoreError",
+    "UsageError",
+    "Verification",
+    "__version__",
+    "load",
+    "measure",
+    "measure_async",
+    "measure_many",
+    "verify_run",
+]
+
+__version__ = VERSION
+
+_HOMES = {
+    "Artifact": "heretix.measurement.record",
+    "Belief": "heretix.api",
+    "HeretixError": "heretix.errors",
+    "NoEstimateError": "heretix.errors",
+    "ProviderError": "heretix.errors",
+    "RunRecord": "heretix.measurement.record",
+    "StoreError": "heretix.errors",
+    "UsageError": "heretix.errors",
+    "Verification": "heretix.measurement.verify",
+    "load": "heretix.api",
+    "measure": "heretix.api",
+    "measure_async": "heretix.api",
+    "measure_many": "heretix.api",
+    "verify_run": "heretix.measurement.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'heretix' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,63 @@
+"""The `heretix` command and what every subcommand shares.
+
+Nothing heavy is imported before a command needs it: `heretix --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from heretix.cli import describe, models, records, run
+from heretix.errors import HeretixError
+from heretix.version import VERSION
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="heretix",
+    help="Measure what AI models believe: a probability, an interval, a stability, a record.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("describe")(describe.describe)
+app.command("show")(records.show)
+app.command("verify")(records.verify)
+app.command("runs")(records.runs)
+app.command("diff")(records.diff)
+app.add_typer(models.app, name="models")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"heretix {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Entry point: a user's mistake ends with a message and its exit code, not a traceback."""
+    try:
+        app()
+    except HeretixError as exc:
+        typer.echo(f"error: {exc}", err=True)
+        sys.exit(exc.exit_code)
+    except BrokenPipeError:
+        # The reader of a pipe went away (`heretix runs | head`); that isn't a failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -1,0 +1,136 @@
+"""`heretix describe`: the plan, and what it will take, without any call."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.measurement.measurement import Estimate, Measurement
+    from heretix.plan import Plan
+    from heretix.settings import Settings
+
+__all__ = ["describe"]
+
+_PLANS_SHOWN = 4
+
+
+def describe(
+    claim: opt.ClaimArgument = None,
+    config: opt.ConfigOption = None,
+    mock: opt.MockOption = False,
+    model: opt.ModelOption = None,
+    K: opt.KOption = None,
+    R: opt.ROption = None,
+    T: opt.TOption = None,
+    B: opt.BOption = None,
+    seed: opt.SeedOption = None,
+    agg: opt.AggOption = None,
+    preset: opt.PresetOption = None,
+    claims_file: opt.ClaimsFileOption = None,
+    prompts_file: opt.PromptsFileOption = None,
+    base_url: opt.BaseUrlOption = None,
+    max_output_tokens: opt.MaxTokensOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls nothing."""
+    from heretix.measurement.measurement import prepare
+    from heretix.settings import Settings
+
+    request = opt.read_config(
+        config,
+        claim,
+        models=model,
+        K=K,
+        R=R,
+        T=T,
+        B=B,
+        seed=seed,
+        agg=agg,
+        preset=preset,
+        claims_file=claims_file,
+        prompts_file=prompts_file,
+        base_url=base_url,
+        max_output_tokens=max_output_tokens,
+    )
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    measurement = prepare(request, settings, mock=mock, calls=False)
+    estimate = _estimate(measurement, settings)
+    plans = _first_plans(measurement)
+    if as_json:
+        content = {"plans": [plan_content(plan) for plan in plans], "estimate": asdict(estimate)}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    from heretix.report.terminal import estimate_view, plan_view
+
+    console = opt.console()
+    for plan in plans:
+        console.print(plan_view(plan))
+        console.print()
+    if estimate.runs > len(plans):
+        console.print(f"… and {estimate.runs - len(plans):,} more plans like these", style="dim")
+    console.print(estimate_view(measurement, estimate))
+
+
+def plan_content(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "run_id": plan.run_id,
+        "claim": plan.claim,
+        "model": plan.model.identity,
+        "provider": plan.model.provider,
+        "demonstration": plan.model.is_demonstration,
+        "prompt_version": plan.bank.version,
+        "sampling": {"K": plan.K, "R": plan.R, "T": plan.T, "N": plan.N},
+        "sampler": {
+            "T_bank": plan.bank.T_bank,
+            "rotation_offset": plan.rotation_offset,
+            "tpl_indices": list(plan.tpl_indices),
+            "seq": list(plan.seq),
+        },
+        "planned_counts": {str(index): count for index, count in plan.counts.items()},
+        "imbalance_ratio": plan.imbalance_ratio,
+        "aggregation": {
+            "agg": plan.agg,
+            "center": plan.center,
+            "trim": plan.trim,
+            "B": plan.B,
+            "bootstrap_seed": plan.bootstrap_seed,
+            "seed_source": plan.seed_source,
+        },
+        "max_output_tokens": plan.max_output_tokens,
+        "options": plan.options.as_dict(),
+        "templates": [
+            {"paraphrase_idx": index, "prompt_sha256": prompt.sha256, "user": prompt.user}
+            for index, prompt in plan.prompts.items()
+        ],
+    }
+
+
+def _estimate(measurement: Measurement, settings: Settings) -> Estimate:
+    """With the cache's help where there is one; describing creates no store."""
+    from heretix.errors import RecordError
+    from heretix.store import Store
+
+    try:
+        store = Store.open(settings.db, create=False)
+    except RecordError:
+        return measurement.estimate(None)
+    with store:
+        return measurement.estimate(store)
+
+
+def _first_plans(measurement: Measurement) -> list[Plan]:
+    plans = []
+    for model in measurement.models:
+        for plan in measurement.plans(model):
+            plans.append(plan)
+            break
+    return plans[:_PLANS_SHOWN]

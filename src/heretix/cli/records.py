@@ -1,0 +1,115 @@
+"""`heretix show`, `verify`, `runs` and `diff`: look at what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.measurement.record import RunRecord
+
+__all__ = ["diff", "runs", "show", "verify"]
+
+RefArgument = Annotated[
+    str, typer.Argument(help="A run or execution id (a unique part will do), or an artifact file.")
+]
+
+
+def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Show a stored run or an artifact: belief, interval, templates, provenance."""
+    from heretix.measurement.artifact import artifact_json
+    from heretix.measurement.record import Artifact
+    from heretix.report.terminal import run_view
+
+    records = _records(ref, db)
+    if as_json:
+        typer.echo(artifact_json(Artifact.of(records)))
+        return
+    console = opt.console()
+    for record in records:
+        console.print(run_view(record))
+        console.print()
+
+
+def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Derive everything in a record again, from the record alone, and say where it differs.
+
+    Ends with 0 when all of it agrees, 1 when something doesn't.
+    """
+    from heretix.measurement.verify import verify_run
+    from heretix.report.terminal import verification_view
+
+    found = [verify_run(record) for record in _records(ref, db)]
+    if as_json:
+        content = [{**asdict(verification), "ok": verification.ok} for verification in found]
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+    else:
+        console = opt.console()
+        for verification in found:
+            console.print(verification_view(verification))
+    if not all(verification.ok for verification in found):
+        raise typer.Exit(1)
+
+
+def runs(
+    search: Annotated[str | None, typer.Argument(help="Only claims with this text.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """List stored runs, newest first."""
+    from heretix.report.terminal import runs_table
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    with Store.open(db or Settings.from_env().db, create=False) as store:
+        found = store.runs(limit=limit, search=search)
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in found], indent=2, ensure_ascii=False))
+    elif found:
+        opt.console().print(runs_table(found))
+    else:
+        opt.console().print("no runs" + (f" whose claim has {search!r}" if search else " yet"))
+
+
+def diff(
+    a: RefArgument, b: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
+) -> None:
+    """Compare two runs; paired by template when they used the same bank."""
+    from heretix.measurement.compare import compare
+    from heretix.report.terminal import difference_view
+
+    one, other = _single(a, db), _single(b, db)
+    comparison = compare(one, other)
+    if as_json:
+        typer.echo(json.dumps(asdict(comparison), indent=2, ensure_ascii=False))
+        return
+    opt.console().print(difference_view(one, other, comparison.difference))
+
+
+def _records(ref: str, db: str | None) -> list[RunRecord]:
+    from heretix.measurement.record import RunRecord
+    from heretix.measurement.verify import read_artifacts
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
+        return [run for artifact in read_artifacts(ref) for run in artifact.runs]
+    with Store.open(db or Settings.from_env().db, create=False) as store:
+        return [RunRecord.model_validate_json(store.find(ref).record_json)]
+
+
+def _single(ref: str, db: str | None) -> RunRecord:
+    from heretix.errors import RecordError
+
+    records = _records(ref, db)
+    if len(records) > 1:
+        ids = ", ".join(record.execution_id for record in records)
+        raise RecordError(f"`{ref}` holds {len(records)} runs; name one of them: {ids}")
+    return records[0]

@@ -1,0 +1,268 @@
+"""`heretix run`: measure."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heretix.cli.progress import Tally
+    from heretix.measurement.measurement import Measurement
+    from heretix.measurement.record import Artifact, RunRecord
+    from heretix.store import Store
+
+__all__ = ["run"]
+
+_FULL_VIEWS = 8
+"""Up to this many runs are shown in full; more become a table."""
+
+
+def run(
+    claim: opt.ClaimArgument = None,
+    config: opt.ConfigOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the artifact (.json; .jsonl for many claims)."),
+    ] = None,
+    mock: opt.MockOption = False,
+    model: opt.ModelOption = None,
+    K: opt.KOption = None,
+    R: opt.ROption = None,
+    T: opt.TOption = None,
+    B: opt.BOption = None,
+    seed: opt.SeedOption = None,
+    agg: opt.AggOption = None,
+    preset: opt.PresetOption = None,
+    claims_file: opt.ClaimsFileOption = None,
+    prompts_file: opt.PromptsFileOption = None,
+    base_url: opt.BaseUrlOption = None,
+    temperature: opt.TemperatureOption = None,
+    reasoning_effort: opt.EffortOption = None,
+    max_output_tokens: opt.MaxTokensOption = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", help="Calls in flight (else it adapts by itself).", min=1),
+    ] = None,
+    rpm: Annotated[
+        float | None, typer.Option("--rpm", help="Requests a minute at most, for each model.")
+    ] = None,
+    tpm: Annotated[
+        float | None, typer.Option("--tpm", help="Tokens a minute at most, for each model.")
+    ] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
+    ] = None,
+    until_width: Annotated[
+        float | None,
+        typer.Option("--until-width", help="Sample on until the interval is this narrow."),
+    ] = None,
+    max_samples: Annotated[
+        int | None,
+        typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Call again for every sample, and replace it.")
+    ] = False,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Measure a claim, or many.
+
+    Every finished sample is stored as it arrives. Stop at any time with Ctrl-C: the same
+    command continues where it stopped.
+
+    Exit codes: 0 measured, 1 measured but no estimate, 2 something to put right first,
+    3 the provider, the network or the store failed, 130 stopped.
+    """
+    from heretix.measurement.artifact import check_target
+    from heretix.measurement.measurement import prepare
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    request = opt.read_config(
+        config,
+        claim,
+        models=model,
+        K=K,
+        R=R,
+        T=T,
+        B=B,
+        seed=seed,
+        agg=agg,
+        preset=preset,
+        claims_file=claims_file,
+        prompts_file=prompts_file,
+        base_url=base_url,
+        temperature=temperature,
+        reasoning_effort=reasoning_effort,
+        max_output_tokens=max_output_tokens,
+        concurrency=concurrency,
+        rpm=rpm,
+        tpm=tpm,
+        budget_usd=budget_usd,
+        until_width=until_width,
+        max_samples=max_samples,
+    )
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db, no_cache=no_cache or settings.no_cache)
+    measurement = prepare(request, settings, mock=mock)
+    many = request.claims_file is not None
+    if out is not None:
+        check_target(out, lines=many)
+    with Store.open(settings.db) as store:
+        results = measure(measurement, store, as_json=as_json)
+        _deliver(results, measurement, store, out=out, many=many, as_json=as_json)
+    raise typer.Exit(results.exit_code)
+
+
+@dataclass
+class _Results:
+    """What the records said; only their names are kept, the store has the rest."""
+
+    executions: dict[tuple[str, str], str] = field(default_factory=dict)
+    without_estimate: int = 0
+    all_failed: int = 0
+
+    def add(self, record: RunRecord) -> None:
+        self.executions[record.claim, record.model] = record.execution_id
+        if record.status != "ok":
+            self.without_estimate += 1
+            self.all_failed += record.usage.failed == record.usage.attempted
+
+    @property
+    def exit_code(self) -> int:
+        if self.all_failed and self.all_failed == len(self.executions):
+            return 3
+        return 1 if self.without_estimate else 0
+
+
+class _Collecting:
+    """Passes events on to the display, and keeps the names of the records."""
+
+    def __init__(self, results: _Results, tally: Tally) -> None:
+        self._results = results
+        self._tally = tally
+        self.planned = tally.planned
+        self.sampled = tally.sampled
+        self.shared = tally.shared
+
+    def finished(self, record: RunRecord) -> None:
+        """Keep the record's name."""
+        self._results.add(record)
+        self._tally.finished(record)
+
+
+def measure(measurement: Measurement, store: Store, *, as_json: bool) -> _Results:
+    """Measure under the eyes of the user, who may stop it at any time."""
+    # The retry library's log lines would run into the display; failures are counted and stored.
+    import stamina.instrumentation
+
+    from heretix.cli.progress import watching
+
+    stamina.instrumentation.set_on_retry_hooks([])
+    console = opt.err_console()
+    for model in measurement.models:
+        for name in measurement.ignored_options(model):
+            console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
+    results = _Results()
+    total = measurement.config.K * measurement.config.R
+    total *= len(measurement.claims) * len(measurement.models)
+    try:
+        with watching(console, total, as_json=as_json) as tally:
+            runner = measurement.runner(store, observer=_Collecting(results, tally))
+            tally.runner = runner
+            asyncio.run(measurement.run(store, runner=runner))
+    except KeyboardInterrupt:
+        console.print(
+            f"Stopped. {tally.done:,} of {total:,} samples are stored; "
+            "the same command continues from there.",
+            style="yellow",
+        )
+        raise typer.Exit(130) from None
+    return results
+
+
+def _deliver(
+    results: _Results,
+    measurement: Measurement,
+    store: Store,
+    *,
+    out: Path | None,
+    many: bool,
+    as_json: bool,
+) -> None:
+    """Write the artifact and show the results. All records are in the store already."""
+    from heretix.errors import RecordError
+    from heretix.measurement.artifact import artifact_json, write_artifact, write_lines
+
+    artifacts = _Artifacts(results, measurement, store, by_claim=many)
+    if out is not None:
+        try:
+            if many:
+                write_lines(out, artifacts)
+            else:
+                write_artifact(out, next(iter(artifacts)))
+        except RecordError as exc:
+            ref = next(iter(results.executions.values()))
+            raise RecordError(
+                f"{exc}. Nothing is lost: the store has it (heretix show {ref} --json)"
+            ) from exc
+    if as_json:
+        for artifact in artifacts:
+            typer.echo(artifact_json(artifact, indent=None if many else 2))
+        return
+    _show(results, artifacts, store, out)
+
+
+@dataclass(frozen=True)
+class _Artifacts:
+    """The artifacts of a measurement, read from the store in the order of the claims."""
+
+    results: _Results
+    measurement: Measurement
+    store: Store
+    by_claim: bool
+
+    def __iter__(self) -> Iterator[Artifact]:
+        from heretix.measurement.record import Artifact
+
+        groups: Iterator[list[tuple[str, str]]] = (
+            [(claim.text, model.identity) for model in self.measurement.models]
+            for claim in self.measurement.claims
+        )
+        if not self.by_claim:
+            groups = iter([[pair for group in groups for pair in group]])
+        for group in groups:
+            yield Artifact.of([self._record(self.results.executions[pair]) for pair in group])
+
+    def _record(self, execution_id: str) -> RunRecord:
+        from heretix.measurement.record import RunRecord
+
+        return RunRecord.model_validate_json(self.store.find(execution_id).record_json)
+
+
+def _show(results: _Results, artifacts: _Artifacts, store: Store, out: Path | None) -> None:
+    from heretix.report.terminal import run_headline, runs_table
+
+    console = opt.console()
+    if len(results.executions) <= _FULL_VIEWS:
+        for artifact in artifacts:
+            for record in artifact.runs:
+                console.print(run_headline(record))
+                console.print(f"heretix show {record.execution_id}", style="dim")
+                console.print()
+    else:
+        console.print(runs_table(store.runs(limit=20)))
+        console.print(f"{len(results.executions):,} runs measured; the latest are shown.")
+    if results.without_estimate:
+        console.print(f"{results.without_estimate} without an estimate", style="bold red")
+    where = f", written to {out}" if out is not None else ""
+    console.print(f"stored in {store.name}{where}", style="dim")

@@ -1,0 +1,1 @@
+"""Views of records: for the terminal, for notebooks."""

@@ -1,0 +1,340 @@
+"""Records and plans as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heretix.belief.paired import PairedDifference
+from heretix.report.words import DEMONSTRATION, LEGACY, percent, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heretix.belief.paired import Difference
+    from heretix.measurement.measurement import Estimate, Measurement
+    from heretix.measurement.record import RunRecord
+    from heretix.measurement.verify import Verification
+    from heretix.plan import Plan
+    from heretix.store import RunSummary
+
+__all__ = [
+    "difference_view",
+    "interval_bar",
+    "plan_view",
+    "run_headline",
+    "run_view",
+    "runs_table",
+    "verification_view",
+]
+
+_BAR_CELLS: Final = 51
+_BAND_STYLE: Final = {"high": "green", "medium": "yellow", "low": "red"}
+
+
+def interval_bar(
+    prob: float, lo: float, hi: float, *, cells: int = _BAR_CELLS, style: str = "bold cyan"
+) -> Text:
+    """A line from 0 to 1 with the interval drawn on it and a dot at the estimate."""
+    first, last = _cell(lo, cells), _cell(hi, cells)
+    middle = _cell(0.5, cells)
+    bar = Text("0 ", style="dim")
+    for cell in range(cells):
+        if cell == _cell(prob, cells):
+            bar.append("●", style=style)
+        elif first <= cell <= last:
+            bar.append("━", style=style)
+        else:
+            bar.append("┊" if cell == middle else "·", style="dim")
+    bar.append(" 1", style="dim")
+    return bar
+
+
+def run_headline(run: RunRecord) -> RenderableType:
+    """What a run found, in a few lines."""
+    lines: list[RenderableType] = [Text(run.claim, style="bold"), _subtitle(run)]
+    belief = run.aggregates
+    if belief.prob_true_rpl is None or belief.ci95 is None:
+        lines.append(Text(f"No estimate: {run.reason}", style="bold red"))
+    else:
+        lo, hi = belief.ci95
+        headline = Text("p(true) ")
+        headline.append(f"{belief.prob_true_rpl:.3f}", style="bold cyan")
+        headline.append(f"   95% CI {span(lo, hi)}   width {belief.ci_width:.3f}")
+        band = str(belief.stability_band)
+        headline.append("   stability ")
+        headline.append(f"{belief.stability_score:.2f} ({band})", style=_BAND_STYLE[band])
+        lines += [headline, interval_bar(belief.prob_true_rpl, lo, hi)]
+        if not belief.is_stable:
+            lines.append(Text("not stable: the interval is wider than 0.20", style="yellow"))
+    if run.aggregation.agg == "simple":
+        lines.append(Text(LEGACY, style="yellow"))
+    if run.demonstration:
+        lines.append(Text(DEMONSTRATION, style="yellow"))
+    if len(run.served) > 1:
+        names = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
+        lines.append(Text(f"the model changed during the run: {names}", style="yellow"))
+    lines.append(_counts(run))
+    return Group(*lines)
+
+
+def run_view(run: RunRecord) -> RenderableType:
+    """A run in full: headline, templates, where its uncertainty comes from, how it was made."""
+    parts: list[RenderableType] = [run_headline(run)]
+    if run.diagnostics is not None:
+        parts += [Text(""), _template_table(run), *_variance_lines(run)]
+    parts += [Text(""), _provenance(run)]
+    return Group(*parts)
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """The plan of one claim and model."""
+    facts = _facts(
+        ("claim", plan.claim),
+        ("model", _model_name(plan.model.identity, plan.model.is_demonstration)),
+        ("run_id", plan.run_id),
+        ("prompts", f"{plan.bank.version} ({plan.bank.source}), T_bank {plan.bank.T_bank}"),
+        ("sampling", f"K={plan.K} slots × R={plan.R} replicates = {plan.N} attempts, T={plan.T}"),
+        ("rotation_offset", str(plan.rotation_offset)),
+        ("tpl_indices", _numbers(plan.tpl_indices)),
+        ("seq", _numbers(plan.seq)),
+        ("imbalance_ratio", f"{plan.imbalance_ratio:.2f}"),
+        ("aggregation", f"{plan.agg}, {plan.center} {plan.trim:g}, B={plan.B}"),
+        ("bootstrap_seed", f"{plan.bootstrap_seed} ({plan.seed_source})"),
+        ("max_output_tokens", str(plan.max_output_tokens)),
+        *((name, str(value)) for name, value in plan.options.as_dict().items()),
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("template", "slots", "attempts"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("wording")
+    for index, attempts in plan.counts.items():
+        wording = _one_line(plan.bank.paraphrases[index])
+        table.add_row(str(index), str(attempts // plan.R), str(attempts), wording)
+    return Group(facts, Text(""), table)
+
+
+def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableType:
+    """What a measurement will take."""
+    calls = f"{estimate.to_call:,} to make, {estimate.cached:,} already cached"
+    if estimate.runs > 1:
+        calls += (
+            f" ({len(measurement.claims):,} claims × {len(measurement.models)} models, "
+            f"{estimate.attempts:,} attempts)"
+        )
+    tokens = (
+        f"about {estimate.tokens_in:,} in, {estimate.tokens_out:,} out "
+        f"(at most {estimate.tokens_out_max:,} out)"
+    )
+    return _facts(("calls", calls), ("tokens", tokens), ("cost", _cost(estimate)))
+
+
+def runs_table(runs: Sequence[RunSummary]) -> Table:
+    """Stored runs, newest first."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("run", no_wrap=True)
+    table.add_column("p(true)", justify="right", no_wrap=True)
+    table.add_column("95% CI", no_wrap=True)
+    table.add_column("stability", no_wrap=True)
+    table.add_column("model", no_wrap=True, max_width=22)
+    table.add_column("claim")
+    for run in runs:
+        table.add_row(
+            run.run_id.rpartition("-")[2],
+            "—" if run.prob_true_rpl is None else f"{run.prob_true_rpl:.3f}",
+            "—" if run.ci_lo is None or run.ci_hi is None else span(run.ci_lo, run.ci_hi),
+            "—"
+            if run.stability_score is None
+            else f"{run.stability_score:.2f} {run.stability_band}",
+            Text(run.model),
+            _one_line(run.claim),
+        )
+    return table
+
+
+def verification_view(found: Verification) -> RenderableType:
+    """Whether a run's record agrees with itself, and where not."""
+    head = Text(f"{found.execution_id} ")
+    if found.ok:
+        head.append(f"verified: {found.checked:,} values derived again, all equal", style="green")
+        return Group(head, *(Text(f"  {note}", style="dim") for note in found.notes))
+    head.append(f"NOT verified: {len(found.differences)} differences", style="bold red")
+    lines: list[RenderableType] = [head]
+    for difference in found.differences[:20]:
+        line = Text(f"  {difference.path}: ")
+        line.append(f"recorded {difference.recorded!r}, derived {difference.derived!r}")
+        lines.append(line)
+    if len(found.differences) > 20:
+        lines.append(Text(f"  … and {len(found.differences) - 20} more"))
+    return Group(*lines)
+
+
+def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> RenderableType:
+    """Two runs side by side, and the difference of their beliefs."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("A")
+    table.add_column("B")
+    rows = [
+        ("claim", a.claim, b.claim),
+        ("model", a.model, b.model),
+        ("prompts", a.prompt_version, b.prompt_version),
+        ("K×R, T", _shape(a), _shape(b)),
+        ("p(true)", _prob(a), _prob(b)),
+        ("stability", _stability(a), _stability(b)),
+    ]
+    for name, left, right in rows:
+        changed = "" if left == right else "yellow"
+        table.add_row(name, Text(left), Text(right, style=changed))
+    how = (
+        f"paired over {difference.n_pairs} templates"
+        if isinstance(difference, PairedDifference)
+        else "unpaired: the banks differ, so the interval is wider"
+    )
+    line = Text("B − A  ")
+    line.append(f"{difference.diff_prob:+.3f}", style="bold cyan")
+    line.append(
+        f"   95% CI {difference.diff_prob_lo:+.3f} … {difference.diff_prob_hi:+.3f}   ({how})"
+    )
+    verdict = (
+        "the interval excludes 0"
+        if difference.diff_prob_lo > 0 or difference.diff_prob_hi < 0
+        else "the interval holds 0: no difference can be told"
+    )
+    return Group(table, Text(""), line, Text(verdict, style="dim"))
+
+
+def _cell(value: float, cells: int) -> int:
+    return min(cells - 1, max(0, round(value * (cells - 1))))
+
+
+def _subtitle(run: RunRecord) -> Text:
+    return Text(f"{run.model} · {run.prompt_version} · {_shape(run)}", style="dim")
+
+
+def _shape(run: RunRecord) -> str:
+    sampling = run.sampling
+    return f"K={sampling.K} R={sampling.R} T={sampling.T}"
+
+
+def _counts(run: RunRecord) -> Text:
+    usage = run.usage
+    parts = [f"{usage.compliant}/{usage.attempted} samples compliant"]
+    parts += [f"{count} {reason}" for reason, count in usage.noncompliant.items()]
+    if usage.failed:
+        parts.append(f"{usage.failed} failed")
+    parts.append(f"{usage.from_cache} from cache")
+    if usage.tokens_out is not None and usage.called:
+        parts.append(f"{usage.tokens_in or 0:,} tokens in, {usage.tokens_out:,} out")
+    return Text(" · ".join(parts), style="dim")
+
+
+def _template_table(run: RunRecord) -> Table:
+    assert run.diagnostics is not None
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("template", "n", "p"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("range", no_wrap=True)
+    table.add_column("without it", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in run.diagnostics.templates:
+        style = "dim" if row.trimmed else "cyan"
+        table.add_row(
+            f"{'trimmed ' if row.trimmed else ''}{row.paraphrase_idx:2d}",
+            str(row.n),
+            f"{row.prob:.3f}",
+            span(row.min_prob, row.max_prob),
+            "—" if row.influence_prob is None else f"{row.influence_prob:+.3f}",
+            interval_bar(row.prob, row.min_prob, row.max_prob, cells=25, style=style),
+            style="dim" if row.trimmed else "",
+        )
+    return table
+
+
+def _variance_lines(run: RunRecord) -> list[RenderableType]:
+    found = run.diagnostics
+    assert found is not None
+    lines: list[RenderableType] = []
+    if found.paraphrase_range_prob is not None and found.paraphrase_sd_prob is not None:
+        lines.append(
+            Text(
+                f"wording alone moves p by up to {found.paraphrase_range_prob:.3f} "
+                f"(sd {found.paraphrase_sd_prob:.3f})"
+            )
+        )
+    if found.between_share is not None:
+        lines.append(
+            Text(
+                f"{percent(found.between_share)} of the variance lies between templates, "
+                f"{percent(1 - found.between_share)} within"
+            )
+        )
+    elif found.variance_note:
+        lines.append(Text(found.variance_note, style="dim"))
+    return lines
+
+
+def _provenance(run: RunRecord) -> Table:
+    aggregation = run.aggregation
+    return _facts(
+        ("run_id", run.run_id),
+        ("execution_id", run.execution_id),
+        ("served", ", ".join(str(s.provider_model_id) for s in run.served) or "—"),
+        ("method", f"{aggregation.method}, B={aggregation.B}"),
+        ("bootstrap_seed", f"{aggregation.bootstrap_seed} ({aggregation.seed_source})"),
+        ("bank", f"{run.prompts.source} {run.prompts.bank_sha256[:16]}"),
+        ("measured", f"{run.started_at} by heretix {run.heretix_version}"),
+        ("sha256", run.sha256),
+    )
+
+
+def _facts(*pairs: tuple[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        table.add_row(name, Text(value))
+    return table
+
+
+def _one_line(text: str) -> Text:
+    """Text that gives way to its neighbours: one line, cut where the table's width ends."""
+    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return "[" + ", ".join(str(value) for value in values) + "]"
+
+
+def _model_name(identity: str, demonstration: bool) -> str:
+    return f"{identity} ({DEMONSTRATION})" if demonstration else identity
+
+
+def _cost(estimate: Estimate) -> str:
+    if not estimate.to_call:
+        return "nothing: everything is cached"
+    if estimate.cost_usd is None or estimate.cost_usd_max is None:
+        return "unknown: no price for this model (HERETIX_PRICES names a table of yours)"
+    if not estimate.cost_usd_max:
+        return "$0"
+    date = f", prices of {estimate.price_as_of}" if estimate.price_as_of else ""
+    return f"about ${estimate.cost_usd:.4f}, at most ${estimate.cost_usd_max:.4f}{date}"
+
+
+def _prob(run: RunRecord) -> str:
+    belief = run.aggregates
+    if belief.prob_true_rpl is None or belief.ci95 is None:
+        return "no estimate"
+    return f"{belief.prob_true_rpl:.3f} [{span(*belief.ci95)}]"
+
+
+def _stability(run: RunRecord) -> str:
+    belief = run.aggregates
+    return (
+        "—"
+        if belief.stability_score is None
+        else (f"{belief.stability_score:.2f} ({belief.stability_band})")
+    )

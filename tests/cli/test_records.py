@@ -1,0 +1,135 @@
+"""`heretix show`, `verify`, `runs`, `diff`, `models` and the help."""
+
+import json
+
+from heretix.measurement.verify import read_artifacts
+
+
+def measure(heretix, claim="x", *args):
+    out = "made.json"
+    assert heretix("run", claim, "-m", "mock:m", "--out", out, *args).code == 0
+    return read_artifacts(out)[0].runs[0]
+
+
+def test_show_takes_ids_parts_of_ids_and_files(heretix):
+    """The same run by every name it has."""
+    run = measure(heretix)
+    for ref in (
+        run.run_id,
+        run.execution_id,
+        run.run_id[12:18],
+        run.execution_id[:12],
+        "made.json",
+    ):
+        result = heretix("show", ref)
+        assert result.code == 0
+        assert run.run_id in result.out
+        assert "between templates" in result.out
+
+
+def test_verify_finds_a_changed_file_and_ends_with_1(heretix, folder):
+    """What changed is named."""
+    run = measure(heretix)
+    text = (folder / "made.json").read_text()
+    recorded = str(run.aggregates.prob_true_rpl)
+    (folder / "bad.json").write_text(text.replace(recorded, "0.5", 1))
+    result = heretix("verify", "bad.json")
+    assert result.code == 1
+    assert "aggregates.prob_true_rpl" in result.out
+    found = json.loads(heretix("verify", "bad.json", "--json").out)
+    assert found[0]["ok"] is False
+    assert heretix("verify", run.run_id).code == 0
+
+
+def test_verify_needs_no_database(heretix, folder):
+    """The file alone is enough."""
+    measure(heretix)
+    (folder / "runs" / "heretix.sqlite").unlink()
+    assert heretix("verify", "made.json").code == 0
+    assert heretix("show", "made.json").code == 0
+
+
+def test_runs_lists_searches_and_counts(heretix):
+    """Newest first; a search narrows; nothing found is said."""
+    for claim in ("Tea is green.", "Coffee is black.", "Milk is white."):
+        measure(heretix, claim)
+    assert "Milk" in heretix("runs").out.splitlines()[1]
+    listed = json.loads(heretix("runs", "coffee", "--json").out)
+    assert [run["claim"] for run in listed] == ["Coffee is black."]
+    assert len(json.loads(heretix("runs", "--limit", 2, "--json").out)) == 2
+    assert "no runs" in heretix("runs", "nothing like it").out
+
+
+def test_diff_is_paired_when_the_banks_agree(heretix):
+    """Same bank: paired by template, and a run doesn't differ from itself."""
+    a = measure(heretix, "x", "-T", 16, "-K", 16)
+    b = measure(heretix, "y", "-T", 16, "-K", 16)
+    result = heretix("diff", a.execution_id, b.execution_id, "--json")
+    found = json.loads(result.out)
+    assert found["paired"] is True
+    assert found["difference"]["n_pairs"] == 16
+    itself = json.loads(heretix("diff", a.run_id, a.run_id, "--json").out)["difference"]
+    assert itself["diff_prob"] == 0.0
+    assert itself["diff_prob_lo"] <= 0 <= itself["diff_prob_hi"]
+    assert "paired over 16 templates" in heretix("diff", a.run_id, b.run_id).out
+
+
+def test_diff_is_unpaired_when_the_banks_differ(heretix, folder):
+    """Other wordings can't be paired, and that is said."""
+    a = measure(heretix)
+    rows = "".join(f"  - 'Form {i}. Is it so? {{CLAIM}}'\n" for i in range(16))
+    (folder / "mine.yaml").write_text(
+        f"version: mine_1\nsystem: s\nuser_template: '{{PARAPHRASE}}'\nparaphrases:\n{rows}"
+    )
+    b = measure(heretix, "x", "--prompts-file", "mine.yaml")
+    result = heretix("diff", a.execution_id, b.execution_id)
+    assert result.code == 0
+    assert "unpaired" in result.out
+    assert b.prompts.source == "mine.yaml"
+
+
+def test_diff_needs_one_run_on_each_side(heretix):
+    """An artifact with two runs is ambiguous; the message names both."""
+    heretix("run", "x", "-m", "mock:a", "-m", "mock:b", "--out", "two.json")
+    result = heretix("diff", "two.json", "two.json")
+    assert result.code == 2
+    assert "holds 2 runs" in result.err
+
+
+def test_models_are_listed_with_their_state(heretix):
+    """The demonstration model is labelled as one."""
+    result = heretix("models", "list")
+    assert result.code == 0
+    assert "smollm2-135m" in result.out
+    assert "demonstration" in result.out
+    names = [model["name"] for model in json.loads(heretix("models", "list", "--json").out)]
+    assert names == ["smollm2-135m", "qwen2.5-coder-1.5b"]
+
+
+def test_the_version_and_the_help_are_there(heretix):
+    """`--version`, `-h` and every command's help."""
+    from heretix import __version__
+
+    assert heretix("--version").out == f"heretix {__version__}\n"
+    for command in ("run", "describe", "show", "verify", "runs", "diff", "models"):
+        assert command in heretix("--help").out
+        assert heretix(command, "-h").code == 0
+
+
+def test_the_help_imports_nothing_heavy(shell):
+    """Start-up time is import time: none of these is needed to print help."""
+    heavy = "numpy sqlalchemy aiohttp pydantic alembic yaml stamina xllamacpp"
+    code = (
+        "import sys; from heretix.cli.app import app\n"
+        f"heavy = set('{heavy}'.split()) & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    result = shell(f'python -c "{code}"')
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_failure(shell):
+    """`heretix … | head -1` ends quietly."""
+    assert shell("heretix run x -m mock:m").returncode == 0
+    result = shell("set -o pipefail; heretix show heretix-rpl --json | head -1")
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,272 @@
+"""`heretix run` and `describe`, as people type them."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heretix.measurement.verify import read_artifacts, verify_run
+
+needs_tools = pytest.mark.skipif(
+    not (shutil.which("jq") and shutil.which("sqlite3")), reason="jq or sqlite3 isn't installed"
+)
+
+
+@needs_tools
+def test_every_command_of_the_seed_works_as_written(shell):
+    """describe, mock run, and the jq and sqlite3 lines, to the letter."""
+    assert shell("heretix describe --config runs/rpl_example.yaml").returncode == 0
+    run = shell("heretix run --config runs/rpl_example.yaml --out runs/k12_mock.json --mock")
+    assert run.returncode == 0, run.stderr
+    query = shell(
+        "RUN_ID=$(jq -r '.runs[0].run_id' runs/k12_mock.json); echo $RUN_ID; "
+        'sqlite3 -header -column runs/heretix.sqlite "SELECT run_id, prompt_sha256, '
+        "paraphrase_idx, replicate_idx, prob_true, logit, json_valid FROM samples\n"
+        "WHERE run_id='$(jq -r '.runs[0].run_id' runs/k12_mock.json)' LIMIT 5;\""
+    )
+    lines = query.stdout.splitlines()
+    assert lines[0].startswith("heretix-rpl-")
+    assert lines[1].split() == [
+        "run_id",
+        "prompt_sha256",
+        "paraphrase_idx",
+        "replicate_idx",
+        "prob_true",
+        "logit",
+        "json_valid",
+    ]
+    assert len(lines) == 8
+    assert all(line.startswith(lines[0]) and line.split()[-1] == "1" for line in lines[3:])
+
+
+def test_the_quick_form_needs_no_configuration(heretix, folder):
+    """A claim, a model, and there is a belief, stored and shown."""
+    result = heretix("run", "Tea is a drink.", "-m", "mock:m", "-K", 5, "-R", 3, "-T", 5)
+    assert result.code == 0
+    assert "p(true)" in result.out
+    assert "15/15 samples compliant" in result.out
+    assert (folder / "runs" / "heretix.sqlite").is_file()
+
+
+def test_the_artifact_is_written_verifies_and_can_be_had_again(heretix):
+    """--out, show --json and the store hold the same record."""
+    assert heretix("run", "x", "--mock", "-m", "gpt-5", "--out", "new/dir/a.json").code == 0
+    artifact = read_artifacts("new/dir/a.json")[0]
+    assert verify_run(artifact.runs[0]).ok
+    shown = heretix("show", artifact.runs[0].execution_id, "--json")
+    assert json.loads(shown.out) == json.loads(Path("new/dir/a.json").read_text())
+    assert heretix("verify", "new/dir/a.json").code == 0
+
+
+def test_several_models_share_an_artifact(heretix):
+    """One run per model, in the order asked."""
+    result = heretix("run", "x", "-m", "mock:a", "-m", "mock:b", "--out", "a.json", "--json")
+    assert result.code == 0
+    assert [run["model"] for run in json.loads(result.out)["runs"]] == ["mock:a", "mock:b"]
+    assert [run.model for run in read_artifacts("a.json")[0].runs] == ["mock:a", "mock:b"]
+
+
+def test_a_file_of_claims_gives_a_line_for_each_in_its_order(heretix, folder):
+    """claims_file → JSONL of artifacts; a rerun makes no call."""
+    claims = [f"Claim {i}." for i in range(30)]
+    (folder / "claims.txt").write_text("\n".join(claims))
+    (folder / "many.yaml").write_text(
+        "claims_file: claims.txt\nmodels: [mock:a, mock:b]\nK: 3\nT: 3\nB: 200\n"
+    )
+    result = heretix("run", "--config", "many.yaml", "--out", "all.jsonl")
+    assert result.code == 0
+    artifacts = read_artifacts("all.jsonl")
+    assert [artifact.runs[0].claim for artifact in artifacts] == claims
+    assert all([run.model for run in a.runs] == ["mock:a", "mock:b"] for a in artifacts)
+    assert heretix("run", "--config", "many.yaml", "--out", "again.jsonl").code == 0
+    again = read_artifacts("again.jsonl")
+    assert {run.aggregates.cache_hit_rate for a in again for run in a.runs} == {1.0}
+    assert [run.aggregates.prob_true_rpl for a in again for run in a.runs] == [
+        run.aggregates.prob_true_rpl for a in artifacts for run in a.runs
+    ]
+
+
+def test_odd_claims_are_data(heretix):
+    """Quotes, braces, newlines, pipes, markup, emoji and length come through to the artifact."""
+    for claim in ['He said "no" | {CLAIM} {0}', "two\nlines", "🙂 [bold]x[/bold]", "y" * 10_000]:
+        result = heretix("run", claim, "--mock", "-m", "gpt-5", "--out", "odd.json")
+        assert result.code == 0
+        run = read_artifacts("odd.json")[0].runs[0]
+        assert run.claim == claim
+        assert verify_run(run).ok
+        assert heretix("show", run.run_id).code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["run", ""], "`claim` is empty"),
+        (["run", "x" * 10_001], "10,000"),
+        (["run"], "`claim` is missing"),
+        (["run", "x", "-m", "gpt-5"], "set OPENAI_API_KEY, or use --mock"),
+        (["run", "x", "-m", "nosuch:model"], "no known provider"),
+        (["run", "x", "-m", "mokc:a"], "did you mean mock:a"),
+        (["run", "x", "-m", "mock:a?nt_json=1"], "not_json"),
+        (["run", "x", "-m", "local:nosuch"], "nosuch"),
+        (["run", "x", "--mock", "-T", "17"], "`T`"),
+        (["run", "x", "--mock", "--agg", "median"], "`agg`"),
+        (["run", "x", "--mock", "--out", "runs"], "directory"),
+        (["run", "--config", "none.yaml"], "none.yaml"),
+        (["run", "--claims-file", "none.txt", "--mock"], "none.txt"),
+        (["run", "x", "--prompts-file", "none.yaml", "--mock"], "none.yaml"),
+        (["run", "x", "-m", "openai-compatible:m"], "base_url"),
+        (["describe", "x", "-m", "gpt-5", "-T", "99"], "`T`"),
+        (["show", "nosuch"], "heretix run"),
+        (["verify", "none.json"], "none.json"),
+        (["models", "path", "nosuch"], "nosuch"),
+    ],
+)
+def test_a_mistake_gets_a_message_exit_code_2_and_writes_nothing(heretix, folder, args, said):
+    """The remedy is in the message; no store or file appears."""
+    result = heretix(*args)
+    assert result.code == 2
+    assert said in result.err
+    assert [p.name for p in (folder / "runs").iterdir()] == ["rpl_example.yaml"]
+
+
+def test_no_estimate_ends_with_1_and_a_dead_provider_with_3(heretix):
+    """Exit codes tell a useless measurement from a broken connection."""
+    assert heretix("run", "x", "-m", "mock:m?not_json=1").code == 1
+    assert heretix("run", "x", "-m", "mock:m?error=1").code == 3
+
+
+def test_describe_calls_nothing_and_counts_what_is_cached(heretix, folder):
+    """Before a run everything is to be called; after it, nothing; no store is made."""
+    before = json.loads(heretix("describe", "x", "-m", "mock:m", "--json").out)
+    assert before["estimate"]["to_call"] == 16
+    assert not (folder / "runs" / "heretix.sqlite").exists()
+    assert before["plans"][0]["sampler"]["T_bank"] == 16
+    heretix("run", "x", "-m", "mock:m")
+    after = json.loads(heretix("describe", "x", "-m", "mock:m", "--json").out)
+    assert (after["estimate"]["to_call"], after["estimate"]["cached"]) == (0, 16)
+    assert after["plans"][0]["run_id"] == before["plans"][0]["run_id"]
+
+
+def test_describe_says_unknown_rather_than_zero(heretix):
+    """A price that isn't known isn't 0."""
+    unknown = heretix("describe", "x", "-m", "vllm:some-model")
+    assert "unknown" in unknown.out
+    assert (
+        json.loads(heretix("describe", "x", "-m", "vllm:m", "--json").out)["estimate"]["cost_usd"]
+        is None
+    )
+    known = heretix("describe", "--config", "runs/rpl_example.yaml")
+    assert "$" in known.out
+    assert heretix("describe", "x", "-m", "mock:m", "--json").code == 0
+
+
+def test_an_option_that_the_model_rejects_is_said_and_not_sent(heretix, monkeypatch):
+    """The record shows what was sent, which is nothing."""
+    result = heretix("run", "x", "-m", "mock:m", "--reasoning-effort", "low", "--out", "a.json")
+    assert "doesn't accept `reasoning_effort`" in result.err
+    assert read_artifacts("a.json")[0].runs[0].options.reasoning_effort is None
+
+
+def test_the_environment_sets_seed_cache_and_store(heretix, folder, monkeypatch):
+    """HERETIX_RPL_SEED, HERETIX_RPL_NO_CACHE and HERETIX_DB; the configuration wins."""
+    monkeypatch.setenv("HERETIX_DB", "elsewhere/s.sqlite")
+    monkeypatch.setenv("HERETIX_RPL_SEED", "7")
+    monkeypatch.setenv("HERETIX_RPL_NO_CACHE", "1")
+    for _ in range(2):
+        assert heretix("run", "x", "--mock", "-m", "gpt-5", "--out", "a.json").code == 0
+    run = read_artifacts("a.json")[0].runs[0]
+    assert (run.aggregation.bootstrap_seed, run.aggregation.seed_source) == (7, "environment")
+    assert run.aggregates.cache_hit_rate == 0.0
+    assert (folder / "elsewhere" / "s.sqlite").is_file()
+    heretix("run", "x", "--mock", "-m", "gpt-5", "--seed", 42, "--out", "a.json")
+    assert read_artifacts("a.json")[0].runs[0].aggregation.bootstrap_seed == 42
+    monkeypatch.setenv("HERETIX_RPL_SEED", "many")
+    assert heretix("run", "x", "--mock").code == 2
+
+
+def test_legacy_aggregation_is_labelled(heretix):
+    """`--agg simple` says what it is."""
+    result = heretix("run", "x", "--mock", "-m", "gpt-5", "--agg", "simple", "--out", "a.json")
+    assert "legacy" in result.out
+    run = read_artifacts("a.json")[0].runs[0]
+    assert (run.aggregation.agg, run.aggregation.B) == ("simple", 2000)
+    assert verify_run(run).ok
+
+
+def test_an_artifact_that_cannot_be_written_loses_nothing(heretix):
+    """A full disk is told, with the command that gets the record from the store."""
+    result = heretix("run", "x", "--mock", "-m", "gpt-5", "--out", "/dev/full")
+    assert result.code == 2
+    assert "No space left" in result.err
+    command = result.err.split("heretix ")[-1].rstrip(")").split()
+    assert heretix(*command).code == 0
+
+
+def start(folder, *args):
+    return subprocess.Popen(
+        [sys.executable, "-c", "from heretix.cli import main; main()", *args],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stored(folder):
+    import sqlite3
+
+    path = folder / "runs" / "heretix.sqlite"
+    if not path.exists():
+        return 0
+    try:
+        with sqlite3.connect(path, timeout=10) as connection:
+            return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def wait_for(folder, count, process):
+    while stored(folder) < count:
+        assert process.poll() is None, process.communicate()
+        signal.sigtimedwait([], 0.02)
+
+
+SLOW = ("run", "x", "-m", "mock:m?latency_ms=100", "--concurrency", "2", "-K", "16", "-R", "4")
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix):
+    """Exit code 130, a message, and the rerun continues from what is stored."""
+    process = start(folder, *SLOW)
+    wait_for(folder, 5, process)
+    process.send_signal(signal.SIGINT)
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Stopped." in err
+    assert "same command continues" in err
+    assert "Traceback" not in err
+    kept = stored(folder)
+    assert kept >= 5
+    result = heretix(*SLOW, "--json")
+    assert json.loads(result.out)["runs"][0]["usage"]["from_cache"] == kept
+
+
+def test_a_killed_run_loses_only_the_calls_in_flight(folder, heretix):
+    """kill -9, several times over: each rerun starts from what was stored, never below."""
+    kept = 0
+    for target in (3, 9, 20):
+        process = start(folder, *SLOW)
+        wait_for(folder, target, process)
+        process.kill()
+        process.communicate()
+        assert stored(folder) >= target > kept
+        kept = stored(folder)
+    result = heretix(*SLOW, "--json")
+    run = json.loads(result.out)["runs"][0]
+    assert run["usage"]["from_cache"] == kept
+    assert run["usage"]["attempted"] == 64
+    fresh = heretix(*SLOW, "--json", "--no-cache")
+    assert json.loads(fresh.out)["runs"][0]["aggregates"]["ci95"] == run["aggregates"]["ci95"]
