@@ -26,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("resume")(run.resume)
 app.command("describe")(describe.describe)
 app.command("show")(records.show)
 app.command("verify")(records.verify)

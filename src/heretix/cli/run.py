@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.store import Store
 
-__all__ = ["run"]
+__all__ = ["resume", "run"]
 
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
@@ -121,6 +121,49 @@ def run(
         results = measure(measurement, store, as_json=as_json)
         _deliver(results, measurement, store, out=out, many=many, as_json=as_json)
     raise typer.Exit(results.exit_code)
+
+
+def resume(
+    execution: Annotated[
+        str | None,
+        typer.Argument(help="An execution or run id; without one, those that can be resumed."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the artifact (.json).")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Go on with an execution that was stopped: exactly the missing calls are made."""
+    from heretix.measurement.artifact import check_target
+    from heretix.measurement.resume import resumed
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    if out is not None:
+        check_target(out, lines=False)
+    with Store.open(settings.db, create=False) as store:
+        if execution is None:
+            _list_unfinished(store)
+            return
+        measurement = resumed(store, execution, settings)
+        results = measure(measurement, store, as_json=as_json)
+        _deliver(results, measurement, store, out=out, many=False, as_json=as_json)
+    raise typer.Exit(results.exit_code)
+
+
+def _list_unfinished(store: Store) -> None:
+    from heretix.report.terminal import unfinished_table
+
+    found = store.unfinished()
+    console = opt.console()
+    if found:
+        console.print(unfinished_table(found))
+        console.print("heretix resume EXECUTION goes on with one of them", style="dim")
+    else:
+        console.print("nothing to resume: every execution here has its record")
 
 
 @dataclass

@@ -263,7 +263,7 @@ def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> Precis
     this = PrecisionStep(
         K=plan.K, R=plan.R, T=plan.T, ci_width=width, rpl_compliance_rate=compliance, unmet=unmet
     )
-    stopped = "max_samples" if larger.N > rule.max_samples else None
+    stopped = "max_samples" if rule.max_samples < larger.N else None
     return PrecisionRecord.model_validate(
         {
             "until_width": rule.until_width,

@@ -198,6 +198,7 @@ def plan_json(plan: Plan) -> str:
     return canonical_json(
         {
             "claim": plan.claim,
+            "claim_id": plan.claim_id,
             "model": plan.model.identity,
             "prompt_version": plan.bank.version,
             "K": plan.K,

@@ -65,6 +65,11 @@ class Measurement:
     claims: tuple[Claim, ...]
     """Each once, in order."""
 
+    @property
+    def options(self) -> Options:
+        """What was asked to be sent besides the prompt."""
+        return _options(self.config)
+
     def plans(self, model: ModelId) -> Iterator[Plan]:
         """The plans of one model, claim by claim, made as they are needed."""
         for claim in self.claims:
@@ -79,7 +84,7 @@ class Measurement:
 
     def ignored_options(self, model: ModelId) -> list[str]:
         """Options that were asked for and that `model` doesn't accept: they aren't sent."""
-        asked = _options(self.config)
+        asked = self.options
         sent = sent_options(model, asked).as_dict()
         return [name for name in asked.as_dict() if name not in sent and name != "base_url"]
 
@@ -159,7 +164,7 @@ class Measurement:
         async with contextlib.AsyncExitStack() as stack:
             providers = {}
             for model in self.models:
-                provider = open_provider(model, self.settings, options=_options(self.config))
+                provider = open_provider(model, self.settings, options=self.options)
                 stack.push_async_callback(provider.aclose)
                 providers[model] = provider
             if self.config.until_width is None:

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
     from heretix.measurement.verify import Verification
     from heretix.plan import Plan
-    from heretix.store import RunSummary
+    from heretix.store import RunSummary, StartedExecution
 
 __all__ = [
     "difference_view",
+    "estimate_view",
     "interval_bar",
     "plan_view",
     "run_headline",
     "run_view",
     "runs_table",
+    "unfinished_table",
     "verification_view",
 ]
 
@@ -151,6 +153,23 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
             else f"{run.stability_score:.2f} {run.stability_band}",
             Text(run.model),
             _one_line(run.claim),
+        )
+    return table
+
+
+def unfinished_table(executions: Sequence[StartedExecution]) -> Table:
+    """Executions that have no record."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("execution", no_wrap=True)
+    table.add_column("begun", no_wrap=True)
+    table.add_column("model", no_wrap=True, max_width=22)
+    table.add_column("claim")
+    for execution in executions:
+        table.add_row(
+            execution.execution_id[:18],
+            execution.created_at[:16].replace("T", " "),
+            Text(execution.model),
+            _one_line(execution.claim),
         )
     return table
 

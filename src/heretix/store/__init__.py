@@ -8,6 +8,7 @@ from heretix.store.records import (
     ExecutionStart,
     ExecutionSummary,
     RunSummary,
+    StartedExecution,
     Status,
     StoredRecord,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "ExecutionSummary",
     "RunSummary",
     "SampleWriter",
+    "StartedExecution",
     "Status",
     "Store",
     "StoredRecord",

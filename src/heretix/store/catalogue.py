@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import ColumnElement, Connection, or_, select
 
 from heretix.errors import RecordError
-from heretix.store.records import RunSummary, StoredRecord
+from heretix.store.records import RunSummary, StartedExecution, StoredRecord
 from heretix.store.schema import executions, results, runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["find", "list_runs"]
+__all__ = ["find", "list_runs", "started", "unfinished"]
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _RECORD: Final = select(
@@ -27,6 +27,20 @@ _RECORD: Final = select(
 ).join(results, results.c.execution_id == executions.c.execution_id)
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
 _SHOWN: Final = 5
+
+_STARTED: Final = (
+    select(
+        executions.c.execution_id,
+        executions.c.run_id,
+        executions.c.claim,
+        executions.c.model,
+        executions.c.config_json,
+        executions.c.created_at,
+        results.c.status,
+    )
+    .outerjoin(results, results.c.execution_id == executions.c.execution_id)
+    .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
+)
 
 
 def list_runs(
@@ -60,8 +74,30 @@ def find(connection: Connection, ref: str) -> StoredRecord:
     elif run_ids:
         condition = executions.c.run_id == run_ids[0]
     else:
-        raise RecordError(f"`{ref}` names no run and no execution; `heretix runs` lists them")
+        raise _unknown(ref)
     return _latest(connection, condition, (run_ids or execution_ids)[0])
+
+
+def started(connection: Connection, ref: str) -> StartedExecution:
+    """The execution that `ref` means; of a run, the latest one."""
+    wanted = ref.strip().lower()
+    run_ids, execution_ids = _candidates(connection, wanted) if wanted else ((), ())
+    if len(run_ids) + len(execution_ids) != 1:
+        candidates = [*run_ids, *execution_ids]
+        raise _ambiguous(ref, candidates) if candidates else _unknown(ref)
+    condition = (
+        executions.c.execution_id == execution_ids[0]
+        if execution_ids
+        else executions.c.run_id == run_ids[0]
+    )
+    rows = connection.execute(_STARTED.where(condition).limit(1)).mappings()
+    return StartedExecution(**rows.one())
+
+
+def unfinished(connection: Connection, limit: int) -> list[StartedExecution]:
+    """Executions without a result, the newest first: running, stopped or killed."""
+    rows = connection.execute(_STARTED.where(results.c.status.is_(None)).limit(limit))
+    return [StartedExecution(**row) for row in rows.mappings()]
 
 
 def _latest(connection: Connection, condition: ColumnElement[bool], name: str) -> StoredRecord:
@@ -106,6 +142,10 @@ def _ids(
         return exact
     fitting = select(column).where(or_(*fits)).order_by(column)
     return connection.scalars(fitting.limit(_SHOWN + 1)).all()
+
+
+def _unknown(ref: str) -> RecordError:
+    return RecordError(f"`{ref}` names no run and no execution; `heretix runs` lists them")
 
 
 def _ambiguous(ref: str, candidates: Sequence[str]) -> RecordError:

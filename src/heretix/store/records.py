@@ -13,6 +13,7 @@ __all__ = [
     "ExecutionStart",
     "ExecutionSummary",
     "RunSummary",
+    "StartedExecution",
     "Status",
     "StoredRecord",
 ]
@@ -100,3 +101,16 @@ class StoredRecord:
     status: Status
     finished_at: str
     record_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedExecution:
+    """What an execution was asked to do, finished or not."""
+
+    execution_id: str
+    run_id: str
+    claim: str
+    model: str
+    config_json: str
+    created_at: str
+    status: Status | None

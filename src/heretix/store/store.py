@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.errors import StoreError
 from heretix.store import banks, catalogue, executions, leases, samples
@@ -17,7 +17,7 @@ from heretix.store.location import Location
 from heretix.store.migration import ensure_schema, nothing_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from sqlalchemy import Connection, Engine
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ExecutionStart,
         ExecutionSummary,
         RunSummary,
+        StartedExecution,
         StoredRecord,
     )
 
@@ -208,6 +209,21 @@ class Store:
         """
         with self.reading() as connection:
             return catalogue.find(connection, ref)
+
+    def started(self, ref: str) -> StartedExecution:
+        """What the execution that `ref` means was asked to do, finished or not."""
+        with self.reading() as connection:
+            return catalogue.started(connection, ref)
+
+    def unfinished(self, *, limit: int = 20) -> list[StartedExecution]:
+        """Executions without a result, the newest first: running, stopped or killed."""
+        with self.reading() as connection:
+            return catalogue.unfinished(connection, limit)
+
+    def bank(self, prompt_version: str) -> Mapping[str, Any] | None:
+        """The text of a bank that was used here."""
+        with self.reading() as connection:
+            return banks.known_bank(connection, prompt_version)
 
 
 def _prepare_file(location: Location, *, create: bool) -> None:
