@@ -232,6 +232,7 @@ class FaultServer:
         app.router.add_post("/v1/responses", self._handler("openai"))
         app.router.add_post("/v1/chat/completions", self._handler("openai-compatible"))
         app.router.add_post("/v1/messages", self._handler("anthropic"))
+        app.router.add_get("/v1/models", self._handler("openai"))
         # The stable version and the beta have one form.
         for version in ("v1", "v1beta"):
             path = f"/{version}/{{model:.+}}:generateContent"
@@ -247,7 +248,7 @@ class FaultServer:
     def _handler(self, protocol: Protocol) -> Callable[[web.Request], Awaitable[Any]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             headers = {name.lower(): value for name, value in request.headers.items()}
-            body = await request.json()
+            body = await request.json() if request.can_read_body else None
             assert request.transport is not None
             peer = request.transport.get_extra_info("peername")
             call = Call(protocol, request.path, headers, body, len(self.calls), peer)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from heretix.cli import describe, models, records, run
+from heretix.cli import describe, doctor, models, records, run
 from heretix.errors import HeretixError
 from heretix.version import VERSION
 
@@ -32,6 +32,7 @@ app.command("show")(records.show)
 app.command("verify")(records.verify)
 app.command("runs")(records.runs)
 app.command("diff")(records.diff)
+app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
 
 

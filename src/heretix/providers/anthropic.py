@@ -50,6 +50,10 @@ class AnthropicProvider:
         answer = await self._client.post(PATH, build_body(request))
         return read_reply(self._client.target, answer)
 
+    async def reach(self) -> HttpReply:
+        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
+        return await self._client.get("/v1/models")
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()

@@ -106,7 +106,11 @@ class HttpClient:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> HttpReply:
         """Send `body` as JSON to `path` under the base URL, or raise a `ProviderError`."""
-        return read_response(self.target, *await self._exchange(path, body))
+        return read_response(self.target, *await self._exchange("POST", path, body))
+
+    async def get(self, path: str) -> HttpReply:
+        """Fetch a JSON object from `path` under the base URL, or raise a `ProviderError`."""
+        return read_response(self.target, *await self._exchange("GET", path, None))
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -115,11 +119,12 @@ class HttpClient:
             self._session = None
 
     async def _exchange(
-        self, path: str, body: Mapping[str, Any]
+        self, method: str, path: str, body: Mapping[str, Any] | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         url = self.target.base_url.rstrip("/") + path
         try:
-            async with self._open().post(url, json=body, allow_redirects=False) as response:
+            request = self._open().request(method, url, json=body, allow_redirects=False)
+            async with request as response:
                 return response.status, response.headers, await response.read()
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is

@@ -48,6 +48,10 @@ class OpenAIProvider:
         reply = read_reply(self._client.target, answer)
         return replace(reply, temperature=request.temperature)
 
+    async def reach(self) -> HttpReply:
+        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
+        return await self._client.get("/models")
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()

@@ -6,16 +6,16 @@ import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from heretix.errors import RecordError
 from heretix.store.records import RunSummary, StartedExecution, StoredRecord
-from heretix.store.schema import executions, results, runs
+from heretix.store.schema import executions, results, runs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["find", "list_runs", "started", "unfinished"]
+__all__ = ["count_runs", "find", "list_runs", "newest_sample_at", "started", "unfinished"]
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _RECORD: Final = select(
@@ -59,6 +59,17 @@ def list_runs(
         )
     rows = connection.execute(statement.limit(limit).offset(offset))
     return [RunSummary(**row) for row in rows.mappings()]
+
+
+def count_runs(connection: Connection) -> int:
+    """How many runs there are."""
+    return connection.scalar(select(func.count()).select_from(runs)) or 0
+
+
+def newest_sample_at(connection: Connection) -> str | None:
+    """The latest time stamp of a sample."""
+    newest: str | None = connection.scalar(select(func.max(samples.c.created_at)))
+    return newest
 
 
 def find(connection: Connection, ref: str) -> StoredRecord:

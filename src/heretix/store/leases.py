@@ -20,7 +20,7 @@ from heretix.store.engine import conflict_insert
 from heretix.store.schema import leases
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy.sql.dml import ReturningInsert
 
@@ -30,11 +30,13 @@ LEASE_S: Final = 60.0
 """How long a lease lasts without being extended. Owners extend theirs well before that."""
 
 _CHUNK: Final = 500
+_UNTOLD: Final = "0"
+"""Stands for the start of a process that is there, and whose start can't be told."""
 
 
 def new_owner() -> str:
     """A name for this process that another process of the machine can check on."""
-    return f"{socket.gethostname()}/{os.getpid()}/{_started(os.getpid())}/{uuid.uuid4().hex[:12]}"
+    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}/{uuid.uuid4().hex[:12]}"
 
 
 def claim(
@@ -46,26 +48,31 @@ def claim(
     """
     # In one order everywhere, so that two processes can't wait for each other for ever.
     wanted = sorted(set(cache_keys))
-    _drop_orphans(connection, wanted, now)
-    if not wanted:
+    free = [key for chunk in _chunks(wanted) for key in _free(connection, chunk, now)]
+    if not free:
         return set()
-    rows = [{"cache_key": key, "owner": owner, "expires_at": until} for key in wanted]
+    rows = [{"cache_key": key, "owner": owner, "expires_at": until} for key in free]
     return set(connection.execute(_claim(connection.dialect.name), rows).scalars())
 
 
 def extend(connection: Connection, owner: str, *, until: float) -> None:
     """Keep all leases of an owner for longer."""
-    connection.execute(update(leases).where(leases.c.owner == owner).values(expires_at=until))
+    # A lease that is being ended right now is passed over. Waiting for it would hold up, and
+    # sooner or later lock up with, the writer that ends leases of the same owner in its own order.
+    held = (
+        select(leases.c.cache_key)
+        .where(leases.c.owner == owner)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    connection.execute(update(leases).where(leases.c.cache_key.in_(held)).values(expires_at=until))
 
 
 def release(connection: Connection, cache_keys: Sequence[str], owner: str) -> None:
     """Give leases back."""
-    for start in range(0, len(cache_keys), _CHUNK):
+    for chunk in _chunks(cache_keys):
         connection.execute(
-            delete(leases).where(
-                leases.c.owner == owner,
-                leases.c.cache_key.in_(cache_keys[start : start + _CHUNK]),
-            )
+            delete(leases).where(leases.c.owner == owner, leases.c.cache_key.in_(chunk))
         )
 
 
@@ -80,41 +87,75 @@ def _claim(dialect: str) -> ReturningInsert[str]:
     return insert.on_conflict_do_nothing().returning(leases.c.cache_key)
 
 
-def _drop_orphans(connection: Connection, cache_keys: Sequence[str], now: float) -> None:
+def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Iterator[str]:
+    """The keys that nobody has a lease on, once orphaned leases are ended."""
+    rows = connection.execute(
+        select(leases.c.cache_key, leases.c.owner).where(leases.c.cache_key.in_(cache_keys))
+    ).all()
+    held = {row.cache_key for row in rows}
+    if held:
+        held -= _end_orphans(connection, sorted(held), {row.owner for row in rows}, now)
+    return (key for key in cache_keys if key not in held)
+
+
+def _end_orphans(
+    connection: Connection, cache_keys: Sequence[str], owners: set[str], now: float
+) -> set[str]:
     """End leases whose time is over, and those of processes of this machine that are gone."""
-    for start in range(0, len(cache_keys), _CHUNK):
-        chunk = cache_keys[start : start + _CHUNK]
-        owners = connection.execute(
-            select(leases.c.owner).where(leases.c.cache_key.in_(chunk)).distinct()
-        ).scalars()
-        gone = [owner for owner in owners if _is_gone(owner)]
-        connection.execute(
-            delete(leases).where(
-                leases.c.cache_key.in_(chunk),
-                or_(leases.c.expires_at < now, leases.c.owner.in_(gone)),
-            )
+    gone = [owner for owner in owners if _is_gone(owner)]
+    # One that somebody else is ending or extending at this moment is left to them: whoever never
+    # waits for a lease while holding another can't be part of a deadlock.
+    orphans = connection.execute(
+        select(leases.c.cache_key)
+        .where(
+            leases.c.cache_key.in_(cache_keys),
+            or_(leases.c.expires_at < now, leases.c.owner.in_(gone)),
         )
+        .with_for_update(skip_locked=True)
+    ).scalars()
+    ended = set(orphans)
+    if ended:
+        connection.execute(delete(leases).where(leases.c.cache_key.in_(sorted(ended))))
+    return ended
+
+
+def _chunks(cache_keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (cache_keys[start : start + _CHUNK] for start in range(0, len(cache_keys), _CHUNK))
 
 
 def _is_gone(owner: str) -> bool:
     """The owner was a process of this machine, and isn't there any more."""
-    host, _, rest = owner.partition("/")
+    machine, _, rest = owner.partition("/")
     pid, _, rest = rest.partition("/")
     started, _, _ = rest.partition("/")
-    if host != socket.gethostname() or not pid.isdigit():
+    if machine != _machine() or not pid.isdigit():
         return False
     # The start time tells a process from a later one that was given the same number.
-    return _started(int(pid)) != started
+    return _started(int(pid)) not in {started, _UNTOLD}
+
+
+@cache
+def _machine() -> str:
+    """This machine, this start of it, and the processes on it that can see each other.
+
+    Its name alone won't do: containers and cloned machines often share one, and what is process
+    7 in one of them is another process, or none, in the next.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        visible = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        boot, visible = f"{uuid.getnode():x}", "all"
+    return f"{socket.gethostname()}:{boot}:{visible}"
 
 
 def _started(pid: int) -> str:
-    """When a process began, by the kernel's count; "0" where it can't be told, "" if it is gone."""
-    if not Path("/proc/self/stat").exists():
-        return "0" if _is_alive(pid) else ""
+    """When a process began, by the kernel's count; "" if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        # Not every system has this file, and some hide that of another user.
+        return _UNTOLD if _is_alive(pid) else ""
     # The second field is the program's name in brackets, and may hold anything.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] == "Z" else fields[19]

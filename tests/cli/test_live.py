@@ -1,0 +1,159 @@
+"""Live sampling from the command line: resume, events, budgets, precision."""
+
+import json
+import signal
+
+from test_run import SLOW, start, stored, wait_for
+
+from faultserver import FaultServer, answer
+from heretix.measurement.verify import read_artifacts, verify_run
+
+
+def events(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_resume_makes_exactly_the_missing_calls(folder, heretix):
+    """A killed execution is listed, resumed by its id, and then no longer listed."""
+    process = start(folder, *SLOW)
+    wait_for(folder, 6, process)
+    process.kill()
+    process.communicate()
+    kept = stored(folder)
+    listed = heretix("resume")
+    execution = listed.out.splitlines()[1].split()[0]
+    assert execution.startswith("exec-")
+    result = heretix("resume", execution, "--json", "--out", "resumed.json")
+    assert result.code == 0
+    run = json.loads(result.out)["runs"][0]
+    assert run["usage"]["from_cache"] == kept
+    assert run["usage"]["called"] == 64 - kept
+    assert verify_run(read_artifacts("resumed.json")[0].runs[0]).ok
+    whole = json.loads(heretix(*SLOW, "--json").out)["runs"][0]
+    assert whole["aggregates"]["ci95"] == run["aggregates"]["ci95"]
+    assert whole["usage"]["called"] == 0
+
+
+def test_resume_keeps_seed_bank_and_options(heretix, folder, monkeypatch):
+    """What was asked is asked again, even when the bank's file is gone."""
+    rows = "".join(f"  - 'Form {i}. Is it so? {{CLAIM}}'\n" for i in range(16))
+    bank = folder / "mine.yaml"
+    bank.write_text(
+        f"version: mine_1\nsystem: s\nuser_template: '{{PARAPHRASE}}'\nparaphrases:\n{rows}"
+    )
+    monkeypatch.setenv("HERETIX_RPL_SEED", "9")
+    args = ("x", "-m", "mock:m", "-K", 5, "-T", 5, "--temperature", 0.5)
+    first = json.loads(heretix("run", *args, "--prompts-file", "mine.yaml", "--json").out)
+    bank.unlink()
+    monkeypatch.delenv("HERETIX_RPL_SEED")
+    again = json.loads(heretix("resume", first["runs"][0]["execution_id"], "--json").out)
+    one, other = first["runs"][0], again["runs"][0]
+    assert other["usage"]["called"] == 0
+    for name in ("run_id", "aggregation", "options", "sampler", "prompts"):
+        assert other[name] == one[name]
+
+
+def test_nothing_to_resume_is_said(heretix):
+    """With a store, and without one."""
+    assert heretix("resume").code == 2
+    heretix("run", "x", "-m", "mock:m")
+    assert "nothing to resume" in heretix("resume").out
+    assert heretix("resume", "exec-nosuch").code == 2
+
+
+def test_events_are_json_lines_on_standard_error(heretix):
+    """Programs read what happens there, and the artifact on standard output."""
+    result = heretix("run", "x", "-m", "mock:m?error=0.2", "--json")
+    seen = events(result.err)
+    assert seen[0] == {"event": "started", "total": 16}
+    assert seen[-1]["event"] == "ended"
+    assert seen[-1]["done"] == 16
+    failed = [event for event in seen if event["event"] == "failed"]
+    assert len(failed) == seen[-1]["failed"] > 0
+    (finished,) = [event for event in seen if event["event"] == "finished"]
+    assert finished["execution_id"] == json.loads(result.out)["runs"][0]["execution_id"]
+
+
+def test_a_budget_stops_the_run_and_a_larger_one_goes_on(heretix, folder, monkeypatch):
+    """Exit code 1; everything answered is stored; the rest is had later."""
+    args = ("run", "x", "-m", "openai-compatible:dear", "--concurrency", 1)
+    with FaultServer() as server:
+        server.always(answer('{"prob_true": 0.7}'))
+        monkeypatch.setenv("HERETIX_BASE_URL", server.url("openai-compatible"))
+        refused = heretix(*args, "--budget-usd", 0.01)
+        assert refused.code == 2
+        assert "HERETIX_PRICES" in refused.err
+        (folder / "prices.yaml").write_text(
+            "openai-compatible:\n  models:\n"
+            "    dear: {input: 1000, output: 1000, as_of: 2026-11-15}\n"
+        )
+        monkeypatch.setenv("HERETIX_PRICES", "prices.yaml")
+        stopped = heretix(*args, "--budget-usd", 0.01)
+        assert stopped.code == 1
+        assert "`budget_usd` 0.01 is spent" in stopped.err
+        paid = len(server.calls)
+        assert 0 < paid < 16
+        result = heretix(*args, "--budget-usd", 1000, "--json")
+        assert result.code == 0
+        assert len(server.calls) == 16
+    usage = json.loads(result.out)["runs"][0]["usage"]
+    assert usage["called"] == 16 - paid
+    tokens = usage["tokens_in"] + usage["tokens_out"]
+    assert usage["cost_usd"] == tokens * 1000 / 1e6
+
+
+def test_precision_is_escalated_and_recorded(heretix):
+    """More templates first; the record says which steps were taken and why it stopped."""
+    result = heretix(
+        "run",
+        "x",
+        "-m",
+        "mock:m",
+        "-K",
+        4,
+        "-T",
+        4,
+        "--until-width",
+        0.001,
+        "--max-samples",
+        100,
+        "--json",
+    )
+    run = json.loads(result.out)["runs"][0]
+    steps = [(s["K"], s["R"], s["T"]) for s in run["precision"]["steps"]]
+    assert steps == [(4, 2, 4), (8, 2, 8), (16, 2, 16), (32, 2, 16), (48, 2, 16)]
+    assert run["precision"]["stopped"] == "max_samples"
+    assert run["sampling"]["N"] <= 100
+    wide = heretix("run", "y", "-m", "mock:m", "--until-width", 0.9, "--json")
+    assert json.loads(wide.out)["runs"][0]["precision"]["stopped"] == "gates_passed"
+    assert heretix("run", "x", "--mock", "--max-samples", 5).code == 2
+
+
+def test_an_interrupted_file_of_claims_continues(folder, heretix):
+    """Ctrl-C among many claims; the rerun makes the rest of the calls, and writes the file."""
+    (folder / "claims.txt").write_text("\n".join(f"Claim {i}." for i in range(12)))
+    args = (
+        "run",
+        "--claims-file",
+        "claims.txt",
+        "-m",
+        "mock:m?latency_ms=30",
+        "--concurrency",
+        "4",
+        "-B",
+        "200",
+        "--out",
+        "all.jsonl",
+    )
+    process = start(folder, *args)
+    wait_for(folder, 40, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not (folder / "all.jsonl").exists()
+    kept = stored(folder)
+    assert 40 <= kept < 192
+    assert heretix(*args).code == 0
+    runs = [run for artifact in read_artifacts("all.jsonl") for run in artifact.runs]
+    assert len(runs) == 12
+    assert sum(run.usage.called for run in runs) == 192 - kept
