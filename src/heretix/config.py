@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -18,7 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from heretix.errors import ClaimError, ConfigError
 
-__all__ = ["MAX_CLAIM_CHARS", "PRESETS", "Claim", "RunConfig", "check_claim", "load_config"]
+__all__ = [
+    "MAX_CLAIM_CHARS",
+    "PRESETS",
+    "Claim",
+    "EvidenceConfig",
+    "RunConfig",
+    "check_claim",
+    "load_config",
+]
 
 MAX_CLAIM_CHARS: Final = 10_000
 _SEED_MAX: Final = 2**64 - 1
@@ -38,6 +47,32 @@ class Claim:
 
     text: str
     claim_id: str | None = None
+
+
+class EvidenceConfig(BaseModel):
+    """Where the documents of the evidence lenses come from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    corpus: str | None = None
+    """A local corpus by name; `demo` comes with the package."""
+    search: Literal["brave", "exa", "searxng", "tavily"] | None = None
+    """A live service instead of a corpus."""
+    record_to: str | None = None
+    """A folder that keeps what the service answered."""
+    replay_from: str | None = None
+    """A folder of kept answers, used instead of the service."""
+    policy: str | None = None
+    as_of: date | None = None
+    strict_dates: bool = False
+    flagged: bool = False
+    documents: tuple[str, ...] = ()
+    """Files, folders or addresses that SEL shows."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tuples(cls, values: Any) -> Any:
+        return _with_tuples(values)
 
 
 class RunConfig(BaseModel):
@@ -74,14 +109,17 @@ class RunConfig(BaseModel):
     budget_usd: float | None = Field(default=None, gt=0)
     until_width: float | None = Field(default=None, gt=0, lt=1)
     max_samples: int | None = Field(default=None, ge=1)
+    lenses: tuple[Literal["RPL", "NUL", "MEL", "HEL", "SEL"], ...] = Field(
+        default=("RPL",), min_length=1
+    )
+    evidence: EvidenceConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        # YAML has lists only; strict mode wants the tuples that a frozen record holds.
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        values = _with_tuples(values)
         return {**PRESETS.get(str(values.get("preset")), {}), **values}
 
     @model_validator(mode="after")
@@ -131,6 +169,13 @@ class RunConfig(BaseModel):
             '`claim` is missing: give one (`heretix run "…"`), or `claim:` or `claims_file:` '
             "in the configuration"
         )
+
+
+def _with_tuples(values: Any) -> Any:
+    """YAML has lists only; strict mode wants the tuples that a frozen record holds."""
+    if not isinstance(values, Mapping):
+        return values
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def load_config(path: str | Path) -> RunConfig:

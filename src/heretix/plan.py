@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from heretix.errors import ConfigError
 from heretix.prompts.bank import Bank, Prompt, render
+from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, nonce_of, render_in
 from heretix.providers.base import Request
 from heretix.providers.catalog import ModelId, Options, sent_options
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from heretix.config import RunConfig
 
 __all__ = [
+    "Evidence",
     "Plan",
     "PlannedSample",
     "Precision",
@@ -46,6 +48,28 @@ class PlannedSample:
     replicate_idx: int
     prompt_sha256: str
     cache_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a lens shows: a frozen bundle, in a frame. The raw prior is shown nothing."""
+
+    lens: str
+    frame: Frame
+    bundle_id: str | None
+    """None when there are no documents (NUL)."""
+    items: tuple[ShownItem, ...]
+
+    @property
+    def nonce(self) -> str:
+        """The code that marks the documents."""
+        return nonce_of(self.bundle_id or "")
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the lens adds to a sample's identity."""
+        shown = {"lens": self.lens, "frame": self.frame.version}
+        return shown if self.bundle_id is None else {**shown, "bundle": self.bundle_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +125,8 @@ class Plan:
     """The prompts that are used, by bank index."""
     pool_size: int
     """Templates that could have been chosen."""
+    evidence: Evidence | None = None
+    """What the lens shows; None for the raw prior."""
     precision: Precision | None = None
     """Beside the plan, and no part of its identity: why it has this size."""
 
@@ -109,9 +135,14 @@ class Plan:
         """Identity of the recipe: unchanged by T, B, seed and token limit."""
         digest = _sha256(
             f"{self.claim}|{self.model.identity}|{self.bank.version}|K={self.K}|R={self.R}"
-            f"{_folded(self.options)}"
+            f"{self._folded}"
         )
-        return f"heretix-rpl-{digest[:12]}"
+        return f"heretix-{self.lens.lower()}-{digest[:12]}"
+
+    @property
+    def lens(self) -> str:
+        """What the model is shown: RPL is nothing."""
+        return self.evidence.lens if self.evidence else "RPL"
 
     @cached_property
     def samples(self) -> tuple[PlannedSample, ...]:
@@ -148,11 +179,23 @@ class Plan:
             paraphrase_idx=sample.paraphrase_idx,
             replicate_idx=sample.replicate_idx,
             seed=int(sample.cache_key[:8], 16) & 0x7FFFFFFF,
+            lens=self.lens,
+            answer_schema=ANSWER_SCHEMA if self.evidence else None,
         )
+
+    @cached_property
+    def _folded(self) -> str:
+        """What an identity gains when more than the bank's prompt is sent; nothing by default.
+
+        A digest has no '|', so identities still read unambiguously from the right, whatever the
+        claim holds.
+        """
+        sent = {**self.options.as_dict(), **(self.evidence.identity if self.evidence else {})}
+        return f"|options={_sha256(canonical_json(sent))[:16]}" if sent else ""
 
     def _plan_samples(self) -> Iterator[PlannedSample]:
         used: Counter[int] = Counter()
-        folded = _folded(self.options)
+        folded = self._folded
         for slot, position in enumerate(self.seq):
             index = self.tpl_indices[position]
             prompt_sha256 = self.prompts[index].sha256
@@ -174,9 +217,13 @@ def make_plan(
     *,
     claim_id: str | None = None,
     env_seed: int | None = None,
+    evidence: Evidence | None = None,
     precision: Precision | None = None,
 ) -> Plan:
-    """Plan the measurement of one claim by one model. A seed in `config` wins over `env_seed`."""
+    """Plan the measurement of one claim by one model. A seed in `config` wins over `env_seed`.
+
+    Lenses share templates and slots with the raw prior, so that their samples pair by wording.
+    """
     pool = selectable(bank, config)
     T = config.T if config.T is not None else min(8, len(pool))
     if len(pool) < T:
@@ -186,7 +233,10 @@ def make_plan(
     shift = offset % len(pool)
     indices = tuple((pool[shift:] + pool[:shift])[:T])
     seq = _slots(config.K, T)
-    prompts = {i: render(bank, i, claim) for i in (indices[p] for p in sorted(set(seq)))}
+    prompts = {
+        index: _prompt(bank, index, claim, evidence)
+        for index in (indices[position] for position in sorted(set(seq)))
+    }
     seed, source = _seed(
         claim, model, bank, config, env_seed, [prompt.sha256 for prompt in prompts.values()]
     )
@@ -220,6 +270,7 @@ def make_plan(
         seed_source=source,
         prompts=prompts,
         pool_size=len(pool),
+        evidence=evidence,
         precision=precision,
     )
 
@@ -228,6 +279,20 @@ def canonical_json(value: object) -> str:
     """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def _prompt(bank: Bank, index: int, claim: str, evidence: Evidence | None) -> Prompt:
+    if evidence is None:
+        return render(bank, index, claim)
+    return render_in(
+        evidence.frame,
+        bank,
+        index,
+        claim,
+        lens=evidence.lens,
+        items=evidence.items,
+        nonce=evidence.nonce,
     )
 
 
@@ -271,16 +336,6 @@ def _seed(
         f"|templates={','.join(sorted(set(hashes)))}"
     )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"), "derived"
-
-
-def _folded(options: Options) -> str:
-    """What an identity gains when something besides the prompt is sent; nothing by default.
-
-    A digest has no '|', so identities still read unambiguously from the right, whatever the
-    claim holds.
-    """
-    sent = options.as_dict()
-    return f"|options={_sha256(canonical_json(sent))[:16]}" if sent else ""
 
 
 def _sha256(text: str) -> str:

@@ -24,7 +24,7 @@ def claim_comes_first(idx: int) -> bool:
 def test_the_text_is_frozen():
     """Editing a word under the same version would mix two measurements: bump the version."""
     assert BANK.version == "rpl_v1_2026-11-15"
-    assert BANK.sha256 == "PINNED"
+    assert BANK.sha256 == "b9f3e7f6087a60ae6da5eeb87a82adddd7a90b930bed3f610abb1edc8718a0da"
 
 
 def test_the_system_text_states_the_contract():
@@ -62,12 +62,16 @@ def test_the_claim_is_delimited(idx: int):
 
 @pytest.mark.parametrize("idx", range(16))
 def test_a_wording_asks_for_the_probability_of_truth(idx: int):
-    """Every form names truth, and says that its answer is a probability from 0 to 1."""
-    text = WORDINGS[idx]
-    assert "true" in text or "full belief" in text
-    assert "probability" in text or "fraction" in text
-    # The two plainest wordings leave the scale to the frame, which always states it.
-    assert "from 0 to 1" in text or "1 is full belief" in text or idx in {0, 4}
+    """Every form says that its answer is a probability, and that of truth."""
+    assert "probability" in WORDINGS[idx]
+    assert re.search(r"\btrue\b|full belief", WORDINGS[idx])
+
+
+@pytest.mark.parametrize("form", ["proportion", "odds"])
+def test_a_form_with_units_of_its_own_states_the_scale(form: str):
+    """A proportion or odds could be given in percent or as a ratio; these wordings rule it out."""
+    (text,) = [wording for wording in WORDINGS if form in wording]
+    assert "as a probability from 0 to 1" in text
 
 
 @pytest.mark.parametrize("idx", range(16))
@@ -80,7 +84,7 @@ def test_no_wording_leads():
     """Nothing hints at true, false or the middle, and nothing inverts or rescales the answer."""
     leading = re.compile(
         r"really|actually|myth|famous|well.known|popular|controvers|debunk|misconception|of course"
-        r"|obvious|sure|unsure|doubt|certain|confiden|correctly|coin|50|half|middle|even odds"
+        r"|obvious|sure|unsure|doubt|certain|confiden|correctly|coin|urn\b|dice|50|half|middle|even odds"
         r"|percent|%|out of|likely false|surpris|wrong|mistaken|lie\b|trust|expert|scientist"
         r"|consensus|most people|evidence|source",
         re.IGNORECASE,

@@ -35,7 +35,7 @@ from heretix.errors import (
 )
 from heretix.providers.anthropic import AnthropicProvider
 from heretix.providers.base import Request
-from heretix.providers.catalog import ENDPOINTS, Options, parse_model
+from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, Options, parse_model
 from heretix.providers.compatible import CompatibleProvider
 from heretix.providers.gemini import GeminiProvider
 from heretix.providers.openai import OpenAIProvider
@@ -43,7 +43,7 @@ from heretix.providers.registry import open_provider
 from heretix.sample import Finish
 from heretix.settings import Settings
 
-HTTP_PROVIDERS = sorted(set(ENDPOINTS) - {"mock", "local"})
+HTTP_PROVIDERS = [name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS]
 ADAPTERS = {
     "openai": OpenAIProvider,
     "anthropic": AnthropicProvider,

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from heretix.belief.bootstrap import Floats, trimmed_centers
-from heretix.belief.estimator import interval
-from heretix.belief.vector import BeliefVector, sigmoids
+from heretix.belief.estimator import DEFAULT_B, interval
+from heretix.belief.vector import BeliefVector, joint_bootstrap, sigmoids
 from heretix.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
+    "InformationGain",
     "Metric",
     "SourceConcentration",
     "amplification_gap",
@@ -132,12 +133,18 @@ def exchange_test(
     return float((1 + np.count_nonzero(chance >= seen - 1e-12)) / (draws + 1))
 
 
-def noise_floor(vector: BeliefVector, other: BeliefVector) -> float:
-    """The distance that two measurements of the same belief reach in one case of twenty.
+def noise_floor(
+    logits_by_stem: Mapping[str, Sequence[float]], *, seed: int, B: int = DEFAULT_B
+) -> float | None:
+    """The distance that two measurements of the same belief exceed in one case of twenty.
 
-    `other` is the raw prior resampled with replicates of its own; stems are shared.
+    Both have the same stems and replicates of their own. None with a single replicate a stem:
+    then nothing is known about how far a repeat would lie.
     """
-    distance = np.abs(vector.prob_replicas["RPL"] - other.prob_replicas["RPL"])
+    if all(len(logits) < 2 for logits in logits_by_stem.values()):
+        return None
+    twice = joint_bootstrap({"once": logits_by_stem, "again": logits_by_stem}, seed=seed, B=B)
+    distance = np.abs(twice.prob_replicas["once"] - twice.prob_replicas["again"])
     return float(np.quantile(distance, 0.95))
 
 

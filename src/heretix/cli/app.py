@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from heretix.cli import describe, doctor, models, records, run
+from heretix.cli import describe, doctor, lens, models, records, run
 from heretix.errors import HeretixError
 from heretix.version import VERSION
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("lens")(lens.lens)
 app.command("describe")(describe.describe)
 app.command("show")(records.show)
 app.command("verify")(records.verify)

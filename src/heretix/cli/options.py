@@ -64,6 +64,26 @@ EffortOption = Annotated[
 MaxTokensOption = Annotated[
     int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
 ]
+LensOption = Annotated[
+    str | None,
+    typer.Option("--lens", help="Lenses, comma-separated: RPL, NUL, MEL, HEL, SEL; or all."),
+]
+CorpusOption = Annotated[
+    str | None, typer.Option("--corpus", help="Local corpus to search; `demo` is packaged.")
+]
+SearchOption = Annotated[
+    str | None, typer.Option("--search", help="Live service: brave, exa, searxng, tavily.")
+]
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", help="Source policy (YAML).", metavar="FILE")
+]
+DocumentOption = Annotated[
+    list[str] | None,
+    typer.Option("--document", help="A document for SEL: file, folder or address. Repeat it."),
+]
+AsOfOption = Annotated[
+    str | None, typer.Option("--as-of", help="Only documents up to this day (YYYY-MM-DD).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DbOption = Annotated[
     str | None,
@@ -82,6 +102,41 @@ def read_config(config: Path | None, claim: str | None, **options: object) -> Ru
     if models:
         options["models"] = tuple(models) if isinstance(models, list) else models
     return base.replaced(claim=claim, **options)
+
+
+def evidence_options(
+    lenses: str | None,
+    corpus: str | None,
+    search: str | None,
+    policy: str | None,
+    documents: list[str] | None,
+    as_of: str | None,
+) -> dict[str, object]:
+    """The keys `lenses` and `evidence`, from options; nothing where none was given."""
+    from datetime import date
+
+    from heretix.errors import ConfigError
+
+    given: dict[str, object] = {"corpus": corpus, "search": search, "policy": policy}
+    given["documents"] = tuple(documents) if documents else None
+    try:
+        given["as_of"] = date.fromisoformat(as_of) if as_of else None
+    except ValueError as exc:
+        raise ConfigError(f"`--as-of` must be a day like 2026-11-15, got {as_of!r}") from exc
+    evidence = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, object] = {}
+    if lenses is not None:
+        options["lenses"] = _lenses(lenses, with_documents=bool(documents))
+    if evidence:
+        options["evidence"] = evidence
+    return options
+
+
+def _lenses(text: str, *, with_documents: bool) -> tuple[str, ...]:
+    """The lenses in `text`; `all` leaves SEL out when no document is given for it."""
+    if text.strip().lower() == "all":
+        return ("RPL", "NUL", "MEL", "HEL", *(("SEL",) if with_documents else ()))
+    return tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
 
 
 def console() -> Console:

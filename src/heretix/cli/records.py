@@ -12,7 +12,7 @@ import typer
 from heretix.cli import options as opt
 
 if TYPE_CHECKING:
-    from heretix.measurement.record import RunRecord
+    from heretix.measurement.record import Artifact, RunRecord
 
 __all__ = ["diff", "runs", "show", "verify"]
 
@@ -24,17 +24,22 @@ RefArgument = Annotated[
 def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Show a stored run or an artifact: belief, interval, templates, provenance."""
     from heretix.measurement.artifact import artifact_json
-    from heretix.measurement.record import Artifact
+    from heretix.report.lenses import vector_view
     from heretix.report.terminal import run_view
 
-    records = _records(ref, db)
+    artifacts = _artifacts(ref, db)
     if as_json:
-        typer.echo(artifact_json(Artifact.of(records)))
+        for artifact in artifacts:
+            typer.echo(artifact_json(artifact))
         return
     console = opt.console()
-    for record in records:
-        console.print(run_view(record))
-        console.print()
+    for artifact in artifacts:
+        if artifact.lenses is not None:
+            console.print(vector_view(artifact))
+            console.print()
+        for record in artifact.runs:
+            console.print(run_view(record))
+            console.print()
 
 
 def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
@@ -42,10 +47,14 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
 
     Ends with 0 when all of it agrees, 1 when something doesn't.
     """
-    from heretix.measurement.verify import verify_run
+    from heretix.measurement.verify import verify_artifact
     from heretix.report.terminal import verification_view
 
-    found = [verify_run(record) for record in _records(ref, db)]
+    found = [
+        verification
+        for artifact in _artifacts(ref, db)
+        for verification in verify_artifact(artifact)
+    ]
     if as_json:
         content = [{**asdict(verification), "ok": verification.ok} for verification in found]
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
@@ -94,15 +103,19 @@ def diff(
 
 
 def _records(ref: str, db: str | None) -> list[RunRecord]:
-    from heretix.measurement.record import RunRecord
+    return [run for artifact in _artifacts(ref, db) for run in artifact.runs]
+
+
+def _artifacts(ref: str, db: str | None) -> list[Artifact]:
+    from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import read_artifacts
     from heretix.settings import Settings
     from heretix.store import Store
 
     if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
-        return [run for artifact in read_artifacts(ref) for run in artifact.runs]
+        return read_artifacts(ref)
     with Store.open(db or Settings.from_env().db, create=False) as store:
-        return [RunRecord.model_validate_json(store.find(ref).record_json)]
+        return [Artifact.of([RunRecord.model_validate_json(store.find(ref).record_json)])]
 
 
 def _single(ref: str, db: str | None) -> RunRecord:

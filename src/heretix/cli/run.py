@@ -12,14 +12,14 @@ import typer
 from heretix.cli import options as opt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from heretix.cli.progress import Tally
     from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.store import Store
 
-__all__ = ["resume", "run"]
+__all__ = ["Artifacts", "Results", "deliver", "measure", "resume", "run", "with_evidence"]
 
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
@@ -71,6 +71,12 @@ def run(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Call again for every sample, and replace it.")
     ] = False,
+    lenses: opt.LensOption = None,
+    corpus: opt.CorpusOption = None,
+    search: opt.SearchOption = None,
+    policy: opt.PolicyOption = None,
+    document: opt.DocumentOption = None,
+    as_of: opt.AsOfOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -110,17 +116,35 @@ def run(
         budget_usd=budget_usd,
         until_width=until_width,
         max_samples=max_samples,
+        **opt.evidence_options(lenses, corpus, search, policy, document, as_of),
     )
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db, no_cache=no_cache or settings.no_cache)
-    measurement = prepare(request, settings, mock=mock)
+    measurement = with_evidence(prepare(request, settings, mock=mock))
     many = request.claims_file is not None
     if out is not None:
         check_target(out, lines=many)
     with Store.open(settings.db) as store:
         results = measure(measurement, store, as_json=as_json)
-        _deliver(results, measurement, store, out=out, many=many, as_json=as_json)
+        deliver(results, measurement, store, out=out, many=many, as_json=as_json)
     raise typer.Exit(results.exit_code)
+
+
+def with_evidence(measurement: Measurement) -> Measurement:
+    """The measurement with the bundles of its lenses; a lens without enough evidence is told."""
+    config = measurement.config
+    if all(lens in {"RPL", "NUL"} for lens in config.lenses):
+        return measurement
+    from heretix.measurement.lenses import gather_bundles
+
+    bundles = asyncio.run(
+        gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
+    )
+    console = opt.err_console()
+    for (claim, _), bundle in bundles.items():
+        if isinstance(bundle, Exception):
+            console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
+    return replace(measurement, bundles=bundles)
 
 
 def resume(
@@ -150,7 +174,7 @@ def resume(
             return
         measurement = resumed(store, execution, settings)
         results = measure(measurement, store, as_json=as_json)
-        _deliver(results, measurement, store, out=out, many=False, as_json=as_json)
+        deliver(results, measurement, store, out=out, many=False, as_json=as_json)
     raise typer.Exit(results.exit_code)
 
 
@@ -167,15 +191,15 @@ def _list_unfinished(store: Store) -> None:
 
 
 @dataclass
-class _Results:
+class Results:
     """What the records said; only their names are kept, the store has the rest."""
 
-    executions: dict[tuple[str, str], str] = field(default_factory=dict)
+    executions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     without_estimate: int = 0
     all_failed: int = 0
 
     def add(self, record: RunRecord) -> None:
-        self.executions[record.claim, record.model] = record.execution_id
+        self.executions[record.claim, record.model, record.lens] = record.execution_id
         if record.status != "ok":
             self.without_estimate += 1
             self.all_failed += record.usage.failed == record.usage.attempted
@@ -190,7 +214,7 @@ class _Results:
 class _Collecting:
     """Passes events on to the display, and keeps the names of the records."""
 
-    def __init__(self, results: _Results, tally: Tally) -> None:
+    def __init__(self, results: Results, tally: Tally) -> None:
         self._results = results
         self._tally = tally
         self.planned = tally.planned
@@ -203,7 +227,7 @@ class _Collecting:
         self._tally.finished(record)
 
 
-def measure(measurement: Measurement, store: Store, *, as_json: bool) -> _Results:
+def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results:
     """Measure under the eyes of the user, who may stop it at any time."""
     # The retry library's log lines would run into the display; failures are counted and stored.
     import stamina.instrumentation
@@ -215,9 +239,8 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> _Result
     for model in measurement.models:
         for name in measurement.ignored_options(model):
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
-    results = _Results()
-    total = measurement.config.K * measurement.config.R
-    total *= len(measurement.claims) * len(measurement.models)
+    results = Results()
+    total = measurement.attempts
     try:
         with watching(console, total, as_json=as_json) as tally:
             runner = measurement.runner(store, observer=_Collecting(results, tally))
@@ -233,20 +256,21 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> _Result
     return results
 
 
-def _deliver(
-    results: _Results,
+def deliver(
+    results: Results,
     measurement: Measurement,
     store: Store,
     *,
     out: Path | None,
     many: bool,
     as_json: bool,
+    show: Callable[[Artifacts], None] | None = None,
 ) -> None:
     """Write the artifact and show the results. All records are in the store already."""
     from heretix.errors import RecordError
     from heretix.measurement.artifact import artifact_json, write_artifact, write_lines
 
-    artifacts = _Artifacts(results, measurement, store, by_claim=many)
+    artifacts = Artifacts(results, measurement, store)
     if out is not None:
         try:
             if many:
@@ -262,29 +286,34 @@ def _deliver(
         for artifact in artifacts:
             typer.echo(artifact_json(artifact, indent=None if many else 2))
         return
-    _show(results, artifacts, store, out)
+    if show is not None:
+        show(artifacts)
+    else:
+        _show(results, artifacts)
+    _say_where(results, store, out)
 
 
 @dataclass(frozen=True)
-class _Artifacts:
-    """The artifacts of a measurement, read from the store in the order of the claims."""
+class Artifacts:
+    """The artifacts of a measurement, one a claim, read from the store in the claims' order."""
 
-    results: _Results
+    results: Results
     measurement: Measurement
     store: Store
-    by_claim: bool
 
     def __iter__(self) -> Iterator[Artifact]:
-        from heretix.measurement.record import Artifact
+        from heretix.measurement.assembly import assemble
 
-        groups: Iterator[list[tuple[str, str]]] = (
-            [(claim.text, model.identity) for model in self.measurement.models]
-            for claim in self.measurement.claims
-        )
-        if not self.by_claim:
-            groups = iter([[pair for group in groups for pair in group]])
-        for group in groups:
-            yield Artifact.of([self._record(self.results.executions[pair]) for pair in group])
+        executions = self.results.executions
+        for claim in self.measurement.claims:
+            names = [
+                (claim.text, model.identity, lens)
+                for model in self.measurement.models
+                for lens in self.measurement.config.lenses
+            ]
+            runs = [self._record(executions[name]) for name in names if name in executions]
+            if runs:
+                yield assemble(self.measurement, claim, runs)
 
     def _record(self, execution_id: str) -> RunRecord:
         from heretix.measurement.record import RunRecord
@@ -292,19 +321,23 @@ class _Artifacts:
         return RunRecord.model_validate_json(self.store.find(execution_id).record_json)
 
 
-def _show(results: _Results, artifacts: _Artifacts, store: Store, out: Path | None) -> None:
+def _show(results: Results, artifacts: Artifacts) -> None:
     from heretix.report.terminal import run_headline, runs_table
 
     console = opt.console()
-    if len(results.executions) <= _FULL_VIEWS:
-        for artifact in artifacts:
-            for record in artifact.runs:
-                console.print(run_headline(record))
-                console.print(f"heretix show {record.execution_id}", style="dim")
-                console.print()
-    else:
-        console.print(runs_table(store.runs(limit=20)))
+    if len(results.executions) > _FULL_VIEWS:
+        console.print(runs_table(artifacts.store.runs(limit=20)))
         console.print(f"{len(results.executions):,} runs measured; the latest are shown.")
+        return
+    for artifact in artifacts:
+        for record in artifact.runs:
+            console.print(run_headline(record))
+            console.print(f"heretix show {record.execution_id}", style="dim")
+            console.print()
+
+
+def _say_where(results: Results, store: Store, out: Path | None) -> None:
+    console = opt.console()
     if results.without_estimate:
         console.print(f"{results.without_estimate} without an estimate", style="bold red")
     where = f", written to {out}" if out is not None else ""

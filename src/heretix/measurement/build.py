@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from heretix.belief.diagnostics import diagnose
 from heretix.belief.estimator import METHOD, METHOD_MEAN, METHOD_SIMPLE, Estimate, estimate
 from heretix.errors import NoEstimateError
+from heretix.measurement.citing import evidence_record
 from heretix.measurement.gates import Shape, next_shape, unmet_gates
 from heretix.measurement.record import (
     Aggregates,
@@ -72,6 +73,10 @@ def build_run(
         "provider_model_id": _only_model(rows),
         "served": _served(rows),
         "demonstration": plan.model.is_demonstration,
+        "lens": plan.lens,
+        "evidence": evidence_record(
+            plan.evidence, [row.raw_answer for row in rows if row.compliant]
+        ),
         "prompt_version": plan.bank.version,
         "prompts": Prompts(
             bank_sha256=plan.bank.sha256,

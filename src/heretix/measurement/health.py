@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import platform
 import shutil
-import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,8 +88,6 @@ async def examine(
 
 def _python() -> Check:
     found = f"{platform.python_version()} on {platform.system()}, heretix {VERSION}"
-    if sys.version_info < (3, 11):
-        return Check("python", State.BAD, found, "use 3.11 or newer")
     return Check("python", State.OK, found)
 
 

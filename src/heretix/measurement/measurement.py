@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heretix.config import Claim, RunConfig, check_claim
 from heretix.errors import ClaimError, ConfigError
+from heretix.evidence.bundle import InsufficientEvidenceError
+from heretix.measurement.lenses import Bundles, evidence_of
 from heretix.measurement.pacing import Limits
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
 from heretix.measurement.spending import Spending
-from heretix.plan import Plan, make_plan
+from heretix.plan import Plan, Precision, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
-from heretix.providers.catalog import ModelId, Options, default_model, sent_options
+from heretix.providers.catalog import IN_PROCESS, ModelId, Options, default_model, sent_options
 from heretix.providers.prices import Price, cost_micros, load_prices
 from heretix.providers.registry import open_provider, resolve_model
 
@@ -64,6 +66,8 @@ class Measurement:
     models: tuple[ModelId, ...]
     claims: tuple[Claim, ...]
     """Each once, in order."""
+    bundles: Bundles = field(default_factory=dict)
+    """By claim and lens: what the evidence lenses show, or why they can't."""
 
     @property
     def options(self) -> Options:
@@ -71,16 +75,48 @@ class Measurement:
         return _options(self.config)
 
     def plans(self, model: ModelId) -> Iterator[Plan]:
-        """The plans of one model, claim by claim, made as they are needed."""
+        """The plans of one model, claim by claim and lens by lens, made as they are needed.
+
+        A lens without enough evidence has no plan: there is nothing to measure.
+        """
+        for claim, lens in self.pairs():
+            yield self.plan(claim, model, lens)
+
+    def pairs(self) -> Iterator[tuple[Claim, str]]:
+        """Claims and lenses that can be measured."""
         for claim in self.claims:
-            yield make_plan(
-                claim.text,
-                model,
-                self.bank,
-                self.config,
-                claim_id=claim.claim_id,
-                env_seed=self.settings.rpl_seed,
-            )
+            for lens in self.config.lenses:
+                if not isinstance(self.bundles.get((claim.text, lens)), InsufficientEvidenceError):
+                    yield claim, lens
+
+    def plan(
+        self,
+        claim: Claim,
+        model: ModelId,
+        lens: str = "RPL",
+        *,
+        config: RunConfig | None = None,
+        precision: Precision | None = None,
+    ) -> Plan:
+        """The plan of one claim, model and lens."""
+        bundle = self.bundles.get((claim.text, lens))
+        assert not isinstance(bundle, InsufficientEvidenceError), "it isn't among `pairs`"
+        return make_plan(
+            claim.text,
+            model,
+            self.bank,
+            config or self.config,
+            claim_id=claim.claim_id,
+            env_seed=self.settings.rpl_seed,
+            evidence=evidence_of(lens, bundle),
+            precision=precision,
+        )
+
+    @property
+    def attempts(self) -> int:
+        """Samples that the measurement will ask for, cached ones included."""
+        pairs = sum(1 for _ in self.pairs())
+        return self.config.K * self.config.R * len(self.models) * pairs
 
     def ignored_options(self, model: ModelId) -> list[str]:
         """Options that were asked for and that `model` doesn't accept: they aren't sent."""
@@ -184,6 +220,7 @@ def prepare(
     claims: Sequence[str] | None = None,
     mock: bool = False,
     calls: bool = True,
+    bundles: Bundles | None = None,
 ) -> Measurement:
     """Resolve claims, bank and models, and refuse at once what can't work.
 
@@ -216,15 +253,16 @@ def prepare(
         bank=bank,
         models=tuple(models),
         claims=tuple(dict.fromkeys(chosen)),
+        bundles=bundles or {},
     )
-    # The first plan of each model shows whether T, K and the template lists fit the bank.
+    # A plan of each model shows whether T, K and the template lists fit the bank.
     for model in models:
-        next(measurement.plans(model))
+        make_plan(measurement.claims[0].text, model, bank, config)
     return measurement
 
 
 def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings) -> RunConfig:
-    remote = [model for model in models if model.endpoint.kind not in {"mock", "local"}]
+    remote = [model for model in models if model.endpoint.kind not in IN_PROCESS]
     if config.base_url is not None and len({model.provider for model in remote}) > 1:
         names = ", ".join(model.identity for model in remote)
         raise ConfigError(f"`base_url` can serve the models of one provider only, got {names}")

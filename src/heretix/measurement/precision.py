@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.measurement.gates import Shape, next_shape
-from heretix.plan import Plan, Precision, PrecisionStep, make_plan, selectable
+from heretix.plan import Plan, Precision, PrecisionStep, selectable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Escalation:
             max_samples=config.max_samples or DEFAULT_MAX_SAMPLES,
         )
         self._templates = len(selectable(measurement.bank, config))
-        self._rounds: dict[ModelId, list[tuple[int, Shape, Precision]]] = {}
+        self._rounds: dict[ModelId, list[tuple[int, str, Shape, Precision]]] = {}
         self._index = {claim.text: number for number, claim in enumerate(measurement.claims)}
         self.planned = observer.planned
         self.sampled = observer.sampled
@@ -73,6 +73,7 @@ class Escalation:
         self._rounds.setdefault(model, []).append(
             (
                 self._index[record.claim],
+                record.lens,
                 next_shape(done, self._templates),
                 replace(self._rule, steps=taken),
             )
@@ -87,19 +88,16 @@ class Escalation:
         """The plans of the next round; none when all is measured."""
         rounds, self._rounds = self._rounds, {}
         return {
-            model: [self._plan(model, *entry) for entry in sorted(entries, key=lambda e: e[0])]
+            model: [self._plan(model, *entry) for entry in sorted(entries, key=lambda e: e[:2])]
             for model, entries in rounds.items()
         }
 
-    def _plan(self, model: ModelId, index: int, shape: Shape, rule: Precision) -> Plan:
-        claim = self._measurement.claims[index]
-        config = self._measurement.config
-        return make_plan(
-            claim.text,
+    def _plan(self, model: ModelId, index: int, lens: str, shape: Shape, rule: Precision) -> Plan:
+        size = {"K": shape.K, "R": shape.R, "T": shape.T}
+        return self._measurement.plan(
+            self._measurement.claims[index],
             model,
-            self._measurement.bank,
-            config.model_copy(update={"K": shape.K, "R": shape.R, "T": shape.T}),
-            claim_id=claim.claim_id,
-            env_seed=self._measurement.settings.rpl_seed,
+            lens,
+            config=self._measurement.config.model_copy(update=size),
             precision=rule,
         )

@@ -6,7 +6,7 @@ These are its types, and the JSON schema is made from them. `build` fills them i
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,7 +16,15 @@ from heretix.sample import Noncompliance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SCHEMA", "Artifact", "RunRecord", "SampleRecord", "digest_of"]
+__all__ = [
+    "SCHEMA",
+    "Artifact",
+    "LensRecord",
+    "MetricsRecord",
+    "RunRecord",
+    "SampleRecord",
+    "digest_of",
+]
 
 SCHEMA: Final = "heretix-artifact/1"
 
@@ -164,6 +172,33 @@ class Usage(_Record):
     """Cost of the calls made now, by the provider's own token counts; null where unknown."""
 
 
+class ShownItemRecord(_Record):
+    """A piece of evidence as the model saw it."""
+
+    id: str
+    text: str
+
+
+class EvidenceRecord(_Record):
+    """What a lens showed, in full, and what the answers did with it."""
+
+    frame_version: str
+    system: str
+    user_template: str
+    no_documents: str
+    clauses: dict[str, str]
+    bundle_id: str | None
+    items: list[ShownItemRecord]
+    quotes_given: int
+    quotes_verified: int
+    """Quotes that stand in the item they name, word for word."""
+    verified_quote_rate: float | None
+    trusted: bool | None
+    """False when too many quotes were made up; null when there were none to check."""
+    used: dict[str, int]
+    """How many answers named each item."""
+
+
 class PrecisionStepRecord(_Record):
     """One plan on the way to a target, and the gates that it didn't pass."""
 
@@ -228,6 +263,9 @@ class RunRecord(_Record):
     served: list[Served]
     demonstration: bool
     """True when the model only shows that the machine works: not a belief worth quoting."""
+    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    """What the model was shown; RPL is nothing."""
+    evidence: EvidenceRecord | None
     prompt_version: str
     prompts: Prompts
     sampling: Sampling
@@ -250,11 +288,76 @@ class RunRecord(_Record):
     """SHA-256 of the canonical JSON of everything above."""
 
 
+class LensRecord(_Record):
+    """One line of the belief vector."""
+
+    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    run_id: str | None
+    execution_id: str | None
+    model: str
+    prob_true: Prob
+    ci95: tuple[float, float] | None
+    bundle_id: str | None
+    trusted: bool | None
+    status: Literal["ok", "no_estimate", "insufficient_evidence"]
+    reason: str | None
+
+
+class MetricRecord(_Record):
+    """A number with its 95% interval from the joint bootstrap."""
+
+    value: float
+    lo: float
+    hi: float
+
+
+class InformationRecord(MetricRecord):
+    """Signed bits."""
+
+    corrected: float
+    p_value: float
+
+
+class ConcentrationRecord(_Record):
+    """How many sources a bundle really has."""
+
+    herfindahl: float
+    effective_sources: float
+    publishers: int
+
+
+class MetricsRecord(_Record):
+    """What lies between the lenses of one claim and model."""
+
+    reason: str | None
+    """Why there are no differences, where there are none."""
+    stems: int | None
+    movement: dict[str, MetricRecord]
+    """By lens: its belief minus the raw prior."""
+    evidence_effect: dict[str, MetricRecord]
+    """By lens: its belief minus NUL, the frame without documents."""
+    wrapper_effect: MetricRecord | None
+    """NUL minus the raw prior."""
+    shock_index: MetricRecord | None
+    amplification_gap: MetricRecord | None
+    directed_gap: MetricRecord | None
+    """Null where the raw prior leans to neither side."""
+    information_gain: dict[str, InformationRecord]
+    dispersion_bits: MetricRecord | None
+    noise_floor: float | None
+    """Distance that two raw priors exceed in one case of twenty; null with one replicate."""
+    source_concentration: dict[str, ConcentrationRecord]
+
+
 class Artifact(_Record):
-    """What `--out` writes: one or more runs."""
+    """What `--out` writes: one or more runs, and what lies between those that share a claim."""
 
     schema_: Literal["heretix-artifact/1"] = Field(alias="schema")
     runs: list[RunRecord] = Field(min_length=1)
+    lenses: list[LensRecord] | None = None
+    bundles: list[dict[str, Any]] | None = None
+    metrics: dict[str, MetricsRecord] | None = None
+    """By model."""
 
     @classmethod
     def of(cls, runs: Sequence[RunRecord]) -> Artifact:

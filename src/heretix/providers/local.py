@@ -135,12 +135,7 @@ class LocalProvider:
         if "prob_true" in properties:
             properties["prob_true"] = {**properties["prob_true"], **_PROB_BOUNDS}
         bounded = {**schema, "properties": properties, "x-guidance": _ONE_LINE_JSON}
-        try:
-            return str(self._to_grammar(json.dumps(bounded)))
-        except RuntimeError as exc:
-            raise RejectedError(
-                f"`local:{self._name}` can't be held to this answer schema: {exc}"
-            ) from exc
+        return str(self._to_grammar(json.dumps(bounded)))
 
     def _refuse_control_marks(self, prompt: _Prompt) -> None:
         # The engine would read the mark as a turn of the conversation, not as text: the claim
@@ -229,6 +224,7 @@ class _Engine:
         self._server: Any = None
         self._held: _Prompt | None = None
         self._winds_back = True
+        self._batch_tokens = _BATCH_TOKENS
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heretix-local")
 
@@ -311,7 +307,7 @@ class _Engine:
         params.model_alias = {self._model.name}
         params.n_ctx = CONTEXT_TOKENS
         params.fit_params = False
-        params.n_batch = params.n_ubatch = _BATCH_TOKENS
+        params.n_batch = params.n_ubatch = self._batch_tokens
         # Several slots or threads would share batches, and so change sums.
         params.n_parallel = 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import sigmoid
@@ -28,6 +25,7 @@ from heretix.errors import (
     ServerError,
 )
 from heretix.providers.base import Provider, Reply, Request
+from heretix.providers.draws import digest, normal, uniform
 from heretix.sample import Finish
 
 __all__ = ["FAULTS", "MockProvider"]
@@ -116,7 +114,7 @@ class MockProvider:
             text=text,
             finish=finish,
             provider_model_id=self._name,
-            response_id=f"mock-{_digest('response', self._full_name, *_key(request)).hex()[:16]}",
+            response_id=f"mock-{digest('response', self._full_name, *_key(request)).hex()[:16]}",
             tokens_in=_tokens(f"{request.system}\n\n{request.user}"),
             tokens_out=_tokens(text),
             temperature=request.temperature,
@@ -128,10 +126,10 @@ class MockProvider:
     def _prob(self, request: Request) -> float:
         claim, template, replicate = _key(request)
         log_odds = (
-            _SD_SHARED * _normal("shared", claim)
-            + _SD_OWN * _normal("own", self._name, claim)
-            + _SD_TEMPLATE * _normal("template", self._name, claim, template)
-            + _SD_REPLICATE * _normal("replicate", self._name, claim, template, replicate)
+            _SD_SHARED * normal("shared", claim)
+            + _SD_OWN * normal("own", self._name, claim)
+            + _SD_TEMPLATE * normal("template", self._name, claim, template)
+            + _SD_REPLICATE * normal("replicate", self._name, claim, template, replicate)
         )
         return sigmoid(log_odds)
 
@@ -139,7 +137,7 @@ class MockProvider:
         if not self._rates:
             return _NO_FAULT
         # The rates stay out of the hash: raising one only adds samples to those it spoils.
-        point = _uniform("fault", self._name, *_key(request))
+        point = uniform("fault", self._name, *_key(request))
         for fault, rate in self._rates.items():
             if point < rate:
                 return fault
@@ -149,7 +147,7 @@ class MockProvider:
     def _recovers(self, fault: str, request: Request) -> bool:
         if fault != "flaky":
             return False
-        call = _digest("flaky", *_key(request))
+        call = digest("flaky", *_key(request))
         if call in self._failed_once:
             return True
         self._failed_once.add(call)
@@ -208,17 +206,3 @@ def _spoken(prob: float) -> str:
 
 def _tokens(text: str) -> int:
     return math.ceil(len(text) / _CHARS_PER_TOKEN)
-
-
-def _normal(*parts: str | int) -> float:
-    return NormalDist().inv_cdf(_uniform(*parts))
-
-
-def _uniform(*parts: str | int) -> float:
-    """A number strictly between 0 and 1, decided by the parts."""
-    return ((int.from_bytes(_digest(*parts)[:8], "big") >> 11) + 0.5) / 2**53
-
-
-def _digest(*parts: str | int) -> bytes:
-    # JSON keeps the parts apart, whatever a claim holds.
-    return hashlib.sha256(json.dumps(parts).encode()).digest()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from heretix.errors import ConfigError
-from heretix.providers.catalog import ENDPOINTS, ModelId
+from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, ModelId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FREE", "Price", "PriceTable", "cost_micros", "load_prices"]
 
-_FREE_KINDS: Final = frozenset({"mock", "local"})
 _BLOCK_KEYS: Final = ("batch_discount", "models")
 _PRICE_KEYS: Final = ("input", "output", "as_of")
 # The day a snapshot was made: -2025-08-07 or -20251001. Anything else makes another model.
@@ -79,7 +78,7 @@ class PriceTable:
 
         `gpt-5` prices `gpt-5-2025-08-07`, but neither `gpt-5.5` nor `gpt-5-mini`. None: unknown.
         """
-        if model.endpoint.kind in _FREE_KINDS:
+        if model.endpoint.kind in IN_PROCESS:
             return FREE
         known = self.prices.get(model.provider, {})
         return known.get(model.name) or known.get(_SNAPSHOT.sub("", model.name))
@@ -153,7 +152,7 @@ class _PriceReader:
             raise self._error(1, f"isn't YAML: {exc}") from exc
         if root is None:
             return {}
-        paid = tuple(name for name, at in ENDPOINTS.items() if at.kind not in _FREE_KINDS)
+        paid = tuple(name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS)
         return {
             provider: self._block(node)
             for provider, node in self._entries(root, "provider", known=paid)

@@ -44,6 +44,10 @@ def open_provider(
             from heretix.providers.mock import MockProvider
 
             return MockProvider(model.name)
+        case "sim":
+            from heretix.providers.sim import SimProvider
+
+            return SimProvider(model.name)
         case "local":
             from heretix.providers.local import LocalProvider
 

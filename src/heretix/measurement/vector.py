@@ -1,0 +1,150 @@
+"""The belief vector: one claim, one model, several lenses, and what lies between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from heretix.belief import metrics
+from heretix.belief.vector import joint_bootstrap
+from heretix.errors import NoEstimateError
+from heretix.measurement.record import (
+    ConcentrationRecord,
+    InformationRecord,
+    LensRecord,
+    MetricRecord,
+    MetricsRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heretix.belief.metrics import Metric
+    from heretix.belief.vector import BeliefVector
+    from heretix.measurement.record import RunRecord
+
+__all__ = ["lens_record", "logits_by_stem", "metrics_record"]
+
+_BELIEFS: Final = ("RPL", "MEL", "HEL", "SEL")
+"""Lenses whose dispersion is reported; NUL is a control, not a belief of its own."""
+
+
+def logits_by_stem(run: RunRecord) -> dict[str, list[float]]:
+    """Compliant log-odds by the index of their wording."""
+    logits: dict[str, list[float]] = {}
+    for sample in run.samples:
+        if sample.compliant and sample.logit is not None:
+            logits.setdefault(f"{sample.paraphrase_idx:03d}", []).append(sample.logit)
+    return logits
+
+
+def lens_record(run: RunRecord) -> LensRecord:
+    """A run, in one line of the vector."""
+    evidence = run.evidence
+    return LensRecord(
+        lens=run.lens,
+        run_id=run.run_id,
+        execution_id=run.execution_id,
+        model=run.model,
+        prob_true=run.aggregates.prob_true_rpl,
+        ci95=run.aggregates.ci95,
+        bundle_id=evidence.bundle_id if evidence else None,
+        trusted=evidence.trusted if evidence else None,
+        status=run.status,
+        reason=run.reason,
+    )
+
+
+def metrics_record(
+    runs: Sequence[RunRecord], publishers: Mapping[str, Mapping[str, int]]
+) -> MetricsRecord:
+    """What lies between the lenses of one claim and model.
+
+    `publishers` counts items per publisher, by lens.
+    """
+    measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
+    concentration = {
+        lens: ConcentrationRecord(
+            herfindahl=found.herfindahl,
+            effective_sources=found.effective_sources,
+            publishers=found.publishers,
+        )
+        for lens, counts in sorted(publishers.items())
+        if (found := metrics.source_concentration(counts)) is not None
+    }
+    if "RPL" not in measured or len(measured) < 2:
+        return _nothing("a difference needs the raw prior and another lens", concentration)
+    rpl = measured["RPL"].aggregation
+    try:
+        vector = joint_bootstrap(
+            {lens: logits_by_stem(run) for lens, run in measured.items()},
+            seed=rpl.bootstrap_seed,
+            B=rpl.B,
+            center=rpl.center,
+            trim=rpl.trim,
+        )
+    except NoEstimateError as exc:
+        return _nothing(str(exc), concentration)
+    return _between(vector, measured, concentration)
+
+
+def _between(
+    vector: BeliefVector,
+    measured: Mapping[str, RunRecord],
+    concentration: dict[str, ConcentrationRecord],
+) -> MetricsRecord:
+    others = [lens for lens in vector.centers if lens != "RPL"]
+    shown = [lens for lens in others if lens != "NUL"]
+    beliefs = [lens for lens in _BELIEFS if lens in vector.centers]
+    directed = metrics.directed_gap(vector) if "MEL" in others else None
+    rpl = measured["RPL"].aggregation
+    return MetricsRecord(
+        reason=None,
+        stems=len(vector.stems),
+        movement={lens: _plain(metrics.movement(vector, lens)) for lens in others},
+        evidence_effect={
+            lens: _plain(metrics.movement(vector, lens, "NUL"))
+            for lens in (shown if "NUL" in others else ())
+        },
+        wrapper_effect=_plain(metrics.movement(vector, "NUL")) if "NUL" in others else None,
+        shock_index=_plain(metrics.shock_index(vector)) if "HEL" in others else None,
+        amplification_gap=_plain(metrics.amplification_gap(vector)) if "MEL" in others else None,
+        directed_gap=_plain(directed) if directed else None,
+        information_gain={lens: _gain(vector, lens) for lens in others},
+        dispersion_bits=_plain(metrics.dispersion(vector, beliefs)) if len(beliefs) > 1 else None,
+        noise_floor=metrics.noise_floor(
+            logits_by_stem(measured["RPL"]), seed=rpl.bootstrap_seed, B=rpl.B
+        ),
+        source_concentration=concentration,
+    )
+
+
+def _gain(vector: BeliefVector, lens: str) -> InformationRecord:
+    found = metrics.information_gain(vector, lens)
+    return InformationRecord(
+        value=found.value,
+        lo=found.lo,
+        hi=found.hi,
+        corrected=found.corrected,
+        p_value=found.p_value,
+    )
+
+
+def _nothing(reason: str, concentration: dict[str, ConcentrationRecord]) -> MetricsRecord:
+    return MetricsRecord(
+        reason=reason,
+        stems=None,
+        movement={},
+        evidence_effect={},
+        wrapper_effect=None,
+        shock_index=None,
+        amplification_gap=None,
+        directed_gap=None,
+        information_gain={},
+        dispersion_bits=None,
+        noise_floor=None,
+        source_concentration=concentration,
+    )
+
+
+def _plain(metric: Metric) -> MetricRecord:
+    return MetricRecord(value=metric.value, lo=metric.lo, hi=metric.hi)

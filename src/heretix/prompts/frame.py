@@ -1,0 +1,147 @@
+"""The frame of the evidence lenses: a wording, with documents before it.
+
+A lens changes what the model is shown, never how it is asked: the wordings are those of the bank
+of raw priors, under the same indices. Mainstream and heterodox evidence share one clause, so that
+nothing but the documents differs between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from heretix.errors import BankError
+from heretix.prompts.bank import CLAIM, PARAPHRASE, Bank, Prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ANSWER_SCHEMA", "LENSES", "Frame", "ShownItem", "load_frame", "nonce_of", "render_in"]
+
+LENSES: Final = ("NUL", "MEL", "HEL", "SEL")
+"""Lenses that have a frame; the raw prior has none."""
+
+CLAUSE: Final = "{CLAUSE}"
+EVIDENCE: Final = "{EVIDENCE}"
+
+ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "prob_true": {
+            "type": "number",
+            "description": "Probability, from 0 to 1, that the claim is true.",
+        },
+        "used": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Ids of the documents that mattered.",
+        },
+        "quotes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
+                "required": ["id", "text"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["prob_true", "used", "quotes"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownItem:
+    """A piece of evidence as the model sees it."""
+
+    id: str
+    """`E01`, `E02`, …: its place in the bundle, whatever place it is shown in."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What stands around a wording."""
+
+    version: str
+    system: str
+    user_template: str
+    no_documents: str
+    clauses: Mapping[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """Of everything in it."""
+        content = [
+            self.version,
+            self.system,
+            self.user_template,
+            self.no_documents,
+            dict(sorted(self.clauses.items())),
+        ]
+        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+
+
+@cache
+def load_frame(name: str = "lens_v1") -> Frame:
+    """The packaged frame of this name."""
+    file = resources.files(__package__) / "frames" / f"{name}.yaml"
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise BankError(f"`frame` {name!r} isn't packaged") from exc
+    return Frame(**values)
+
+
+def nonce_of(bundle_id: str) -> str:
+    """The code that marks the documents of a bundle; nobody can know it who writes one of them.
+
+    It is made from the content of all of them, so that the same bundle gives the same prompts.
+    """
+    return hashlib.sha256(f"nonce|{bundle_id}".encode()).hexdigest()[:12]
+
+
+def render_in(
+    frame: Frame,
+    bank: Bank,
+    idx: int,
+    claim: str,
+    *,
+    lens: str,
+    items: Sequence[ShownItem],
+    nonce: str,
+) -> Prompt:
+    """Wording `idx` with the documents before it, their order turned by one for each wording.
+
+    Over as many wordings as there are documents, each document stands once in each place.
+    """
+    shown = _documents(_rotated(items, idx), nonce) if items else frame.no_documents
+    before, _, after = bank.paraphrases[idx].partition(CLAIM)
+    user = _filled(
+        frame.user_template,
+        {CLAUSE: frame.clauses[lens], EVIDENCE: shown, PARAPHRASE: f"{before}{claim}{after}"},
+    )
+    digest = hashlib.sha256(f"{frame.system}\n\n{user}".encode()).hexdigest()
+    return Prompt(idx, frame.system, user, digest)
+
+
+def _documents(items: Sequence[ShownItem], nonce: str) -> str:
+    return "\n\n".join(f"<<{item.id} {nonce}>>\n{item.text}\n<<END {nonce}>>" for item in items)
+
+
+def _rotated(items: Sequence[ShownItem], idx: int) -> Sequence[ShownItem]:
+    shift = idx % len(items)
+    return [*items[shift:], *items[:shift]]
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """Fill placeholders in one pass: what is filled in is never searched for more of them."""
+    return re.sub(r"\{[A-Z]+\}", lambda match: values.get(match[0], match[0]), template)

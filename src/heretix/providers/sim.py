@@ -1,0 +1,119 @@
+"""A simulated model whose beliefs are known: planted, so that a measurement can be checked.
+
+In log-odds, an answer is the planted prior, plus what the frame does, plus what the lens's evidence
+does, plus an effect of the wording that all lenses share, plus the wording's own response to the
+evidence, plus noise. `sim:NAME?prior=0.7&hel=-1.2` plants a prior of 0.7 that heterodox evidence
+moves down by 1.2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from heretix.belief.logodds import logit, sigmoid
+from heretix.errors import ModelError
+from heretix.providers.base import Provider, Reply, Request
+from heretix.providers.draws import normal
+
+__all__ = ["Planted", "SimProvider"]
+
+_ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTALL)
+_QUOTE_WORDS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """What a simulated model believes, and how its answers scatter. Shifts are in log-odds."""
+
+    prior: float = 0.7
+    wrapper: float = 0.0
+    """What the frame alone does."""
+    mel: float = 0.5
+    hel: float = -1.0
+    sel: float = -0.5
+    template_sd: float = 0.4
+    response_sd: float = 0.15
+    """How differently wordings respond to the same evidence."""
+    noise_sd: float = 0.2
+
+    def center(self, lens: str) -> float:
+        """The planted belief under a lens, in log-odds."""
+        shift = {"RPL": 0.0, "NUL": 0.0, "MEL": self.mel, "HEL": self.hel, "SEL": self.sel}[lens]
+        return logit(self.prior) + shift + (0.0 if lens == "RPL" else self.wrapper)
+
+    def prob(self, lens: str) -> float:
+        """The planted belief under a lens."""
+        return sigmoid(self.center(lens))
+
+
+class SimProvider:
+    """Answers as planted."""
+
+    max_concurrency: int = 256
+
+    def __init__(self, name: str) -> None:
+        self._name, _, query = name.partition("?")
+        self.planted = _parse(name, query)
+
+    async def ask(self, request: Request) -> Reply:
+        """Draw an answer; with documents, name one and quote it."""
+        answer: dict[str, object] = {"prob_true": self._prob(request)}
+        if request.lens != "RPL":
+            items = _ITEM.findall(request.user)
+            answer["used"] = [name for name, _, _ in items[:1]]
+            answer["quotes"] = [
+                {"id": name, "text": " ".join(text.split()[:_QUOTE_WORDS])}
+                for name, _, text in items[:1]
+            ]
+        text = json.dumps(answer, ensure_ascii=False)
+        return Reply(
+            text=text,
+            provider_model_id=self._name,
+            tokens_in=math.ceil((len(request.system) + len(request.user)) / 4),
+            tokens_out=math.ceil(len(text) / 4),
+            temperature=request.temperature,
+        )
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    def _prob(self, request: Request) -> float:
+        planted = self.planted
+        claim, stem = request.claim, request.paraphrase_idx
+        log_odds = planted.center(request.lens)
+        log_odds += planted.template_sd * normal("stem", self._name, claim, stem)
+        if request.lens != "RPL":
+            log_odds += planted.response_sd * normal(
+                "response", self._name, claim, stem, request.lens
+            )
+        log_odds += planted.noise_sd * normal(
+            "noise", self._name, claim, stem, request.lens, request.seed
+        )
+        return round(sigmoid(log_odds), 6)
+
+
+if TYPE_CHECKING:
+    _conforms: Provider = SimProvider("x")
+
+
+def _parse(name: str, query: str) -> Planted:
+    known = {field.name for field in fields(Planted)}
+    planted = Planted()
+    for part in filter(None, query.split("&")):
+        key, _, text = part.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if key not in known or not math.isfinite(value):
+            raise ModelError(
+                f"`sim:{name}`: {part!r} must be one of {', '.join(sorted(known))}, '=', a number"
+            )
+        planted = replace(planted, **{key: value})
+    if not 0 < planted.prior < 1:
+        raise ModelError(f"`sim:{name}`: `prior` must lie between 0 and 1, got {planted.prior}")
+    return planted

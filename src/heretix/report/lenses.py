@@ -1,0 +1,138 @@
+"""The belief vector, and the evidence behind it, as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heretix.report.terminal import interval_bar
+from heretix.report.words import DEMONSTRATION, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from heretix.measurement.record import Artifact, LensRecord, MetricRecord, MetricsRecord
+
+__all__ = ["bundle_view", "vector_view"]
+
+_STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", "SEL": "green"}
+
+
+def vector_view(artifact: Artifact) -> RenderableType:
+    """What a model believes with each kind of evidence, and what lies between."""
+    runs = artifact.runs
+    parts: list[RenderableType] = [Text(runs[0].claim, style="bold")]
+    for model, found in (artifact.metrics or {}).items():
+        lines = [lens for lens in artifact.lenses or [] if lens.model == model]
+        parts += [Text(model, style="dim"), _vector_table(lines), *_metric_lines(found)]
+        if any(run.demonstration for run in runs if run.model == model):
+            parts.append(Text(DEMONSTRATION, style="yellow"))
+    return Group(*parts)
+
+
+def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
+    """The documents of a bundle: class, reliability, stance and quote."""
+    head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("id", "class", "r"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("published", no_wrap=True)
+    table.add_column("publisher", max_width=26)
+    table.add_column("stance", no_wrap=True)
+    table.add_column("quote", ratio=1)
+    for item in bundle["items"]:
+        table.add_row(
+            item["id"],
+            item["cls"],
+            f"{item['reliability']['r']:.2f}",
+            item["published"] or "undated",
+            Text(item["publisher"]),
+            item["stance"] or "—",
+            Text(item["quote"]),
+        )
+    parts: list[RenderableType] = [head, table]
+    if bundle["dropped"]:
+        parts.append(Text(f"{len(bundle['dropped'])} left out:", style="dim"))
+        parts += [
+            Text(f"  {drop['reason']}: {drop['title']} ({drop['detail']})", style="dim")
+            for drop in bundle["dropped"][:12]
+        ]
+    return Group(*parts)
+
+
+def _vector_table(lines: list[LensRecord]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("lens", no_wrap=True)
+    table.add_column("p(true)", justify="right", no_wrap=True)
+    table.add_column("95% CI", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    notes = []
+    for line in lines:
+        if line.prob_true is None or line.ci95 is None:
+            table.add_row(line.lens, "—", "—", Text(line.status, style="yellow"))
+            notes.append(Text(f"{line.lens}: {line.reason}", style="yellow"))
+            continue
+        table.add_row(
+            line.lens,
+            f"{line.prob_true:.3f}",
+            span(*line.ci95),
+            interval_bar(line.prob_true, *line.ci95, cells=41, style=_STYLES[line.lens]),
+        )
+        if line.trusted is False:
+            said = f"{line.lens}: too many quotes aren't in the documents; not to be trusted"
+            notes.append(Text(said, style="yellow"))
+    return Group(table, *notes)
+
+
+def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
+    if found.reason is not None:
+        return [Text(f"no differences: {found.reason}", style="yellow")]
+    table = Table.grid(padding=(0, 2))
+    for name, value in [*_headlines(found), *_details(found)]:
+        table.add_row(Text(name, style="dim"), value)
+    return [table]
+
+
+def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
+    if found.shock_index:
+        floor = (
+            "noise floor unknown with R=1"
+            if found.noise_floor is None
+            else f"noise floor {found.noise_floor:.3f}"
+        )
+        yield "Shock Index", f"{_interval(found.shock_index)}   ({floor})"
+    if found.amplification_gap:
+        yield "Amplification Gap", _signed(found.amplification_gap)
+        yield "  towards the prior", _directed(found.directed_gap)
+    for lens, gain in found.information_gain.items():
+        if lens != "NUL":
+            yield f"Information Gain {lens}", f"{_signed(gain)} bits   p={gain.p_value:.4f}"
+
+
+def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
+    for lens, effect in found.evidence_effect.items():
+        yield f"evidence effect {lens}", _signed(effect)
+    if found.wrapper_effect:
+        yield "wrapper effect", _signed(found.wrapper_effect)
+    if found.dispersion_bits:
+        yield "dispersion", f"{_interval(found.dispersion_bits)} bits"
+    for lens, sources in found.source_concentration.items():
+        said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
+        yield f"effective sources {lens}", said
+
+
+def _directed(metric: MetricRecord | None) -> str:
+    if metric is None:
+        return "undefined: the prior leans to neither side"
+    return f"{_signed(metric)}   ({'amplifies' if metric.value > 0 else 'corrects'} it)"
+
+
+def _signed(metric: MetricRecord) -> str:
+    return f"{metric.value:+.3f}   [{metric.lo:+.3f}, {metric.hi:+.3f}]"
+
+
+def _interval(metric: MetricRecord) -> str:
+    return f"{metric.value:.3f}   [{metric.lo:.3f}, {metric.hi:.3f}]"
