@@ -24,7 +24,7 @@ def claim_comes_first(idx: int) -> bool:
 def test_the_text_is_frozen():
     """Editing a word under the same version would mix two measurements: bump the version."""
     assert BANK.version == "rpl_v1_2026-11-15"
-    assert BANK.sha256 == "b9f3e7f6087a60ae6da5eeb87a82adddd7a90b930bed3f610abb1edc8718a0da"
+    assert BANK.sha256 == "858f20697b8f8ebd32319dac2129818b6e0c3eac14e7ef4e565d71c30af75ed7"
 
 
 def test_the_system_text_states_the_contract():
@@ -84,9 +84,9 @@ def test_no_wording_leads():
     """Nothing hints at true, false or the middle, and nothing inverts or rescales the answer."""
     leading = re.compile(
         r"really|actually|myth|famous|well.known|popular|controvers|debunk|misconception|of course"
-        r"|obvious|sure|unsure|doubt|certain|confiden|correctly|coin|urn\b|dice|50|half|middle|even odds"
-        r"|percent|%|out of|likely false|surpris|wrong|mistaken|lie\b|trust|expert|scientist"
-        r"|consensus|most people|evidence|source",
+        r"|obvious|sure|unsure|doubt|certain|confiden|correctly|coin|urn\b|dice|50|half|middle"
+        r"|even odds|percent|%|out of|likely false|surpris|wrong|mistaken|lie\b|trust|expert"
+        r"|scientist|consensus|most people|evidence|source",
         re.IGNORECASE,
     )
     found = {idx: leading.findall(text) for idx, text in enumerate(WORDINGS)}
