@@ -11,7 +11,18 @@ from typing import Annotated
 
 import typer
 
-from heretix.cli import describe, doctor, lens, models, records, run
+from heretix.cli import (
+    anomalies,
+    corpus,
+    describe,
+    doctor,
+    evidence,
+    lens,
+    models,
+    policy,
+    records,
+    run,
+)
 from heretix.errors import HeretixError
 from heretix.version import VERSION
 
@@ -33,8 +44,12 @@ app.command("show")(records.show)
 app.command("verify")(records.verify)
 app.command("runs")(records.runs)
 app.command("diff")(records.diff)
+app.command("anomalies")(anomalies.anomalies)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
+app.add_typer(corpus.app, name="corpus")
+app.add_typer(evidence.app, name="evidence")
+app.add_typer(policy.app, name="policy")
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.store import Store
 
-__all__ = ["Artifacts", "Results", "deliver", "measure", "resume", "run", "with_evidence"]
+__all__ = [
+    "Artifacts",
+    "Results",
+    "deliver",
+    "keep_bundles",
+    "measure",
+    "resume",
+    "run",
+    "with_evidence",
+]
 
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
@@ -125,6 +134,7 @@ def run(
     if out is not None:
         check_target(out, lines=many)
     with Store.open(settings.db) as store:
+        keep_bundles(measurement, store)
         results = measure(measurement, store, as_json=as_json)
         deliver(results, measurement, store, out=out, many=many, as_json=as_json)
     raise typer.Exit(results.exit_code)
@@ -145,6 +155,16 @@ def with_evidence(measurement: Measurement) -> Measurement:
         if isinstance(bundle, Exception):
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
     return replace(measurement, bundles=bundles)
+
+
+def keep_bundles(measurement: Measurement, store: Store) -> None:
+    """Store the bundles before anything is measured with them."""
+    from heretix.evidence.bundle import Bundle
+    from heretix.evidence.bundlefile import dump_bundle
+
+    for bundle in measurement.bundles.values():
+        if isinstance(bundle, Bundle):
+            store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
 
 
 def resume(
@@ -194,12 +214,14 @@ def _list_unfinished(store: Store) -> None:
 class Results:
     """What the records said; only their names are kept, the store has the rest."""
 
-    executions: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    executions: dict[tuple[str, str, str, str | None], str] = field(default_factory=dict)
     without_estimate: int = 0
     all_failed: int = 0
 
     def add(self, record: RunRecord) -> None:
-        self.executions[record.claim, record.model, record.lens] = record.execution_id
+        variant = record.evidence.variant if record.evidence else None
+        name = (record.claim, record.model, record.lens, variant)
+        self.executions[name] = record.execution_id
         if record.status != "ok":
             self.without_estimate += 1
             self.all_failed += record.usage.failed == record.usage.attempted
@@ -306,11 +328,18 @@ class Artifacts:
 
         executions = self.results.executions
         for claim in self.measurement.claims:
-            names = [
-                (claim.text, model.identity, lens)
-                for model in self.measurement.models
-                for lens in self.measurement.config.lenses
+            shown: list[tuple[str, str | None]] = [
+                (lens, None) for lens in self.measurement.config.lenses
             ]
+            shown += [(e.lens, e.variant) for c, e in self.measurement.variants if c == claim]
+            names = [
+                (claim.text, model.identity, *what)
+                for model in self.measurement.models
+                for what in shown
+            ]
+            if (negation := self.measurement.negation) is not None:
+                models = self.measurement.models
+                names += [(negation.text, model.identity, "RPL", None) for model in models]
             runs = [self._record(executions[name]) for name in names if name in executions]
             if runs:
                 yield assemble(self.measurement, claim, runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.measurement.experiments import compared
 from heretix.measurement.record import SCHEMA, Artifact, LensRecord
 from heretix.measurement.vector import lens_record, metrics_record
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import MetricsRecord, RunRecord
 
-__all__ = ["assemble", "metrics_by_model"]
+__all__ = ["as_they_are", "assemble", "metrics_by_model"]
 
 
 def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
@@ -34,13 +35,23 @@ def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) 
         for lens, bundle in found.items()
         if isinstance(bundle, InsufficientEvidenceError)
     ]
+    experiments = compared(runs)
     return Artifact(
         schema=SCHEMA,
         runs=list(runs),
-        lenses=[*(lens_record(run) for run in runs), *lacking],
+        lenses=[*(lens_record(run) for run in as_they_are(runs)), *lacking],
         bundles=[bundle.to_json() for bundle in bundles],
         metrics=metrics_by_model(runs, {b.bundle_id: b.publishers for b in bundles}),
+        experiments=experiments or None,
     )
+
+
+def as_they_are(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs of the claim that show bundles as they are: no experiments, no negation."""
+    claim = runs[0].claim
+    return [
+        run for run in runs if run.claim == claim and not (run.evidence and run.evidence.variant)
+    ]
 
 
 def metrics_by_model(
@@ -48,6 +59,7 @@ def metrics_by_model(
 ) -> dict[str, MetricsRecord]:
     """What lies between the lenses, for each model. `publishers` counts items by bundle id."""
     metrics = {}
+    runs = as_they_are(runs)
     for model in dict.fromkeys(run.model for run in runs):
         own = [run for run in runs if run.model == model]
         counts: dict[str, Mapping[str, int]] = {}

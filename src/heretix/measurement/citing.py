@@ -39,6 +39,7 @@ def evidence_record(
         no_documents=frame.no_documents,
         clauses=dict(frame.clauses),
         bundle_id=evidence.bundle_id,
+        variant=evidence.variant,
         items=[ShownItemRecord(id=item.id, text=item.text) for item in evidence.items],
         quotes_given=len(quotes),
         quotes_verified=verified,

@@ -20,7 +20,7 @@ from heretix.measurement.pacing import Limits
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
 from heretix.measurement.spending import Spending
-from heretix.plan import Plan, Precision, make_plan
+from heretix.plan import Evidence, Plan, Precision, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import IN_PROCESS, ModelId, Options, default_model, sent_options
 from heretix.providers.prices import Price, cost_micros, load_prices
@@ -68,6 +68,10 @@ class Measurement:
     """Each once, in order."""
     bundles: Bundles = field(default_factory=dict)
     """By claim and lens: what the evidence lenses show, or why they can't."""
+    variants: tuple[tuple[Claim, Evidence], ...] = ()
+    """Experiments on the bundles, measured with everything else."""
+    negation: Claim | None = None
+    """The negation of the one claim: its raw prior is measured too."""
 
     @property
     def options(self) -> Options:
@@ -81,6 +85,10 @@ class Measurement:
         """
         for claim, lens in self.pairs():
             yield self.plan(claim, model, lens)
+        for claim, evidence in self.variants:
+            yield self._make(claim, model, evidence)
+        if self.negation is not None:
+            yield self._make(self.negation, model, None)
 
     def pairs(self) -> Iterator[tuple[Claim, str]]:
         """Claims and lenses that can be measured."""
@@ -101,6 +109,19 @@ class Measurement:
         """The plan of one claim, model and lens."""
         bundle = self.bundles.get((claim.text, lens))
         assert not isinstance(bundle, InsufficientEvidenceError), "it isn't among `pairs`"
+        return self._make(
+            claim, model, evidence_of(lens, bundle), config=config, precision=precision
+        )
+
+    def _make(
+        self,
+        claim: Claim,
+        model: ModelId,
+        evidence: Evidence | None,
+        *,
+        config: RunConfig | None = None,
+        precision: Precision | None = None,
+    ) -> Plan:
         return make_plan(
             claim.text,
             model,
@@ -108,14 +129,15 @@ class Measurement:
             config or self.config,
             claim_id=claim.claim_id,
             env_seed=self.settings.rpl_seed,
-            evidence=evidence_of(lens, bundle),
+            evidence=evidence,
             precision=precision,
         )
 
     @property
     def attempts(self) -> int:
         """Samples that the measurement will ask for, cached ones included."""
-        pairs = sum(1 for _ in self.pairs())
+        pairs = sum(1 for _ in self.pairs()) + len(self.variants)
+        pairs += self.negation is not None
         return self.config.K * self.config.R * len(self.models) * pairs
 
     def ignored_options(self, model: ModelId) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "Pace"]
 
+_FIRST_WINDOW: Final = 16
 _ERROR_SHARE: Final = 0.3
 """Of the last calls: above this share of server errors, the provider is taken as overloaded."""
-_RECENT: Final = 20
+_RECENT: Final = 100
+"""Calls that are looked back on: so many that one random failure in ten never looks like three."""
+_TYPICAL: Final = 50
+"""Answers whose median latency is what calls typically take."""
 _SLOWER: Final = 2.0
-"""Calls this many times slower than the quickest seen: more of them would only queue up."""
+"""Typical calls this many times slower than they were at best: more would only queue up."""
 _HEADROOM: Final = 0.95
 """Part of a provider's stated rate that is used: clocks differ, and others may share the key."""
 _PAUSE_CAP_S: Final = 300.0
@@ -54,29 +59,67 @@ class _Rate:
     def wait_s(self, now: float) -> float:
         return max(0.0, self._free_at - now) if self.per_minute else 0.0
 
-    def take(self, amount: float, now: float) -> None:
-        if self.per_minute:
-            self._free_at = max(self._free_at, now) + amount * 60.0 / self.per_minute
+    def take(self, amount: float, now: float) -> float:
+        """Use some of the rate; how much was used is returned, since there may be no rate yet.
+
+        A negative amount gives back.
+        """
+        if not self.per_minute:
+            return 0.0
+        self._free_at = max(self._free_at, now) + amount * 60.0 / self.per_minute
+        return amount
+
+
+class _Latency:
+    """How long calls typically take, and whether that is longer than it was at best.
+
+    Medians are compared: answers differ in length, and a single quick one says nothing.
+    """
+
+    def __init__(self) -> None:
+        self._recent_s: deque[float] = deque(maxlen=_TYPICAL)
+        self._best_s = float("inf")
+
+    def add(self, latency_s: float) -> None:
+        self._recent_s.append(latency_s)
+
+    @property
+    def is_rising(self) -> bool:
+        if len(self._recent_s) < _FIRST_WINDOW:
+            return False
+        typical_s = statistics.median(self._recent_s)
+        self._best_s = min(self._best_s, typical_s)
+        return typical_s > _SLOWER * self._best_s + 0.05
 
 
 class Pace:
-    """The brakes of one model. Belongs to one event loop."""
+    """The brakes of one model. Belongs to one event loop.
+
+    A call takes a place in the window, then waits for the rates and the pause; both in the order
+    of asking.
+    """
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] | None = None) -> None:
         self._most = limits.concurrency
-        self._limit = float(limits.concurrency if limits.fixed else min(16, limits.concurrency))
+        first = limits.concurrency if limits.fixed else min(_FIRST_WINDOW, limits.concurrency)
+        self._limit = float(first)
         self._growing_fast = True
         self._clock = clock or asyncio.get_running_loop().time
+        self._places = 0
+        """Places of the window that are taken, by calls in flight and those about to be."""
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._gate = asyncio.Lock()
+        """Only the next in the queue watches the clock; the others wait behind it."""
+        self._at_gate = 0
         self._requests = _Rate(limits.rpm)
         self._tokens = _Rate(limits.tpm)
         self._rates_given = (limits.rpm is not None, limits.tpm is not None)
         self._paused_until = 0.0
         self._recent: deque[bool] = deque(maxlen=_RECENT)
-        self._quickest_s = float("inf")
+        self._latency = _Latency()
         self._last_cut = -1.0
-        self._average_tokens = 0.0
+        self._average_tokens: float | None = None
 
     @property
     def limit(self) -> int:
@@ -89,56 +132,70 @@ class Pace:
         return self._in_flight
 
     @contextlib.asynccontextmanager
-    async def call(self) -> AsyncIterator[None]:
-        """Wait for a turn, then hold a place while the call runs. Learns from how it ends."""
-        await self._turn()
+    async def call(self, tokens: float = 0.0) -> AsyncIterator[float]:
+        """Wait for a turn, then hold a place while the call runs. Learns from how it ends.
+
+        `tokens` is a guess at what the call will take, used until replies have told. Yields the
+        tokens that were set aside, for `heard`.
+        """
+        reserved = await self._turn(tokens)
         begun = self._clock()
+        self._in_flight += 1
         try:
-            yield
+            yield reserved
         except RetryableError as exc:
             self._failed(exc, begun)
             raise
         else:
             self._succeeded(self._clock() - begun)
         finally:
+            self._in_flight -= 1
             self._leave()
 
-    def heard(self, limits: RateLimits | None, tokens: int | None) -> None:
+    def heard(
+        self, limits: RateLimits | None, tokens: int | None, *, reserved: float = 0.0
+    ) -> None:
         """Take note of what a reply said of the provider's limits, and of the tokens it took."""
-        now = self._clock()
+        if limits is not None:
+            rpm_given, tpm_given = self._rates_given
+            if limits.rpm and not rpm_given:
+                self._requests.per_minute = limits.rpm * _HEADROOM
+            if limits.tpm and not tpm_given:
+                self._tokens.per_minute = limits.tpm * _HEADROOM
         if tokens:
-            # The tokens of a call are known when it is over; the next ones wait for them.
-            self._tokens.take(tokens, now)
-        if limits is None:
-            return
-        rpm_given, tpm_given = self._rates_given
-        if limits.rpm and not rpm_given:
-            self._requests.per_minute = limits.rpm * _HEADROOM
-        if limits.tpm and not tpm_given:
-            self._tokens.per_minute = limits.tpm * _HEADROOM
+            # What a call takes is known when it is over; the next ones make up the difference.
+            self._tokens.take(tokens - reserved, self._clock())
+            average = self._average_tokens
+            self._average_tokens = tokens if average is None else 0.9 * average + 0.1 * tokens
 
-    async def _turn(self) -> None:
-        while self._in_flight >= self.limit:
-            await self._wait_for_place()
-        self._in_flight += 1
+    async def _turn(self, tokens: float) -> float:
+        await self._take_place()
+        self._at_gate += 1
         try:
-            # Time is what is waited for here, not an event, and each wait may find a longer one.
-            while (wait_s := self._brakes_s()) > 0:  # noqa: ASYNC110
-                await asyncio.sleep(wait_s)
-            self._requests.take(1.0, self._clock())
+            async with self._gate:
+                # Time is what is waited for, not an event, and each wait may find a longer one.
+                while (wait_s := self._brakes_s()) > 0:  # noqa: ASYNC110
+                    await asyncio.sleep(wait_s)
+                now = self._clock()
+                self._requests.take(1.0, now)
+                average = self._average_tokens
+                return self._tokens.take(tokens if average is None else average, now)
         except BaseException:
             self._leave()
             raise
+        finally:
+            self._at_gate -= 1
 
-    async def _wait_for_place(self) -> None:
+    async def _take_place(self) -> None:
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
+        self._hand_out()
         try:
             await future
         except asyncio.CancelledError:
             # A place that was given to somebody who left goes to the next.
             if future.done() and not future.cancelled():
-                self._wake()
+                self._leave()
             raise
 
     def _brakes_s(self) -> float:
@@ -148,27 +205,28 @@ class Pace:
         )
 
     def _leave(self) -> None:
-        self._in_flight -= 1
-        self._wake()
+        self._places -= 1
+        self._hand_out()
 
-    def _wake(self) -> None:
-        free = self.limit - self._in_flight
-        while free > 0 and self._waiting:
+    def _hand_out(self) -> None:
+        """Give free places to those who wait. The place is counted here and not when they move,
+        so that nobody who comes in between can take it."""
+        while self._waiting and self._places < self.limit:
             future = self._waiting.popleft()
             if not future.done():
+                self._places += 1
                 future.set_result(None)
-                free -= 1
 
     def _succeeded(self, latency_s: float) -> None:
         self._recent.append(True)
-        self._quickest_s = min(self._quickest_s, latency_s)
-        if self._limit >= self._most or latency_s > _SLOWER * self._quickest_s + 0.05:
+        self._latency.add(latency_s)
+        if self._limit >= self._most:
             return
-        if self._in_flight < self._limit - 1:
+        if self._at_gate or self._places < self._limit - 1:
             return  # The window isn't what holds us back; a wider one would teach nothing.
-        self._limit = min(
-            self._most, self._limit + (1.0 if self._growing_fast else 1 / self._limit)
-        )
+        if not self._latency.is_rising:
+            step = 1.0 if self._growing_fast else 1 / self._limit
+            self._limit = min(self._most, self._limit + step)
 
     def _failed(self, exc: RetryableError, begun: float) -> None:
         self._recent.append(False)
@@ -187,6 +245,11 @@ class Pace:
     def _cut(self, begun: float) -> None:
         """Halve the window, once for all calls that were in flight together."""
         self._growing_fast = False
-        if begun > self._last_cut:
-            self._last_cut = self._clock()
-            self._limit = max(1.0, self._limit / 2)
+        if begun <= self._last_cut:
+            return
+        self._last_cut = self._clock()
+        self._limit = max(1.0, self._limit / 2)
+        # What comes next is judged by itself: a provider that has become slower for good would
+        # else never look quick enough for the window to grow again.
+        self._recent.clear()
+        self._latency = _Latency()

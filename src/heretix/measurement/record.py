@@ -188,6 +188,8 @@ class EvidenceRecord(_Record):
     no_documents: str
     clauses: dict[str, str]
     bundle_id: str | None
+    variant: str | None
+    """What an experiment did to the bundle; null is the bundle as it is."""
     items: list[ShownItemRecord]
     quotes_given: int
     quotes_verified: int
@@ -349,6 +351,20 @@ class MetricsRecord(_Record):
     source_concentration: dict[str, ConcentrationRecord]
 
 
+class ExperimentRecord(_Record):
+    """A lens as it is against a variant of it; the difference is the lens minus the variant."""
+
+    variant: str
+    """`without:E03`, `canary`, `sham`, or `negation`, whose belief counts as its complement."""
+    model: str
+    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    execution_id: str
+    prob_whole: Prob
+    prob_changed: Prob
+    difference: MetricRecord | None
+    reason: str | None
+
+
 class Artifact(_Record):
     """What `--out` writes: one or more runs, and what lies between those that share a claim."""
 
@@ -358,6 +374,7 @@ class Artifact(_Record):
     bundles: list[dict[str, Any]] | None = None
     metrics: dict[str, MetricsRecord] | None = None
     """By model."""
+    experiments: list[ExperimentRecord] | None = None
 
     @classmethod
     def of(cls, runs: Sequence[RunRecord]) -> Artifact:

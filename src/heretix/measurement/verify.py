@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from heretix.config import RunConfig, check_claim
 from heretix.errors import BankError, HeretixError, RecordError
 from heretix.evidence.bundlefile import read_bundle
-from heretix.measurement.assembly import metrics_by_model
+from heretix.measurement.assembly import as_they_are, metrics_by_model
 from heretix.measurement.build import build_run
+from heretix.measurement.experiments import compared
 from heretix.measurement.lenses import evidence_of
 from heretix.measurement.record import (
     SCHEMA,
@@ -159,7 +160,12 @@ def verify_artifact(artifact: Artifact) -> list[Verification]:
         *_compare(
             "lenses",
             [r.model_dump(mode="json") for r in artifact.lenses or [] if r.execution_id],
-            [lens_record(run).model_dump(mode="json") for run in artifact.runs],
+            [lens_record(run).model_dump(mode="json") for run in as_they_are(artifact.runs)],
+        ),
+        *_compare(
+            "experiments",
+            [r.model_dump(mode="json") for r in artifact.experiments or []],
+            [r.model_dump(mode="json") for r in compared(artifact.runs)],
         ),
     ]
     differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
@@ -177,7 +183,7 @@ def _shown_differences(runs: Sequence[RunRecord], bundle: Bundle) -> Iterator[Di
     """Runs that say they showed a bundle, and showed something else."""
     for run in runs:
         shown = run.evidence
-        if shown is None or shown.bundle_id != bundle.bundle_id:
+        if shown is None or shown.bundle_id != bundle.bundle_id or shown.variant:
             continue
         expected = evidence_of(run.lens, bundle)
         assert expected is not None, "only the raw prior has no evidence"
@@ -267,6 +273,7 @@ def _evidence(run: RunRecord) -> Evidence | None:
         ),
         bundle_id=shown.bundle_id,
         items=tuple(ShownItem(item.id, item.text) for item in shown.items),
+        variant=shown.variant,
     )
 
 

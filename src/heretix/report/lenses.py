@@ -28,6 +28,7 @@ def vector_view(artifact: Artifact) -> RenderableType:
     for model, found in (artifact.metrics or {}).items():
         lines = [lens for lens in artifact.lenses or [] if lens.model == model]
         parts += [Text(model, style="dim"), _vector_table(lines), *_metric_lines(found)]
+        parts += _experiment_lines(artifact, model)
         if any(run.demonstration for run in runs if run.model == model):
             parts.append(Text(DEMONSTRATION, style="yellow"))
     return Group(*parts)
@@ -122,6 +123,32 @@ def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     for lens, sources in found.source_concentration.items():
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
+
+
+def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
+    """The belief of each lens minus that of its variants."""
+    found = [record for record in artifact.experiments or [] if record.model == model]
+    if not found:
+        return []
+    titles = {
+        (bundle["lens"], item["id"]): f"{item['publisher']}: {item['title']}"
+        for bundle in artifact.bundles or []
+        for item in bundle["items"]
+    }
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("lens", "variant", "p(true)", "lens − variant"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("")
+    for record in found:
+        left_out = record.variant.removeprefix("without:")
+        table.add_row(
+            record.lens,
+            Text(record.variant),
+            "—" if record.prob_changed is None else f"{record.prob_changed:.3f}",
+            _signed(record.difference) if record.difference else f"— {record.reason}",
+            Text(titles.get((record.lens, left_out), ""), no_wrap=True, overflow="ellipsis"),
+        )
+    return [Text(""), table]
 
 
 def _directed(metric: MetricRecord | None) -> str:

@@ -15,7 +15,15 @@ from heretix.store.schema import executions, results, runs, samples
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["count_runs", "find", "list_runs", "newest_sample_at", "started", "unfinished"]
+__all__ = [
+    "count_runs",
+    "find",
+    "lens_records",
+    "list_runs",
+    "newest_sample_at",
+    "started",
+    "unfinished",
+]
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _RECORD: Final = select(
@@ -70,6 +78,25 @@ def newest_sample_at(connection: Connection) -> str | None:
     """The latest time stamp of a sample."""
     newest: str | None = connection.scalar(select(func.max(samples.c.created_at)))
     return newest
+
+
+def lens_records(connection: Connection, limit: int) -> list[str]:
+    """The latest usable record of each run whose claim and model were seen under a lens."""
+    seen = (
+        select(runs.c.claim, runs.c.model)
+        .where(runs.c.lens.in_(("MEL", "HEL", "SEL")), runs.c.prob_true_rpl.is_not(None))
+        .distinct()
+        .subquery()
+    )
+    statement = (
+        select(results.c.record_json)
+        .join(runs, runs.c.execution_id == results.c.execution_id)
+        .join(seen, (seen.c.claim == runs.c.claim) & (seen.c.model == runs.c.model))
+        .where(runs.c.prob_true_rpl.is_not(None), runs.c.variant.is_(None))
+        .order_by(runs.c.updated_at, runs.c.run_id)
+        .limit(limit)
+    )
+    return list(connection.scalars(statement))
 
 
 def find(connection: Connection, ref: str) -> StoredRecord:

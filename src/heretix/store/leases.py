@@ -60,10 +60,7 @@ def extend(connection: Connection, owner: str, *, until: float) -> None:
     # A lease that is being ended right now is passed over. Waiting for it would hold up, and
     # sooner or later lock up with, the writer that ends leases of the same owner in its own order.
     held = (
-        select(leases.c.cache_key)
-        .where(leases.c.owner == owner)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
+        select(leases.c.cache_key).where(leases.c.owner == owner).with_for_update(skip_locked=True)
     )
     connection.execute(update(leases).where(leases.c.cache_key.in_(held)).values(expires_at=until))
 

@@ -30,8 +30,10 @@ __all__ = [
     "HEAD",
     "AnyText",
     "Unsigned64",
+    "bundles",
     "execution_samples",
     "executions",
+    "leases",
     "metadata",
     "prompts",
     "results",
@@ -113,6 +115,9 @@ runs: Final = Table(
     Column("model", String, nullable=False),
     Column("provider", String, nullable=False),
     Column("prompt_version", String, nullable=False),
+    Column("lens", String, nullable=False, server_default="RPL"),
+    Column("bundle_id", String),
+    Column("variant", String),
     Column("K", Integer, nullable=False),
     Column("R", Integer, nullable=False),
     Column("T", Integer, nullable=False),
@@ -215,6 +220,17 @@ prompts: Final = Table(
     Column("created_at", String, nullable=False),
 )
 """The text behind each prompt version, so that one version never means two texts."""
+
+bundles: Final = Table(
+    "bundles",
+    metadata,
+    Column("bundle_id", String, primary_key=True),
+    Column("claim", AnyText, nullable=False),
+    Column("lens", String, nullable=False),
+    Column("bundle_json", AnyText, nullable=False),
+    Column("created_at", String, nullable=False),
+)
+"""What evidence lenses showed, content-addressed: a row never changes."""
 
 leases: Final = Table(
     "leases",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.errors import StoreError
-from heretix.store import banks, catalogue, executions, leases, samples
+from heretix.store import banks, bundles, catalogue, executions, leases, samples
 from heretix.store.engine import WRITES, make_engine
 from heretix.store.faults import mapped_faults
 from heretix.store.location import Location
@@ -219,6 +219,28 @@ class Store:
         """Executions without a result, the newest first: running, stopped or killed."""
         with self.reading() as connection:
             return catalogue.unfinished(connection, limit)
+
+    def save_bundle(self, bundle_id: str, claim: str, lens: str, bundle_json: str) -> None:
+        """Keep a bundle of evidence under its own id."""
+        row = {
+            "bundle_id": bundle_id,
+            "claim": claim,
+            "lens": lens,
+            "bundle_json": bundle_json,
+            "created_at": _utc_now(),
+        }
+        with self.writing() as connection:
+            bundles.save_bundle(connection, row)
+
+    def bundle(self, ref: str) -> str:
+        """The JSON of a stored bundle, by its id or the beginning of it."""
+        with self.reading() as connection:
+            return bundles.find_bundle(connection, ref)
+
+    def lens_records(self, *, limit: int = 10_000) -> list[str]:
+        """Records of runs that an evidence lens has company in, the latest of each lens."""
+        with self.reading() as connection:
+            return catalogue.lens_records(connection, limit)
 
     def count_runs(self) -> int:
         """How many recipes were measured here."""

@@ -1,4 +1,4 @@
-"""Leases on samples that are about to be called for, and how many calls a sample took."""
+"""Live sampling and lenses: leases, attempts, the lens of a run, and bundles of evidence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add what live sampling needs."""
+    """Add what live sampling and lenses need."""
     count_attempts()
     create_leases()
+    name_lenses()
+    create_bundles()
 
 
 def count_attempts() -> None:
@@ -32,3 +34,23 @@ def create_leases() -> None:
         sa.PrimaryKeyConstraint("cache_key", name="pk_leases"),
     )
     op.create_index("ix_leases_owner", "leases", ["owner"])
+
+
+def name_lenses() -> None:
+    """Runs made before this were of the raw prior."""
+    op.add_column("runs", sa.Column("lens", sa.String, nullable=False, server_default="RPL"))
+    op.add_column("runs", sa.Column("bundle_id", sa.String))
+    op.add_column("runs", sa.Column("variant", sa.String))
+
+
+def create_bundles() -> None:
+    """What evidence lenses showed."""
+    op.create_table(
+        "bundles",
+        sa.Column("bundle_id", sa.String, nullable=False),
+        sa.Column("claim", sa.Text, nullable=False),
+        sa.Column("lens", sa.String, nullable=False),
+        sa.Column("bundle_json", sa.Text, nullable=False),
+        sa.Column("created_at", sa.String, nullable=False),
+        sa.PrimaryKeyConstraint("bundle_id", name="pk_bundles"),
+    )

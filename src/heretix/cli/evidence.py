@@ -1,0 +1,176 @@
+"""`heretix evidence`: bundles, and how far a document can be relied on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.evidence.bundle import Bundle
+    from heretix.evidence.document import Document
+    from heretix.evidence.reliability import Assessment
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Bundles of evidence.", no_args_is_help=True)
+
+BundleArgument = Annotated[
+    str, typer.Argument(help="A bundle file, or the id of a stored bundle (a part will do).")
+]
+
+
+@app.command("build")
+def build(
+    claim: Annotated[str, typer.Argument(help="The claim.")],
+    lenses: opt.LensOption = "MEL,HEL",
+    corpus: opt.CorpusOption = None,
+    search: opt.SearchOption = None,
+    policy: opt.PolicyOption = None,
+    document: opt.DocumentOption = None,
+    as_of: opt.AsOfOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to write the bundles to.")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Search, classify and select documents for a claim, and store the bundles."""
+    from heretix.config import Claim, RunConfig, check_claim
+    from heretix.evidence.bundle import Bundle
+    from heretix.evidence.bundlefile import dump_bundle
+    from heretix.measurement.lenses import gather_bundles
+    from heretix.report.lenses import bundle_view
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    config = RunConfig.parse(opt.evidence_options(lenses, corpus, search, policy, document, as_of))
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    claims = [Claim(check_claim(claim))]
+    found = asyncio.run(gather_bundles(claims, config.lenses, config.evidence, settings))
+    bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
+    lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
+    with Store.open(settings.db) as store:
+        for bundle in bundles:
+            store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for bundle in bundles:
+            (out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json").write_text(dump_bundle(bundle))
+    if as_json:
+        typer.echo(json.dumps([bundle.to_json() for bundle in bundles], ensure_ascii=False))
+    else:
+        for bundle in bundles:
+            opt.console().print(bundle_view(bundle.to_json()))
+    for reason in lacking:
+        opt.err_console().print(str(reason), style="yellow", markup=False)
+    if lacking:
+        raise typer.Exit(1)
+
+
+@app.command("show")
+def show(bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Show a bundle: class, reliability and quote of each document, and what was dropped."""
+    from heretix.evidence.bundlefile import dump_bundle
+    from heretix.report.lenses import bundle_view
+
+    found = _bundle(bundle, db)
+    if as_json:
+        typer.echo(dump_bundle(found), nl=False)
+    else:
+        opt.console().print(bundle_view(found.to_json()))
+
+
+@app.command("add")
+def add(
+    file: Annotated[Path, typer.Argument(help="A bundle file.", exists=True)],
+    db: opt.DbOption = None,
+) -> None:
+    """Check a bundle from elsewhere and store it."""
+    from heretix.evidence.bundlefile import dump_bundle
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    found = _bundle(str(file), db)
+    with Store.open(db or Settings.from_env().db) as store:
+        store.save_bundle(found.bundle_id, found.claim, found.lens, dump_bundle(found))
+    typer.echo(found.bundle_id)
+
+
+@app.command("verify")
+def verify(bundle: BundleArgument, db: opt.DbOption = None) -> None:
+    """Check every hash, span and quote of a bundle. Ends with 2 and the place where one is off."""
+    found = _bundle(bundle, db)
+    opt.console().print(
+        f"{found.bundle_id} verified: {len(found.items)} items, {len(found.dropped)} dropped",
+        style="green",
+    )
+
+
+@app.command("score")
+def score(
+    file: Annotated[Path, typer.Argument(help="A document.", exists=True)],
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show every signal that was looked for.")
+    ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", help="A model that places the values, blind to the source."),
+    ] = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say how far a document can be relied on, blind to who published it."""
+    from heretix.evidence.intake import read_file
+    from heretix.evidence.reliability import assess
+
+    document = read_file(file)
+    found = asyncio.run(_judged(document, judge)) if judge else assess(document)
+    if as_json:
+        content = {**found.record(), "explanation": [asdict(part) for part in found.explain()]}
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))
+        return
+    console = opt.console()
+    console.print(f"reliability {found.r:.2f}", style="bold")
+    for part in found.explain():
+        console.print(
+            f"  {part.primitive.name} {part.primitive.value}: {part.score:.2f} "
+            f"in [{part.interval.lo:.2f}, {part.interval.hi:.2f}], weight {part.weight:.2f}"
+        )
+        for reading in part.signals if explain else ():
+            mark = "+" if reading.contribution else " "
+            found_text = f"{reading.count} found, adds {reading.contribution:.2f}"
+            console.print(f"    {mark} {reading.signal.name}: {found_text}", style="dim")
+
+
+async def _judged(document: Document, model: str) -> Assessment:
+    from heretix.measurement.judging import judged_assessment
+    from heretix.settings import Settings
+
+    return await judged_assessment(document, model, Settings.from_env())
+
+
+def _bundle(ref: str, db: str | None) -> Bundle:
+    from heretix.errors import RecordError
+    from heretix.evidence.bundlefile import load_bundle
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    path = Path(ref)
+    if path.is_file() or ref.endswith(".json"):
+        try:
+            return load_bundle(path.read_text(encoding="utf-8"), ref)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise RecordError(f"`{ref}` can't be read: {exc}") from exc
+    with Store.open(db or Settings.from_env().db, create=False) as store:
+        return load_bundle(store.bundle(ref), ref)
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "name", str(value))

@@ -1,0 +1,105 @@
+"""`heretix policy`: which side of the canon a source stands on, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.evidence.policy import Policy
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Source policies: membership in the canon, not quality.", no_args_is_help=True
+)
+
+PolicyArgument = Annotated[
+    str, typer.Argument(help="A policy file, or `default`.", metavar="POLICY")
+]
+
+
+@app.command("explain")
+def explain(
+    url: Annotated[str, typer.Argument(help="An address.")],
+    policy: opt.PolicyOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say which rule gives an address its class, and on which facts it rests."""
+    found = _load(policy or "default").explain(url)
+    given = found.classification
+    if as_json:
+        content = {
+            "url": url,
+            "class": given.cls,
+            "rule": given.rule_id,
+            "facts": list(given.facts),
+            "publisher": given.publisher,
+            "compared": [c.rule_id for c in found.compared],
+            "later": [match.rule.id for match in found.later],
+        }
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    console = opt.console()
+    console.print(f"{given.cls}  {url}", style="bold", markup=False)
+    console.print(f"publisher  {given.publisher}", markup=False)
+    rule = given.rule_id or "none: unknown is an answer"
+    console.print(f"rule       {rule}", markup=False)
+    for fact in given.facts:
+        console.print(f"fact       {fact}", markup=False)
+    for match in found.later:
+        console.print(f"later      {match.rule.id} would have said {match.cls}", style="dim")
+
+
+@app.command("diff")
+def diff(
+    a: PolicyArgument,
+    b: PolicyArgument,
+    urls: Annotated[
+        Path, typer.Option("--urls", help="A file of addresses, one a line.", exists=True)
+    ],
+    as_json: opt.JsonOption = False,
+) -> None:
+    """List the addresses whose class differs between two policies."""
+    from heretix.evidence.policy import diff as policy_diff
+
+    addresses = [line.strip() for line in urls.read_text(encoding="utf-8").splitlines()]
+    addresses = [line for line in addresses if line]
+    flips = policy_diff(_load(a), _load(b), addresses)
+    if as_json:
+        content = [
+            {"url": flip.url, "before": flip.before.cls, "after": flip.after.cls} for flip in flips
+        ]
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    console = opt.console()
+    for flip in flips:
+        console.print(f"{flip.before.cls} → {flip.after.cls}  {flip.url}", markup=False)
+    console.print(f"{len(flips)} of {len(addresses)} differ", style="dim")
+
+
+@app.command("check")
+def check(policy: PolicyArgument = "default") -> None:
+    """Look for rules that can never apply, contradictions and slips. Ends with 1 on errors."""
+    from heretix.evidence.policy import policy_problems
+    from heretix.evidence.rules import Level
+
+    loaded, problems = policy_problems(policy)
+    console = opt.console()
+    for problem in problems:
+        console.print(f"{problem.level}: {problem}", markup=False)
+    if loaded is not None:
+        console.print(f"{loaded.version}: {len(loaded.rules)} rules, sha256 {loaded.sha256[:16]}")
+    if loaded is None or any(problem.level is Level.ERROR for problem in problems):
+        raise typer.Exit(1)
+
+
+def _load(name: str) -> Policy:
+    from heretix.evidence.policy import load_policy
+
+    return load_policy(name)

@@ -1,0 +1,119 @@
+"""The anomaly feed: claims on which evidence moves a model most, and not by chance.
+
+Ranked by how large the Shock Index is at least, then the Amplification Gap. Only claims whose
+measurement can be relied on are listed, and of those listed at most one in ten is expected to be
+there by chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from heretix.belief.metrics import discoveries
+from heretix.errors import RecordError
+from heretix.evidence.bundlefile import load_bundle
+from heretix.measurement.assembly import metrics_by_model
+from heretix.measurement.record import RunRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heretix.measurement.record import MetricRecord, MetricsRecord
+    from heretix.store import Store
+
+__all__ = ["Anomaly", "find_anomalies"]
+
+_MIN_ITEMS: Final = 3
+_MIN_SOURCES: Final = 2.0
+FALSE_DISCOVERY_RATE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """One claim and model."""
+
+    claim: str
+    model: str
+    shock_index: MetricRecord | None
+    amplification_gap: MetricRecord | None
+    p_value: float
+    """The smaller one of the two lenses, doubled: there were two chances."""
+    gates_failed: tuple[str, ...]
+    listed: bool
+    """It passes the gates, and stands after control of the false discovery rate."""
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """At least this much shock, and at least this much of a gap."""
+        shock = self.shock_index.lo if self.shock_index else 0.0
+        return shock, _least_size(self.amplification_gap)
+
+
+def find_anomalies(store: Store) -> list[Anomaly]:
+    """All claims with evidence lenses in the store, the strongest first."""
+    groups: dict[tuple[str, str], dict[str, RunRecord]] = {}
+    for text in store.lens_records():
+        run = RunRecord.model_validate_json(text)
+        groups.setdefault((run.claim, run.model), {})[run.lens] = run
+    found = [
+        _anomaly(store, list(runs.values()))
+        for runs in groups.values()
+        if "RPL" in runs and len(runs) > 1
+    ]
+    eligible = [anomaly for anomaly in found if not anomaly.gates_failed]
+    kept = discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
+    listed = {id(anomaly) for anomaly, keep in zip(eligible, kept, strict=True) if keep}
+    marked = [replace(anomaly, listed=id(anomaly) in listed) for anomaly in found]
+    return sorted(marked, key=lambda a: (not a.listed, [-part for part in a.rank], a.claim))
+
+
+def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
+    publishers = {}
+    for run in runs:
+        bundle_id = run.evidence.bundle_id if run.evidence else None
+        if bundle_id is not None:
+            publishers[bundle_id] = _publishers(store, bundle_id)
+    metrics = metrics_by_model(runs, publishers)[runs[0].model]
+    gains = [
+        metrics.information_gain[lens].p_value
+        for lens in ("MEL", "HEL")
+        if lens in metrics.information_gain
+    ]
+    return Anomaly(
+        claim=runs[0].claim,
+        model=runs[0].model,
+        shock_index=metrics.shock_index,
+        amplification_gap=metrics.amplification_gap,
+        p_value=min(1.0, len(gains) * min(gains)) if gains else 1.0,
+        gates_failed=_gates_failed(runs, metrics),
+        listed=False,
+    )
+
+
+def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[str, ...]:
+    shown = [run for run in runs if run.evidence and run.lens in {"MEL", "HEL"}]
+    sources = [metrics.source_concentration.get(run.lens) for run in shown]
+    rpl = next(run for run in runs if run.lens == "RPL")
+    gates = {
+        "items": all(run.evidence and len(run.evidence.items) >= _MIN_ITEMS for run in shown),
+        "sources": all(s is not None and s.effective_sources >= _MIN_SOURCES for s in sources),
+        "quotes": all(run.evidence and run.evidence.trusted is not False for run in shown),
+        "stable": bool(rpl.aggregates.is_stable),
+        "differences": metrics.reason is None,
+    }
+    return tuple(name for name, passed in gates.items() if not passed)
+
+
+def _publishers(store: Store, bundle_id: str) -> Mapping[str, int]:
+    try:
+        return load_bundle(store.bundle(bundle_id)).publishers
+    except RecordError:
+        return {}
+
+
+def _least_size(metric: MetricRecord | None) -> float:
+    """The least size that a signed number has within its interval."""
+    if metric is None or metric.lo <= 0 <= metric.hi:
+        return 0.0
+    return min(abs(metric.lo), abs(metric.hi))

@@ -1,0 +1,150 @@
+"""Experiments with evidence: which document moved the belief, does the model take orders from
+quotes, does any text of that length do the same, and does the model just like to say yes?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from heretix.belief.metrics import movement
+from heretix.belief.vector import joint_bootstrap
+from heretix.errors import NoEstimateError
+from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.evidence.demo import demo_documents
+from heretix.evidence.excerpt import content_words
+from heretix.measurement.lenses import Bundles, evidence_of
+from heretix.measurement.record import ExperimentRecord, MetricRecord
+from heretix.measurement.variants import canary, sham, without_each, without_publishers
+from heretix.measurement.vector import logits_by_stem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heretix.config import Claim
+    from heretix.evidence.document import Document
+    from heretix.measurement.measurement import Measurement
+    from heretix.measurement.record import RunRecord
+    from heretix.plan import Evidence
+
+__all__ = ["Experiments", "acquiescence", "compared", "variants_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiments:
+    """Which experiments to run on every bundle."""
+
+    influence: bool = False
+    canary: bool = False
+    sham: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Something is asked for."""
+        return self.influence or self.canary or self.sham
+
+
+def variants_of(
+    measurement: Measurement, wanted: Experiments, *, other_policy: Bundles | None = None
+) -> tuple[tuple[Claim, Evidence], ...]:
+    """The variants that the experiments need, for every claim and bundle.
+
+    `other_policy` holds the bundles that a second source policy would have given.
+    """
+    variants: list[tuple[Claim, Evidence]] = []
+    for claim in measurement.claims:
+        for lens in measurement.config.lenses:
+            bundle = measurement.bundles.get((claim.text, lens))
+            if not isinstance(bundle, Bundle):
+                continue
+            made: list[Evidence] = []
+            if wanted.canary:
+                made.append(canary(bundle))
+            if wanted.sham:
+                made.append(sham(bundle, irrelevant_documents(claim.text)))
+            made += _under_other_policy(bundle, (other_policy or {}).get((claim.text, lens)))
+            if wanted.influence and len(bundle.items) > 1:
+                made += [*without_each(bundle), *without_publishers(bundle)]
+            variants += [(claim, evidence) for evidence in made]
+    return tuple(variants)
+
+
+def _under_other_policy(
+    bundle: Bundle, other: Bundle | InsufficientEvidenceError | None
+) -> list[Evidence]:
+    """The other policy's bundle as a variant, if it shows something else."""
+    if not isinstance(other, Bundle) or other.shown_sha256 == bundle.shown_sha256:
+        return []
+    evidence = evidence_of(bundle.lens, other)
+    assert evidence is not None, "a bundle belongs to an evidence lens"
+    return [replace(evidence, variant=f"policy:{other.policy_version}")]
+
+
+def irrelevant_documents(claim: str) -> list[Document]:
+    """Packaged documents, those that share the fewest words with the claim first."""
+    about = set(content_words(claim))
+    return sorted(
+        demo_documents(), key=lambda d: (len(about & set(content_words(d.text))), d.doc_id)
+    )
+
+
+def compared(runs: Sequence[RunRecord]) -> list[ExperimentRecord]:
+    """Every variant against its lens as it is: the lens's belief minus the variant's.
+
+    A run of another claim than the first is that of its negation.
+    """
+    claim = runs[0].claim
+    whole = {(run.model, run.lens): run for run in runs if run.claim == claim and not _variant(run)}
+    found = []
+    for run in runs:
+        same = whole.get((run.model, run.lens))
+        if same is None or same is run:
+            continue
+        if run.claim != claim:
+            found.append(acquiescence(same, run))
+        else:
+            found.append(_record(_variant(run), same, run, logits_by_stem(run)))
+    return found
+
+
+def acquiescence(claim: RunRecord, negation: RunRecord) -> ExperimentRecord:
+    """How far the beliefs in a claim and in its negation add up to more than 1.
+
+    Above 0, the model tends to say yes to whatever it is asked.
+    """
+    flipped = {
+        stem: [-value for value in logits] for stem, logits in logits_by_stem(negation).items()
+    }
+    return _record("negation", claim, negation, flipped)
+
+
+def _variant(run: RunRecord) -> str:
+    return (run.evidence.variant if run.evidence else None) or ""
+
+
+def _record(
+    name: str, whole: RunRecord, changed: RunRecord, other: dict[str, list[float]]
+) -> ExperimentRecord:
+    aggregation = whole.aggregation
+    difference, reason = None, None
+    try:
+        vector = joint_bootstrap(
+            {"whole": logits_by_stem(whole), "changed": other},
+            seed=aggregation.bootstrap_seed,
+            B=aggregation.B,
+            center=aggregation.center,
+            trim=aggregation.trim,
+        )
+        found = movement(vector, "whole", "changed")
+        difference = MetricRecord(value=found.value, lo=found.lo, hi=found.hi)
+    except NoEstimateError as exc:
+        reason = str(exc)
+    return ExperimentRecord(
+        variant=name,
+        model=whole.model,
+        lens=whole.lens,
+        execution_id=changed.execution_id,
+        prob_whole=whole.aggregates.prob_true_rpl,
+        prob_changed=changed.aggregates.prob_true_rpl,
+        difference=difference,
+        reason=reason,
+    )
