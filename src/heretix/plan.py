@@ -59,6 +59,9 @@ class Evidence:
     bundle_id: str | None
     """None when there are no documents (NUL)."""
     items: tuple[ShownItem, ...]
+    variant: str | None = None
+    """What was done to the bundle for an experiment (`without:E03`, `canary`, `sham`); None is
+    the bundle as it is."""
 
     @property
     def nonce(self) -> str:
@@ -69,7 +72,11 @@ class Evidence:
     def identity(self) -> dict[str, str]:
         """What the lens adds to a sample's identity."""
         shown = {"lens": self.lens, "frame": self.frame.version}
-        return shown if self.bundle_id is None else {**shown, "bundle": self.bundle_id}
+        if self.bundle_id is not None:
+            shown["bundle"] = self.bundle_id
+        if self.variant is not None:
+            shown["variant"] = self.variant
+        return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
