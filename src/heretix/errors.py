@@ -5,10 +5,13 @@
     │   ├── ConfigError                  a configuration key or value
     │   ├── ClaimError                   a claim that can't be measured as it stands
     │   ├── BankError                    a prompt bank
+    │   ├── PolicyError                  a source policy
+    │   ├── UnreadableError              a document that gives no text
     │   ├── ModelError                   a model id, or a model file
     │   │   └── MissingKeyError          a provider without its key
     │   └── RecordError                  a record or run that can't be found or read
     ├── NoEstimateError              1   measured, but too little came back to say anything
+    ├── InsufficientEvidenceError    1   too few documents to measure a belief with
     ├── BudgetReachedError           1   stopped at the budget; what was answered is stored
     ├── ProviderError                3   a call that failed
     │   ├── RetryableError               worth another try
@@ -28,7 +31,7 @@ All of these survive pickling, so that they can cross a process boundary.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "BankError",
@@ -38,9 +41,11 @@ __all__ = [
     "ConfigError",
     "ConnectionFailedError",
     "HeretixError",
+    "InsufficientEvidenceError",
     "MissingKeyError",
     "ModelError",
     "NoEstimateError",
+    "PolicyError",
     "ProviderDownError",
     "ProviderError",
     "RateLimitedError",
@@ -51,6 +56,7 @@ __all__ = [
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
+    "UnreadableError",
     "UsageError",
 ]
 
@@ -79,6 +85,19 @@ class BankError(UsageError):
     """A prompt bank is malformed, or two banks share a version."""
 
 
+class PolicyError(UsageError):
+    """A source policy is malformed, or a list in it isn't the one that was pinned."""
+
+    def __init__(self, message: str, *, problems: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+        """Everything that is wrong with it, each with its line."""
+
+
+class UnreadableError(UsageError):
+    """A document can't be read as text, within the limits."""
+
+
 class ModelError(UsageError):
     """A model id names no provider, or its file is missing or damaged."""
 
@@ -93,6 +112,15 @@ class RecordError(UsageError):
 
 class NoEstimateError(HeretixError):
     """Too few compliant samples came back; the samples are kept."""
+
+
+class InsufficientEvidenceError(HeretixError):
+    """Too few items are left to measure a belief with; there is no number, and no stand-in."""
+
+    def __init__(self, message: str, *, bundle: Any = None) -> None:
+        super().__init__(message)
+        self.bundle = bundle
+        """What there is, with why the rest was dropped."""
 
 
 class BudgetReachedError(HeretixError):

@@ -13,6 +13,7 @@ import typer
 
 from heretix.cli import (
     anomalies,
+    batch,
     corpus,
     describe,
     doctor,
@@ -47,6 +48,7 @@ app.command("diff")(records.diff)
 app.command("anomalies")(anomalies.anomalies)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
+app.add_typer(batch.app, name="batch")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(evidence.app, name="evidence")
 app.add_typer(policy.app, name="policy")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.batch import submit_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,9 @@ def run(
         int | None,
         typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
     ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Submit as a batch: half the price, within a day.")
+    ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Call again for every sample, and replace it.")
     ] = False,
@@ -129,6 +133,8 @@ def run(
     )
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db, no_cache=no_cache or settings.no_cache)
+    if batch:
+        submit_run(prepare(request, settings, mock=mock), out=out, as_json=as_json)
     measurement = with_evidence(prepare(request, settings, mock=mock))
     many = request.claims_file is not None
     if out is not None:
@@ -230,7 +236,7 @@ class Results:
     def exit_code(self) -> int:
         if self.all_failed and self.all_failed == len(self.executions):
             return 3
-        return 1 if self.without_estimate else 0
+        return 1 if self.without_estimate or not self.executions else 0
 
 
 class _Collecting:

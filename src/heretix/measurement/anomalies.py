@@ -65,7 +65,9 @@ def find_anomalies(store: Store) -> list[Anomaly]:
     kept = discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
     listed = {id(anomaly) for anomaly, keep in zip(eligible, kept, strict=True) if keep}
     marked = [replace(anomaly, listed=id(anomaly) in listed) for anomaly in found]
-    return sorted(marked, key=lambda a: (not a.listed, [-part for part in a.rank], a.claim))
+    return sorted(
+        marked, key=lambda a: (not a.listed, [-part for part in a.rank], a.claim, a.model)
+    )
 
 
 def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
@@ -98,7 +100,7 @@ def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[st
     gates = {
         "items": all(run.evidence and len(run.evidence.items) >= _MIN_ITEMS for run in shown),
         "sources": all(s is not None and s.effective_sources >= _MIN_SOURCES for s in sources),
-        "quotes": all(run.evidence and run.evidence.trusted is not False for run in shown),
+        "quotes": all(run.evidence and run.evidence.trusted for run in shown),
         "stable": bool(rpl.aggregates.is_stable),
         "differences": metrics.reason is None,
     }

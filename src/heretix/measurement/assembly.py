@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.errors import InsufficientEvidenceError
+from heretix.evidence.bundle import Bundle
 from heretix.measurement.experiments import compared
 from heretix.measurement.record import SCHEMA, Artifact, LensRecord
 from heretix.measurement.vector import lens_record, metrics_record

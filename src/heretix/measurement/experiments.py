@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from heretix.belief.metrics import movement
 from heretix.belief.vector import joint_bootstrap
-from heretix.errors import NoEstimateError
-from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.errors import InsufficientEvidenceError, NoEstimateError
+from heretix.evidence.bundle import Bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.excerpt import content_words
+from heretix.evidence.injection import screen
 from heretix.measurement.lenses import Bundles, evidence_of
 from heretix.measurement.record import ExperimentRecord, MetricRecord
 from heretix.measurement.variants import canary, sham, without_each, without_publishers
@@ -80,11 +81,13 @@ def _under_other_policy(
 
 
 def irrelevant_documents(claim: str) -> list[Document]:
-    """Packaged documents, those that share the fewest words with the claim first."""
+    """Packaged documents, those that share the fewest words with the claim first.
+
+    The one that tries an injection is left out: it would measure obedience, not length.
+    """
     about = set(content_words(claim))
-    return sorted(
-        demo_documents(), key=lambda d: (len(about & set(content_words(d.text))), d.doc_id)
-    )
+    harmless = [d for d in demo_documents() if not screen(d.title) and not screen(d.text)]
+    return sorted(harmless, key=lambda d: (len(about & set(content_words(d.text))), d.doc_id))
 
 
 def compared(runs: Sequence[RunRecord]) -> list[ExperimentRecord]:

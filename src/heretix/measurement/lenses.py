@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from heretix.config import EvidenceConfig
-from heretix.errors import ConfigError
-from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.errors import ConfigError, InsufficientEvidenceError
+from heretix.evidence.bundle import Bundle
 from heretix.evidence.corpus import Corpus, corpus_path
 from heretix.evidence.demo import DEMO_CORPUS, DEMO_POLICY, demo_documents
 from heretix.evidence.document import Document

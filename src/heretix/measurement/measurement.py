@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heretix.config import Claim, RunConfig, check_claim
-from heretix.errors import ClaimError, ConfigError
-from heretix.evidence.bundle import InsufficientEvidenceError
+from heretix.errors import ClaimError, ConfigError, InsufficientEvidenceError
 from heretix.measurement.lenses import Bundles, evidence_of
 from heretix.measurement.pacing import Limits
 from heretix.measurement.precision import Escalation
@@ -88,7 +87,12 @@ class Measurement:
         for claim, evidence in self.variants:
             yield self._make(claim, model, evidence)
         if self.negation is not None:
-            yield self._make(self.negation, model, None)
+            yield self._make(self.negation, model, None, config=self._same_templates(model))
+
+    def _same_templates(self, model: ModelId) -> RunConfig:
+        """The claim's own templates, for its negation: rotation would choose others."""
+        chosen = self.plan(self.claims[0], model).tpl_indices
+        return self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
 
     def pairs(self) -> Iterator[tuple[Claim, str]]:
         """Claims and lenses that can be measured."""
@@ -180,6 +184,17 @@ class Measurement:
             price_as_of=min(dates, default=None),
         )
 
+    def register_bank(self, store: Store) -> None:
+        """Keep the bank's text beside what is measured with it."""
+        store.register_bank(
+            prompt_version=self.bank.version,
+            bank_sha256=self.bank.sha256,
+            source=Path(self.bank.source).name,
+            system=self.bank.system,
+            user_template=self.bank.user_template,
+            paraphrases=self.bank.paraphrases,
+        )
+
     def runner(
         self, store: Store, *, observer: Observer | None = None, retry: Retry | None = None
     ) -> Runner:
@@ -210,14 +225,7 @@ class Measurement:
         runner: Runner | None = None,
     ) -> None:
         """Measure everything; records reach the observer and the store."""
-        store.register_bank(
-            prompt_version=self.bank.version,
-            bank_sha256=self.bank.sha256,
-            source=Path(self.bank.source).name,
-            system=self.bank.system,
-            user_template=self.bank.user_template,
-            paraphrases=self.bank.paraphrases,
-        )
+        self.register_bank(store)
         runner = runner or self.runner(store, observer=observer, retry=retry)
         async with contextlib.AsyncExitStack() as stack:
             providers = {}

@@ -112,7 +112,11 @@ def _between(
         information_gain={lens: _gain(vector, lens) for lens in others},
         dispersion_bits=_plain(metrics.dispersion(vector, beliefs)) if len(beliefs) > 1 else None,
         noise_floor=metrics.noise_floor(
-            logits_by_stem(measured["RPL"]), seed=rpl.bootstrap_seed, B=rpl.B
+            logits_by_stem(measured["RPL"]),
+            seed=rpl.bootstrap_seed,
+            B=rpl.B,
+            center=rpl.center,
+            trim=rpl.trim,
         ),
         source_concentration=concentration,
     )

@@ -1,0 +1,260 @@
+"""Bundles: the evidence of one lens, frozen and content-addressed.
+
+A bundle holds what a model is shown and where every word of it came from, and says of everything
+left out why. Its id is the SHA-256 of its canonical JSON: with one digit changed, it is another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.errors import InsufficientEvidenceError
+from heretix.evidence.digest import sha256_json, sha256_text
+from heretix.evidence.folding import Span, find_quote, fold
+from heretix.evidence.injection import plain_text
+
+if TYPE_CHECKING:
+    from heretix.evidence.rules import SourceClass
+
+__all__ = [
+    "BUNDLE_SCHEMA",
+    "Bundle",
+    "DropReason",
+    "Dropped",
+    "Item",
+    "Limits",
+    "Stance",
+]
+
+BUNDLE_SCHEMA: Final = "heretix-bundle/1"
+
+
+class Stance(StrEnum):
+    """What an item says about the claim. None in its place means that nobody has judged."""
+
+    SUPPORTS = "supports"
+    REFUTES = "refutes"
+    NEUTRAL = "neutral"
+
+
+class DropReason(StrEnum):
+    """Why a document isn't in a bundle, in the order in which the reasons are looked for."""
+
+    WRONG_CLASS = "wrong_class"
+    AFTER_AS_OF = "after_as_of"
+    UNDATED = "undated"
+    UNREADABLE = "unreadable"
+    HOLDS_NONCE = "holds_nonce"
+    INJECTION = "injection"
+    BELOW_FLOOR = "below_floor"
+    DUPLICATE = "duplicate"
+    PUBLISHER_CAP = "publisher_cap"
+    OVER_BUDGET = "over_budget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a bundle may hold, and how little."""
+
+    k: int = 8
+    chars_per_item: int = 600
+    per_publisher: int | None = 2
+    min_items: int = 3
+    floor: float | None = None
+    """Reliability below which documents are dropped."""
+    exact: bool = False
+    """The documents are the user's own choice: nothing is filtered, collapsed or reordered."""
+
+    def __post_init__(self) -> None:
+        for name in ("k", "chars_per_item", "min_items"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if self.per_publisher is not None and self.per_publisher < 1:
+            raise ValueError(f"`per_publisher` must be at least 1, got {self.per_publisher}")
+        if self.floor is not None and not 0.0 <= self.floor <= 1.0:
+            raise ValueError(f"`floor` must be from 0 to 1, got {self.floor}")
+
+    @property
+    def chars(self) -> int:
+        """The one budget of characters."""
+        return self.k * self.chars_per_item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One piece of evidence: a passage of a document, with where it came from."""
+
+    id: str
+    """`E01`, `E02`, …: what the model calls it."""
+    doc_id: str
+    url: str | None
+    title: str
+    publisher: str
+    cls: SourceClass
+    rule_id: str | None
+    published: date | None
+    published_method: str | None
+    published_confidence: float | None
+    retrieved_at: str
+    text: str
+    """The passage, word for word as it stands in the document."""
+    text_start: int
+    text_end: int
+    """Where the passage stands in the document's text."""
+    quote: str
+    quote_start: int
+    quote_end: int
+    """Where the quote stands in the passage."""
+    raw_sha256: str
+    document_sha256: str
+    """Of the document's whole text."""
+    text_sha256: str
+    quote_sha256: str
+    reliability: Mapping[str, Any]
+    """`r` with its parts, as `Assessment.record` gives them."""
+    stance: Stance | None
+    n_copies: int
+    """Documents that this one stands for, itself included."""
+    flags: tuple[str, ...]
+
+    @property
+    def shown_title(self) -> str:
+        """The title as a model is shown it."""
+        return plain_text(self.title)
+
+    @property
+    def shown_text(self) -> str:
+        """The passage as a model is shown it."""
+        return plain_text(self.text)
+
+    def find(self, quote: str) -> Span | None:
+        """Where a model's `quote` stands in what it was shown; None if it doesn't."""
+        return find_quote(self.shown_text, quote)
+
+    def flaw(self) -> str | None:
+        """What in the item contradicts itself, or None."""
+        if sha256_text(self.text) != self.text_sha256:
+            return "`text` isn't what `text_sha256` was taken of"
+        if sha256_text(self.quote) != self.quote_sha256:
+            return "`quote` isn't what `quote_sha256` was taken of"
+        if len(self.text) != self.text_end - self.text_start:
+            return "`text` isn't as long as `text_start` and `text_end` say"
+        if not 0 <= self.quote_start < self.quote_end <= len(self.text):
+            return "`quote_start` and `quote_end` don't lie in `text`"
+        if fold(self.text[self.quote_start : self.quote_end]) != fold(self.quote):
+            return "`quote` doesn't stand in `text` where the item says"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A document that was found and isn't in the bundle."""
+
+    doc_id: str
+    url: str | None
+    title: str
+    publisher: str
+    cls: SourceClass
+    reason: DropReason
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """The evidence of one lens for one claim."""
+
+    claim: str
+    lens: str
+    as_of: date | None
+    strict_dates: bool
+    policy_version: str | None
+    policy_sha256: str | None
+    """None where no policy decided: the user chose the documents."""
+    queries: Mapping[str, str]
+    """The queries that found the documents, by name."""
+    limits: Limits
+    items: tuple[Item, ...]
+    dropped: tuple[Dropped, ...]
+
+    @cached_property
+    def bundle_id(self) -> str:
+        """SHA-256 of the canonical JSON of everything else."""
+        return sha256_json(self._content())
+
+    @cached_property
+    def shown_sha256(self) -> str:
+        """SHA-256 of what models are shown, and in which order: equal for equal prompts."""
+        return sha256_json([[item.id, item.shown_title, item.shown_text] for item in self.items])
+
+    @property
+    def publishers(self) -> dict[str, int]:
+        """Items per publisher, copies counted once: what source concentration is computed from."""
+        return dict(sorted(Counter(item.publisher for item in self.items).items()))
+
+    @property
+    def sufficient(self) -> bool:
+        """There is enough to measure with."""
+        return len(self.items) >= self.limits.min_items
+
+    def require_sufficient(self) -> None:
+        """Raise `InsufficientEvidenceError` unless there is enough to measure with."""
+        if self.sufficient:
+            return
+        reasons = Counter(dropped.reason.value for dropped in self.dropped)
+        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        raise InsufficientEvidenceError(
+            f"`insufficient_evidence`: {self.lens} needs at least {self.limits.min_items} items, "
+            f"got {len(self.items)} "
+            f"({f'dropped: {listed}' if listed else 'nothing was found'}); "
+            "add documents, or widen the policy",
+            bundle=self,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The bundle as JSON values, with its id."""
+        return {"bundle_id": self.bundle_id, **self._content()}
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "schema": BUNDLE_SCHEMA,
+            "claim": self.claim,
+            "lens": self.lens,
+            "as_of": _iso(self.as_of),
+            "strict_dates": self.strict_dates,
+            "policy": {"version": self.policy_version, "sha256": self.policy_sha256},
+            "queries": dict(self.queries),
+            "limits": _plain(self.limits),
+            "items": [_plain(item) for item in self.items],
+            "dropped": [_plain(dropped) for dropped in self.dropped],
+        }
+
+
+def _plain(record: Item | Dropped | Limits) -> dict[str, Any]:
+    """A record's fields as JSON values."""
+    return {field.name: _value(getattr(record, field.name)) for field in fields(record)}
+
+
+def _value(value: object) -> object:
+    """`value` as JSON has it. A float without a fraction becomes an integer: some tools that pass
+    JSON on write 1.0 as 1, and the id must not change with them."""
+    if isinstance(value, date):
+        return _iso(value)
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, tuple | list):
+        return [_value(part) for part in value]
+    if isinstance(value, Mapping):
+        return {key: _value(part) for key, part in value.items()}
+    return value
+
+
+def _iso(day: date | None) -> str | None:
+    return None if day is None else day.isoformat()

@@ -1,0 +1,44 @@
+"""A small corpus of the project's own writing, so that lenses show something on a fresh machine.
+
+The documents argue for and against four claims, as established and as dissenting sources would.
+They are marked as demonstrations, their sites are made up, and one of them tries an injection.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+from heretix.evidence.extraction import extract, make_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heretix.evidence.document import Document
+
+__all__ = ["DEMO_CORPUS", "DEMO_POLICY", "demo_claims", "demo_documents"]
+
+DEMO_CORPUS: Final = "demo"
+"""What the corpus is called."""
+
+_HERE: Final = Path(__file__).parent
+DEMO_POLICY: Final = _HERE / "policy.yaml"
+"""The policy that knows the made-up sites; it extends the default one."""
+
+_WRITTEN_AT: Final = "2026-11-15T00:00:00Z"
+
+
+def demo_claims() -> list[str]:
+    """The claims that the documents are about: two true, one false, one contested."""
+    entries = yaml.safe_load((_HERE / "claims.yaml").read_text(encoding="utf-8"))
+    return [entry["claim"] for entry in entries]
+
+
+def demo_documents() -> Iterator[Document]:
+    """The documents, always in one order."""
+    for path in sorted((_HERE / "documents").glob("*.md")):
+        data = path.read_bytes()
+        found = extract(data, name=path.name, media_type="text/markdown")
+        yield make_document(found, raw=data, url=found.url, retrieved_at=_WRITTEN_AT)

@@ -1,0 +1,69 @@
+"""Full text for searches that give snippets only: each hit's page is fetched and read."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heretix.errors import ProviderError
+from heretix.evidence.reading import DATE_CONFIDENCE, UnreadableError
+from heretix.evidence.search.base import Hit, Search, narrow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    from heretix.evidence.fetch import Fetcher
+
+__all__ = ["FullTextSearch"]
+
+
+class FullTextSearch:
+    """Another search, with the documents of its hits.
+
+    A page that can't be fetched or read leaves its hit as it was: found, but without a document.
+    """
+
+    def __init__(self, inner: Search, fetcher: Fetcher) -> None:
+        self._inner = inner
+        self._fetcher = fetcher
+
+    @property
+    def name(self) -> str:
+        """The inner search's."""
+        return self._inner.name
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`; a page that turns out to be too new, or elsewhere, is dropped."""
+        hits = await self._inner.search(query, k, as_of, include, exclude)
+        read = await asyncio.gather(*map(self._read, hits))
+        return narrow(read, k=k, as_of=as_of, include=include, exclude=exclude)
+
+    async def aclose(self) -> None:
+        """Close the search and the fetcher."""
+        await self._inner.aclose()
+        await self._fetcher.aclose()
+
+    async def _read(self, hit: Hit) -> Hit:
+        if hit.document is not None or hit.url is None:
+            return hit
+        try:
+            document = await self._fetcher.document(hit.url)
+        except (ProviderError, UnreadableError):
+            return hit
+        if document.published is None and hit.published is not None:
+            document = replace(
+                document,
+                published=hit.published,
+                published_method="search",
+                published_confidence=DATE_CONFIDENCE["search"],
+            )
+        return replace(hit, url=document.url, published=document.published, document=document)

@@ -1,0 +1,187 @@
+"""`heretix lens`, `corpus`, `evidence`, `policy` and `anomalies`, as people type them."""
+
+import json
+
+import pytest
+
+from heretix.measurement.verify import read_artifacts, verify_artifact
+
+CLAIM = "Daylight saving time reduces electricity consumption."
+SIM = "sim:planted?mel=0.6&hel=-1.5"
+
+
+@pytest.fixture(autouse=True)
+def corpora(folder, monkeypatch):
+    """Corpora live in the test's folder."""
+    monkeypatch.setenv("HERETIX_CORPORA_DIR", str(folder / "corpora"))
+
+
+def vector(heretix, *args):
+    result = heretix("lens", CLAIM, "-m", SIM, "-K", 8, "-B", 500, "--out", "v.json", *args)
+    assert result.code == 0, result.err
+    return result, read_artifacts("v.json")[0]
+
+
+def test_the_demo_corpus_gives_a_vector_at_once(heretix):
+    """Four lenses, their intervals, and what lies between, on a fresh machine."""
+    result, artifact = vector(heretix)
+    assert [line.lens for line in artifact.lenses] == ["RPL", "NUL", "MEL", "HEL"]
+    for word in ("Shock Index", "Amplification Gap", "evidence effect MEL", "effective sources"):
+        assert word in result.out
+    metrics = artifact.metrics[SIM]
+    assert metrics.movement["HEL"].hi < 0 < metrics.movement["MEL"].lo
+    assert all(verification.ok for verification in verify_artifact(artifact))
+    assert heretix("verify", "v.json").code == 0
+    assert "belief vector" in heretix("verify", "v.json").out
+
+
+def test_a_rerun_makes_no_call(heretix):
+    """Samples of every lens are cached."""
+    vector(heretix)
+    _, artifact = vector(heretix)
+    assert {run.aggregates.cache_hit_rate for run in artifact.runs} == {1.0}
+
+
+def test_your_own_documents_are_the_sandbox_lens(heretix, folder):
+    """SEL shows exactly what was given, in its order."""
+    (folder / "one.md").write_text("# One\n\nClocks moved and the meters fell by 2% in spring.")
+    (folder / "two.txt").write_text("Air conditioning used more power in the lighter evenings.")
+    _, artifact = vector(
+        heretix, "--lens", "RPL,SEL", "--document", "one.md", "--document", "two.txt"
+    )
+    shown = next(run for run in artifact.runs if run.lens == "SEL").evidence
+    assert [item.id for item in shown.items] == ["E01", "E02"]
+    assert "meters fell" in shown.items[0].text
+    assert heretix("lens", CLAIM, "-m", SIM, "--lens", "SEL").code == 2
+
+
+def test_experiments_stand_in_the_artifact_and_verify(heretix):
+    """Influence, canary, sham and negation: each with a difference and its interval."""
+    _, artifact = vector(
+        heretix,
+        "--lens",
+        "RPL,HEL",
+        "--influence",
+        "--canary",
+        "--sham",
+        "--negation",
+        "Daylight saving time does not save electricity.",
+    )
+    found = {record.variant for record in artifact.experiments}
+    assert {"canary", "sham", "negation", "without:E01"} <= found
+    assert all(record.difference is not None for record in artifact.experiments)
+    assert all(verification.ok for verification in verify_artifact(artifact))
+    assert len(artifact.lenses) == 2
+
+
+def test_lenses_come_from_a_configuration_too(heretix, folder):
+    """`lenses:` and `evidence:` mean what the options mean."""
+    (folder / "c.yaml").write_text(
+        f"claim: {CLAIM}\nmodel: {SIM}\nB: 500\nlenses: [RPL, MEL]\nevidence:\n  corpus: demo\n"
+        "  as_of: 2022-01-01\n"
+    )
+    result = heretix("run", "--config", "c.yaml", "--out", "c.json", "--json")
+    assert result.code == 0, result.err
+    artifact = json.loads(result.out)
+    assert [line["lens"] for line in artifact["lenses"]] == ["RPL", "MEL"]
+    days = [item["published"] for item in artifact["bundles"][0]["items"] if item["published"]]
+    assert max(days) <= "2022-01-01"
+    assert heretix("verify", "c.json").code == 0
+
+
+def test_too_little_evidence_gives_no_number(heretix, folder):
+    """An empty corpus: said, exit code 0 only if something else was measured."""
+    (folder / "one.txt").write_text("One lonely document about electricity and daylight saving.")
+    assert heretix("corpus", "add", "one.txt", "--corpus", "small").code == 0
+    result = heretix(
+        "lens",
+        CLAIM,
+        "-m",
+        SIM,
+        "--lens",
+        "RPL,HEL",
+        "--corpus",
+        "small",
+        "-B",
+        500,
+        "--out",
+        "v.json",
+    )
+    assert "insufficient_evidence" in result.err
+    line = read_artifacts("v.json")[0].lenses[1]
+    assert (line.lens, line.status, line.prob_true) == ("HEL", "insufficient_evidence", None)
+    alone = heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "small")
+    assert alone.code == 1
+    missing = heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "nosuch")
+    assert missing.code == 2
+    assert "heretix corpus add" in missing.err
+
+
+def test_bundles_are_built_shown_exported_and_checked(heretix, folder):
+    """A bundle goes out as a file and comes back only if nothing in it was changed."""
+    assert heretix("evidence", "build", CLAIM, "--out", "b").code == 0
+    file = next((folder / "b").glob("MEL-*.json"))
+    assert heretix("evidence", "verify", file).code == 0
+    bundle = json.loads(file.read_text())
+    shown = heretix("evidence", "show", bundle["bundle_id"][:12])
+    assert shown.code == 0
+    assert "canonical" in shown.out
+    assert (
+        heretix("evidence", "add", file, "--db", "other.sqlite").out.strip() == bundle["bundle_id"]
+    )
+    (folder / "bad.json").write_text(file.read_text().replace("consumption", "consumptiom", 1))
+    refused = heretix("evidence", "verify", "bad.json")
+    assert refused.code == 2
+    assert "changed" in refused.err
+    assert heretix("evidence", "show", "ffff").code == 2
+
+
+def test_a_document_is_scored_with_every_signal(heretix, folder):
+    """The explanation names what was looked for."""
+    (folder / "d.md").write_text("# A trial\n\nWe sampled n=400 people. Limitations apply.")
+    result = heretix("evidence", "score", "d.md", "--explain")
+    assert result.code == 0
+    assert "sample sizes" in result.out
+    scored = json.loads(heretix("evidence", "score", "d.md", "--json").out)
+    assert 0 <= scored["r"] <= 1
+    assert set(scored["parts"]) == {"P", "H", "R", "E", "A"}
+
+
+def test_a_policy_is_explained_checked_and_compared(heretix, folder):
+    """Which rule, which facts; what flips; what is wrong."""
+    assert "canonical" in heretix("policy", "explain", "https://www.reuters.com/world").out
+    unknown = json.loads(heretix("policy", "explain", "https://notreuters.com", "--json").out)
+    assert unknown["class"] == "unknown"
+    assert heretix("policy", "check").code == 0
+    (folder / "mine.yaml").write_text(
+        "version: mine_1\nextends: default\nrules:\n"
+        "  - id: mine\n    class: heterodox\n    domain: [reuters.com]\n    facts: [for a test]\n"
+    )
+    (folder / "urls.txt").write_text("https://www.reuters.com/a\nhttps://example.org/b\n")
+    flips = json.loads(
+        heretix("policy", "diff", "default", "mine.yaml", "--urls", "urls.txt", "--json").out
+    )
+    assert [(f["before"], f["after"]) for f in flips] == [("canonical", "heterodox")]
+
+
+def test_a_corpus_grows_and_is_searched(heretix, folder):
+    """Adding twice changes nothing; a broken source is told."""
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.md").write_text("# A\n\nTurbines turn in the wind over the harbour.")
+    first = json.loads(heretix("corpus", "add", "docs", "--corpus", "c", "--json").out)
+    again = json.loads(heretix("corpus", "add", "docs", "--corpus", "c", "--json").out)
+    assert (first["added"], again["added"], again["unchanged"]) == (1, 0, 1)
+    assert "Turbines" in heretix("corpus", "search", "turbines", "--corpus", "c").out
+    assert "c" in heretix("corpus", "list").out
+    assert heretix("corpus", "add", "nosuch", "--corpus", "c").code == 2
+
+
+def test_anomalies_are_ranked_and_explained(heretix):
+    """A planted shock is listed; a claim that nothing moves isn't, and --all says why."""
+    vector(heretix, "-K", 16, "-T", 16)
+    quiet = "sim:quiet?mel=0&hel=0&response_sd=0.05"
+    heretix("lens", CLAIM, "-m", quiet, "-K", 16, "-T", 16, "-B", 500)
+    listed = json.loads(heretix("anomalies", "--json").out)
+    assert [anomaly["model"] for anomaly in listed] == [SIM]
+    everything = json.loads(heretix("anomalies", "--all", "--json").out)
+    assert {anomaly["model"] for anomaly in everything} == {SIM, quiet}
