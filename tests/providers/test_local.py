@@ -33,29 +33,65 @@ ASKED = Request(
     max_output_tokens=64,
     seed=7,
 )
-PROSE = {"type": "object", "properties": {"why": {"type": "string"}}, "required": ["why"]}
 
 
 def questions():
-    """Requests that share a system message, a beginning, or everything but the seed.
-
-    Their answers are prose cut short: one bit that differs early changes every later word.
-    """
-    stems = ("Claim: {}. Say why.", "Claim: {}. Say why not, at length.", "Why would {} be so?")
+    """Requests that share a system message, a beginning, or everything but the seed."""
+    system = f"{SYSTEM} {'Judge from what you know, and look nothing up. ' * 6}"
+    first = replace(ASKED, system=system, user="Claim: water is wet. How likely is it?", seed=1)
     return [
-        replace(
-            ASKED,
-            system=system,
-            user=stem.format(claim),
-            seed=seed,
-            answer_schema=PROSE,
-            max_output_tokens=20,
-        )
-        for system in (SYSTEM, SYSTEM + " Be brief.")
-        for stem in stems
-        for claim in ("water is wet", "the Sun orbits the Earth")
-        for seed in (1, 2)
+        first,
+        replace(first, seed=2),
+        replace(first, user="Claim: water is wet. How likely is it not?"),
+        replace(first, system=f"{system} Be brief."),
     ]
+
+
+class Ear:
+    """Stands before the engine and notes the log-probability of every token it writes.
+
+    Texts are too coarse to compare: two answers may agree in their words and differ in their bits.
+    """
+
+    def __init__(self, server, heard):
+        self._server, self._heard = server, heard
+        self.listening_address = server.listening_address
+
+    def handle_chat_completions(self, body, take):
+        """Pass the call on, asking for log-probabilities where something is written."""
+        if body["max_tokens"] == 0:
+            return self._server.handle_chat_completions(body, take)
+        said = []
+
+        def note(chunk):
+            for choice in chunk.get("choices", ()):
+                tokens = (choice.get("logprobs") or {}).get("content", ())
+                said.extend((token["token"], token["logprob"]) for token in tokens)
+            return take(chunk)
+
+        asked = {**body, "logprobs": True, "top_logprobs": 1}
+        self._server.handle_chat_completions(asked, note)
+        key = [body["messages"][0]["content"], body["messages"][-1]["content"], body["seed"]]
+        self._heard.append([key, said])
+        return None
+
+
+def overheard(**options):
+    """A provider of the demonstration model, and what its engines are heard to say.
+
+    In batches of this size the small model's sums do depend on how a prompt is cut, as a bigger
+    model's do in any.
+    """
+    provider, heard = LocalProvider(MODEL, settings=Settings(), **options), []
+    for engine in provider._engines:
+        engine._batch_tokens = 512
+        engine._load = lambda load=engine._load: Ear(load(), heard)
+    return provider, heard
+
+
+def in_order(heard):
+    """What was heard, by request instead of by time, as JSON: floats to the last bit."""
+    return json.dumps(sorted(heard))
 
 
 def ask_all(provider, requests):
@@ -76,6 +112,17 @@ def ask_in_turn(provider, requests):
     return asyncio.run(ask())
 
 
+def engine_threads():
+    """Threads that belong to copies of the model."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("heretix-local")}
+
+
+async def settle():
+    """Let everything that can happen happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @pytest.fixture(scope="module")
 def settings():
     """Settings of a machine where nothing was pulled."""
@@ -83,19 +130,27 @@ def settings():
 
 
 @pytest.fixture(scope="module")
-def provider(settings):
-    """The demonstration model, loaded once for all tests of this file."""
+def installed(settings):
+    """Skip, and say so, where there is no embedded model."""
     if importlib.util.find_spec("xllamacpp") is None or gguf.find(MODEL, settings) is None:
         pytest.skip("NOT TESTED: the embedded model isn't installed (dependency group `embedded`)")
+
+
+@pytest.fixture(scope="module")
+def provider(installed, settings):
+    """The demonstration model, loaded once for most tests of this file."""
     provider = LocalProvider(MODEL, settings=settings)
     yield provider
     asyncio.run(provider.aclose())
 
 
 @pytest.fixture(scope="module")
-def answers(provider):
-    """What the model answers to `questions`, asked at once."""
-    return ask_all(provider, questions())
+def said(installed):
+    """What the model says to `questions`, one copy, in order."""
+    provider, heard = overheard(servers=1)
+    ask_in_turn(provider, questions())
+    asyncio.run(provider.aclose())
+    return in_order(heard)
 
 
 @pytest.mark.embedded
@@ -113,57 +168,71 @@ async def test_an_answer_is_compliant_and_says_where_it_comes_from(provider):
 
 
 @pytest.mark.embedded
-def test_answers_do_not_depend_on_what_was_asked_before(provider, answers):
-    """Another order, another copy of the model, a warm or a cold cache: the same answers."""
-    backwards = ask_in_turn(provider, questions()[::-1])
-    assert backwards[::-1] == answers
-    assert len(set(answers)) == len(answers)
+def test_answers_do_not_depend_on_what_was_asked_before(said):
+    """Another order, other neighbours, other copies, a warm or a cold cache: the same bits."""
+    provider, heard = overheard(servers=2)
+    asked = questions()
+    ask_all(provider, asked)
+    assert in_order(heard) == said
+    heard.clear()
+    ask_in_turn(provider, asked[::-1])
+    assert in_order(heard) == said
+    asyncio.run(provider.aclose())
 
 
 @pytest.mark.embedded
-def test_answers_do_not_depend_on_the_process_and_nothing_else_is_printed(answers):
-    """A new process with one copy gives the same; the engine writes nothing to either stream."""
+def test_answers_do_not_depend_on_the_process_and_nothing_else_is_printed(said):
+    """A new process says the same bits; the engine writes nothing to either stream."""
     script = f"""
-import asyncio, json, sys
+import asyncio, sys
 sys.path.insert(0, {str(gguf.Path(__file__).parent)!r})
-from test_local import LocalProvider, MODEL, Settings, ask_in_turn, questions
-provider = LocalProvider(MODEL, settings=Settings(), servers=1)
-asked = questions()
-print(json.dumps(ask_in_turn(provider, asked[1::2] + asked[::2])))
+from test_local import ask_in_turn, in_order, overheard, questions
+provider, heard = overheard(servers=1)
+ask_in_turn(provider, questions()[1:] + questions()[:1])
+print(in_order(heard))
 asyncio.run(provider.aclose())
 """
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False
     )
     assert ran.stderr == ""
-    assert json.loads(ran.stdout) == answers[1::2] + answers[::2]
+    assert ran.stdout == said + "\n"
 
 
 @pytest.mark.embedded
 def test_replicates_differ_and_probabilities_are_probabilities(provider):
     """Seeds spread the answers; even at a wild temperature none leaves [0, 1] or the schema."""
-    wild = [replace(ASKED, seed=seed, temperature=4.0) for seed in range(12)]
-    readings = [read_answer(text) for text in ask_all(provider, wild)]
+    mild = [replace(ASKED, seed=seed) for seed in range(8)]
+    wild = [replace(ASKED, seed=seed, temperature=4.0) for seed in range(4)]
+    readings = [read_answer(text) for text in ask_all(provider, mild + wild)]
     assert all(reading.noncompliance is None for reading in readings)
-    assert len({reading.prob_true for reading in readings}) > 3
+    assert len({reading.prob_true for reading in readings[:8]}) > 2
 
 
 @pytest.mark.embedded
 async def test_an_answer_follows_the_schema_of_its_lens(provider):
     """Other keys are held to their schema, and the probability stays one."""
+    quote = {
+        "type": "object",
+        "properties": {"id": {"enum": ["E01", "E02"]}, "text": {"type": "string", "maxLength": 20}},
+        "required": ["id", "text"],
+        "additionalProperties": False,
+    }
     schema = {
         "type": "object",
         "properties": {
             "prob_true": {"type": "number"},
             "used": {"type": "array", "items": {"enum": ["E01", "E02"]}, "maxItems": 2},
+            "quotes": {"type": "array", "items": quote, "minItems": 1, "maxItems": 1},
         },
-        "required": ["prob_true", "used"],
+        "required": ["prob_true", "used", "quotes"],
         "additionalProperties": False,
     }
     answer = json.loads((await provider.ask(replace(ASKED, answer_schema=schema))).text)
-    assert set(answer) == {"prob_true", "used"}
+    assert list(answer) == ["prob_true", "used", "quotes"]
     assert 0 <= answer["prob_true"] <= 1
     assert set(answer["used"]) <= {"E01", "E02"}
+    assert set(answer["quotes"][0]) == {"id", "text"}
 
 
 @pytest.mark.embedded
@@ -199,26 +268,18 @@ async def test_a_text_that_would_not_reach_the_model_as_it_stands_is_refused(pro
 
 
 @pytest.mark.embedded
-async def test_a_schema_that_cannot_be_followed_is_refused(provider):
-    """The engine's complaint comes back as a refusal."""
-    with pytest.raises(RejectedError, match=f"`local:{MODEL}`"):
-        await provider.ask(replace(ASKED, answer_schema={"type": "nonsense"}))
-
-
-@pytest.mark.embedded
 async def test_a_cancelled_call_leaves_the_provider_whole(provider):
     """The copy that was cancelled answers the next call, with the answer it always gave."""
     before = await provider.ask(ASKED)
     calls = [
         asyncio.create_task(provider.ask(replace(ASKED, user=f"{n} " * 2000))) for n in range(5)
     ]
-    await asyncio.sleep(0)
-    assert await asyncio.wait(calls, timeout=0.2)
+    await settle()
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     assert all(call.cancelled() for call in calls)
-    assert await asyncio.gather(*[provider.ask(ASKED)] * 1) == [before]
+    assert await asyncio.gather(provider.ask(ASKED), provider.ask(ASKED)) == [before, before]
 
 
 @pytest.mark.embedded
@@ -227,14 +288,16 @@ def test_ctrl_c_ends_a_long_call(provider):
     script = f"""
 import asyncio, sys
 sys.path.insert(0, {str(gguf.Path(__file__).parent)!r})
-from test_local import ASKED, LocalProvider, MODEL, Settings, replace
+from test_local import ASKED, LocalProvider, MODEL, Settings, replace, settle
 async def main():
     provider = LocalProvider(MODEL, settings=Settings())
     try:
         await provider.ask(ASKED)
-        print("asking", flush=True)
         long = replace(ASKED, user="word " * 8000)
-        await asyncio.gather(provider.ask(long), provider.ask(long))
+        calls = asyncio.gather(provider.ask(long), provider.ask(long))
+        await settle()
+        print("asking", flush=True)
+        await calls
         print("answered", flush=True)
     finally:
         await provider.aclose()
@@ -268,11 +331,10 @@ async def test_closing_lets_go_of_threads_and_ports_and_nobody_else_is_served(pr
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         await asyncio.to_thread(urllib.request.urlopen, post)
     refused.value.close()
-    names = {thread.name for thread in threading.enumerate() if "heretix" in thread.name}
+    before = engine_threads()
     await other.aclose()
     await other.aclose()
-    left = {thread.name for thread in threading.enumerate() if "heretix" in thread.name}
-    assert len(names - left) == 1
+    assert len(before - engine_threads()) == 1
     with pytest.raises(urllib.error.URLError, match="refused"):
         await asyncio.to_thread(urllib.request.urlopen, f"{address}/health")
 
@@ -425,12 +487,6 @@ def turns(queue, users):
     return got, gates, [asyncio.create_task(call(n, user)) for n, user in enumerate(users)]
 
 
-async def settle():
-    """Let everything that can happen happen."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_repeats_of_a_prompt_go_to_the_copy_that_holds_it():
     """Two prompts asked twice each are read once each, side by side."""
     got, gates, calls = turns(local._Queue(["one", "two"]), ["a", "a", "b", "b"])
@@ -470,3 +526,14 @@ async def test_a_cancelled_call_gives_its_copy_back():
     gates[3].set()
     await calls[3]
     assert [call.cancelled() for call in calls] == [True, True, True, False]
+
+
+async def test_a_call_cancelled_as_its_copy_comes_free_is_passed_over():
+    """The copy goes to the next in line, in the same moment."""
+    got, gates, calls = turns(local._Queue(["one"]), ["a", "b", "c"])
+    await settle()
+    gates[0].set()
+    calls[1].cancel()
+    gates[2].set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert got == {0: "one", 2: "one"}

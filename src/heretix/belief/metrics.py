@@ -7,14 +7,22 @@ Concentration and dispersion as the method fixes them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from heretix.belief.bootstrap import Floats, trimmed_centers
-from heretix.belief.estimator import DEFAULT_B, interval
-from heretix.belief.vector import BeliefVector, joint_bootstrap, sigmoids
+from heretix.belief.estimator import (
+    DEFAULT_B,
+    DEFAULT_TRIM,
+    Center,
+    interval,
+    mean,
+    order_templates,
+)
+from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap, sigmoids
 from heretix.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,8 +127,8 @@ def exchange_test(
     """Share of label swaps that give as large a gain: is `lens` more than `base` again?
 
     If both had measured the same belief, their answers to a stem could be swapped without anyone
-    noticing. Swapping them at random, stem by stem, shows what chance alone gives; the test keeps
-    its level whatever the distributions are.
+    noticing. Swapping them at random, stem by stem, shows what chance alone gives. The level is
+    exact where answers of both have one distribution, whatever it is.
     """
     rng = np.random.default_rng([vector.seed, 1])
     swap = rng.random((draws, len(vector.stems))) < 0.5
@@ -134,16 +142,25 @@ def exchange_test(
 
 
 def noise_floor(
-    logits_by_stem: Mapping[str, Sequence[float]], *, seed: int, B: int = DEFAULT_B
+    logits_by_stem: Mapping[str, Sequence[float]],
+    *,
+    seed: int,
+    B: int = DEFAULT_B,
+    center: Center = "trimmed",
+    trim: float = DEFAULT_TRIM,
 ) -> float | None:
     """The distance that two measurements of the same belief exceed in one case of twenty.
 
-    Both have the same stems and replicates of their own. None with a single replicate a stem:
-    then nothing is known about how far a repeat would lie.
+    Both have the same stems and replicates of their own. None when fewer than 8 stems have a
+    second replicate: then little is known about how far a repeat would lie.
     """
-    if all(len(logits) < 2 for logits in logits_by_stem.values()):
+    ordered = order_templates(logits_by_stem)
+    repeated = {stem: _spread_out(logits) for stem, logits in ordered.items() if len(logits) > 1}
+    if len(repeated) < MIN_STEMS:
         return None
-    twice = joint_bootstrap({"once": logits_by_stem, "again": logits_by_stem}, seed=seed, B=B)
+    twice = joint_bootstrap(
+        {"once": repeated, "again": repeated}, seed=seed, B=B, center=center, trim=trim
+    )
     distance = np.abs(twice.prob_replicas["once"] - twice.prob_replicas["again"])
     return float(np.quantile(distance, 0.95))
 
@@ -188,6 +205,17 @@ def folded(metric: Metric) -> Metric:
     """The size of a signed number: its interval is folded at 0."""
     lo, hi = sorted((abs(metric.lo), abs(metric.hi)))
     return Metric(value=abs(metric.value), lo=0.0 if metric.lo <= 0 <= metric.hi else lo, hi=hi)
+
+
+def _spread_out(logits: Sequence[float]) -> list[float]:
+    """Replicates, further from their mean.
+
+    Resamples of n numbers vary by (n - 1)/n of what new ones would: half of it with two
+    replicates, which would make the floor too low by a third.
+    """
+    n, middle = len(logits), mean(logits)
+    factor = math.sqrt(n / (n - 1))
+    return [middle + factor * (logit - middle) for logit in logits]
 
 
 def _metric(vector: BeliefVector, of: Callable[[Mapping[str, Floats]], Floats]) -> Metric:

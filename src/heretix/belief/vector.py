@@ -73,7 +73,8 @@ def joint_bootstrap(
     """
     check_options(B=B, center=center, trim=trim, seed=seed)
     ordered = {lens: order_templates(lenses[lens]) for lens in sorted(lenses)}
-    shared = sorted(set.intersection(*(set(stems) for stems in ordered.values())))
+    stems_of = [set(stems) for stems in ordered.values()]
+    shared = sorted(set.intersection(*stems_of)) if stems_of else []
     if len(shared) < MIN_STEMS:
         raise NoEstimateError(
             f"`lenses`: differences need at least {MIN_STEMS} stems that all lenses have answers "

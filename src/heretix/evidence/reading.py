@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import ConfigError, UsageError
+from heretix.errors import ConfigError, UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,8 +35,8 @@ DEFAULT_TEMPERATURE: Final = 1.0
 """The model's own distribution, nothing sharpened or cut off: replicates show its real spread."""
 
 CONTEXT_TOKENS: Final = 8192
-"""Room for a claim of 10,000 characters in any European language. A copy of the small model
-takes 190 MB for it."""
+"""Room for a claim of 10,000 characters: to the small model 2,400 tokens of English, 4,100 of
+German, 7,600 of Russian. A copy of it takes 190 MB for this."""
 
 _BATCH_TOKENS: Final = 64
 """Prompts are read in steps of this size; between two steps a call can be given up."""
@@ -122,8 +122,7 @@ class LocalProvider:
 
     async def aclose(self) -> None:
         """Give up what is under way, then let go of the copies, their memory and threads."""
-        for engine in self._engines:
-            await engine.aclose()
+        await asyncio.gather(*(engine.aclose() for engine in self._engines))
 
     def _grammar(self, schema: Mapping[str, Any]) -> str:
         """What the model may write: the schema, and a probability that is one.
@@ -152,7 +151,6 @@ class _Queue:
     """Gives each call a copy of the model, by preference one that already holds its prompt."""
 
     def __init__(self, engines: list[_Engine]) -> None:
-        self._engines = engines
         self._idle = list(engines)
         self._waiting: list[_Turn] = []
         self._given: dict[_Engine, _Prompt] = {}
@@ -187,12 +185,11 @@ class _Queue:
             # The first of the best: calls of equal worth keep their order.
             turn, engine = max(product(self._waiting, self._idle), key=self._worth)
             self._waiting.remove(turn)
+            if turn.engine.cancelled():
+                continue
             self._idle.remove(engine)
-            if not turn.engine.done():
-                self._given[engine] = turn.prompt
-                turn.engine.set_result(engine)
-            else:
-                self._idle.append(engine)
+            self._given[engine] = turn.prompt
+            turn.engine.set_result(engine)
 
     def _worth(self, pair: tuple[_Turn, _Engine]) -> int:
         turn, engine = pair
@@ -301,7 +298,7 @@ class _Engine:
         return _read(chunks, self._model.name)
 
     def _load(self) -> Any:
-        """Make a server of our own, which only this process can ask."""
+        """Make a server that only this process can ask. Python stands still while it loads."""
         params = self._xllamacpp.CommonParams()
         params.model.path = str(self._model.path)
         params.model_alias = {self._model.name}

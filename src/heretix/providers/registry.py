@@ -12,10 +12,11 @@ from heretix.providers.catalog import ModelId, Options, parse_model, require_key
 
 if TYPE_CHECKING:
     from heretix.providers.base import Provider
+    from heretix.providers.batch import BatchProvider
     from heretix.providers.http import Target
     from heretix.settings import Settings
 
-__all__ = ["open_provider", "resolve_model"]
+__all__ = ["open_batch_provider", "open_provider", "resolve_model"]
 
 _NO_OPTIONS: Final = Options()
 
@@ -54,6 +55,30 @@ def open_provider(
             return LocalProvider(model.file or model.name, settings=settings)
         case _:
             return _open_http(model, _target(model, settings, options, timeout_s))
+
+
+def open_batch_provider(
+    model: ModelId,
+    settings: Settings,
+    *,
+    options: Options = _NO_OPTIONS,
+    timeout_s: float = 120.0,
+) -> BatchProvider:
+    """Make the provider of `model` ready to take batches; few of them do."""
+    match model.endpoint.kind:
+        case "openai":
+            from heretix.providers.openai_batch import OpenAIBatchProvider
+
+            return OpenAIBatchProvider(_target(model, settings, options, timeout_s))
+        case "anthropic":
+            from heretix.providers.anthropic_batch import AnthropicBatchProvider
+
+            return AnthropicBatchProvider(_target(model, settings, options, timeout_s))
+        case _:
+            raise ConfigError(
+                f"`--batch` works with models of OpenAI and Anthropic, got {model}; "
+                "leave it out to ask this model now"
+            )
 
 
 def _open_http(model: ModelId, target: Target) -> Provider:

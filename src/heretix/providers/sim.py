@@ -116,4 +116,10 @@ def _parse(name: str, query: str) -> Planted:
         planted = replace(planted, **{key: value})
     if not 0 < planted.prior < 1:
         raise ModelError(f"`sim:{name}`: `prior` must lie between 0 and 1, got {planted.prior}")
+    for name_of_sd in ("template_sd", "response_sd", "noise_sd"):
+        if getattr(planted, name_of_sd) < 0:
+            raise ModelError(
+                f"`sim:{name}`: `{name_of_sd}` must be at least 0, got "
+                f"{getattr(planted, name_of_sd)}"
+            )
     return planted

@@ -7,7 +7,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy import Connection, Select, bindparam, or_, select
 
 from heretix.sample import Noncompliance, Sample
 from heretix.store.engine import conflict_insert
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.dml import Insert
 
-__all__ = ["cached", "save_samples"]
+__all__ = ["cached", "save_samples", "stored"]
 
 _CHUNK: Final = 500
 """Keys per look-up. One statement text for all full chunks, so that it is compiled once."""
 _FIELDS: Final = tuple(field.name for field in fields(Sample))
 _VALUES: Final = attrgetter(*_FIELDS)
 
-_CACHED: Final = select(*(samples.c[name] for name in _FIELDS)).where(
-    samples.c.cache_key.in_(bindparam("keys", expanding=True)), samples.c.error.is_(None)
+_STORED: Final = select(*(samples.c[name] for name in _FIELDS)).where(
+    samples.c.cache_key.in_(bindparam("keys", expanding=True))
 )
+_CACHED: Final = _STORED.where(samples.c.error.is_(None))
 
 
 def cached(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
     """The answers among `cache_keys`. A failed call is no answer."""
-    found: dict[str, Sample] = {}
-    for start in range(0, len(cache_keys), _CHUNK):
-        rows = connection.execute(_CACHED, {"keys": cache_keys[start : start + _CHUNK]})
-        found.update((sample.cache_key, sample) for sample in _samples(rows.all()))
-    return found
+    return _look_up(connection, _CACHED, cache_keys)
+
+
+def stored(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
+    """What is stored under `cache_keys`, answers and failures."""
+    return _look_up(connection, _STORED, cache_keys)
 
 
 def save_samples(connection: Connection, batch: Sequence[Sample]) -> None:
@@ -57,6 +59,16 @@ def _upsert(dialect: str) -> Insert:
         set_={name: insert.excluded[name] for name in _FIELDS if name != "cache_key"},
         where=or_(samples.c.error.is_not(None), insert.excluded.error.is_(None)),
     )
+
+
+def _look_up(
+    connection: Connection, statement: Select[Any], cache_keys: Sequence[str]
+) -> dict[str, Sample]:
+    found: dict[str, Sample] = {}
+    for start in range(0, len(cache_keys), _CHUNK):
+        rows = connection.execute(statement, {"keys": cache_keys[start : start + _CHUNK]})
+        found.update((sample.cache_key, sample) for sample in _samples(rows.all()))
+    return found
 
 
 def _row(sample: Sample) -> dict[str, Any]:
