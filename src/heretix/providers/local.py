@@ -42,6 +42,8 @@ _BATCH_TOKENS: Final = 64
 """Prompts are read in steps of this size; between two steps a call can be given up."""
 _PROB_BOUNDS: Final = {"minimum": 0, "maximum": 1, "multipleOf": 0.001}
 """Zero and one are answers like others: a model may be certain, and the estimator clamps."""
+_MAX_ITEMS: Final = 2
+_MAX_TEXT_CHARS: Final = 80
 _ONE_LINE_JSON: Final = {
     "whitespace_flexible": False,
     "key_separator": ": ",
@@ -130,10 +132,7 @@ class LocalProvider:
         Bounds belong to `prob_true` in every lens; the shared schema leaves them out because
         other providers reject them.
         """
-        properties = dict(schema.get("properties", {}))
-        if "prob_true" in properties:
-            properties["prob_true"] = {**properties["prob_true"], **_PROB_BOUNDS}
-        bounded = {**schema, "properties": properties, "x-guidance": _ONE_LINE_JSON}
+        bounded = {**_brief(schema), "x-guidance": _ONE_LINE_JSON}
         return str(self._to_grammar(json.dumps(bounded)))
 
     def _refuse_control_marks(self, prompt: _Prompt) -> None:
@@ -145,6 +144,26 @@ class LocalProvider:
                 f"`local:{self._name}` can't take a text with the control mark {found[0]!r}; "
                 "write the claim without it"
             )
+
+
+def _brief(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`schema` with bounds: probabilities are ones, and lists and texts end.
+
+    A small model that may go on for ever does, and each word costs it dearly.
+    """
+    brief = dict(schema)
+    match schema.get("type"):
+        case "array":
+            brief = {"maxItems": _MAX_ITEMS, **brief, "items": _brief(schema["items"])}
+        case "string":
+            brief = {"maxLength": _MAX_TEXT_CHARS, **brief}
+        case "object":
+            properties = schema.get("properties", {})
+            brief["properties"] = {
+                name: {**_brief(value), **(_PROB_BOUNDS if name == "prob_true" else {})}
+                for name, value in properties.items()
+            }
+    return brief
 
 
 class _Queue:
