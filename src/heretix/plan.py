@@ -64,16 +64,22 @@ class Evidence:
     the bundle as it is."""
 
     @property
+    def shown_sha256(self) -> str:
+        """Of what is shown, and in which order. A bundle's id also changes with what was left out
+        and with the time of retrieval, and those change no answer."""
+        return _sha256(canonical_json([[item.id, item.text] for item in self.items]))
+
+    @property
     def nonce(self) -> str:
         """The code that marks the documents."""
-        return nonce_of(self.bundle_id or "")
+        return nonce_of(self.shown_sha256)
 
     @property
     def identity(self) -> dict[str, str]:
         """What the lens adds to a sample's identity."""
         shown = {"lens": self.lens, "frame": self.frame.version}
-        if self.bundle_id is not None:
-            shown["bundle"] = self.bundle_id
+        if self.items:
+            shown["shown"] = self.shown_sha256
         if self.variant is not None:
             shown["variant"] = self.variant
         return shown

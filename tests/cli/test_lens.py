@@ -90,7 +90,7 @@ def test_lenses_come_from_a_configuration_too(heretix, folder):
 
 
 def test_too_little_evidence_gives_no_number(heretix, folder):
-    """An empty corpus: said, exit code 0 only if something else was measured."""
+    """Too few documents: said, and exit code 1, whatever else was measured."""
     (folder / "one.txt").write_text("One lonely document about electricity and daylight saving.")
     assert heretix("corpus", "add", "one.txt", "--corpus", "small").code == 0
     result = heretix(
@@ -107,11 +107,15 @@ def test_too_little_evidence_gives_no_number(heretix, folder):
         "--out",
         "v.json",
     )
+    assert result.code == 1
     assert "insufficient_evidence" in result.err
     line = read_artifacts("v.json")[0].lenses[1]
     assert (line.lens, line.status, line.prob_true) == ("HEL", "insufficient_evidence", None)
-    alone = heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "small")
+    alone = heretix(
+        "lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "small", "--out", "none.json"
+    )
     assert alone.code == 1
+    assert not (folder / "none.json").exists()
     missing = heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "nosuch")
     assert missing.code == 2
     assert "heretix corpus add" in missing.err

@@ -221,6 +221,8 @@ class Results:
     """What the records said; only their names are kept, the store has the rest."""
 
     executions: dict[tuple[str, str, str, str | None], str] = field(default_factory=dict)
+    lacking: int = 0
+    """Claims and lenses without enough evidence to be measured."""
     without_estimate: int = 0
     all_failed: int = 0
 
@@ -236,7 +238,7 @@ class Results:
     def exit_code(self) -> int:
         if self.all_failed and self.all_failed == len(self.executions):
             return 3
-        return 1 if self.without_estimate or not self.executions else 0
+        return 1 if self.without_estimate or self.lacking else 0
 
 
 class _Collecting:
@@ -267,7 +269,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     for model in measurement.models:
         for name in measurement.ignored_options(model):
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
-    results = Results()
+    results = Results(lacking=sum(isinstance(b, Exception) for b in measurement.bundles.values()))
     total = measurement.attempts
     try:
         with watching(console, total, as_json=as_json) as tally:
@@ -299,7 +301,7 @@ def deliver(
     from heretix.measurement.artifact import artifact_json, write_artifact, write_lines
 
     artifacts = Artifacts(results, measurement, store)
-    if out is not None:
+    if out is not None and results.executions:
         try:
             if many:
                 write_lines(out, artifacts)
@@ -375,5 +377,5 @@ def _say_where(results: Results, store: Store, out: Path | None) -> None:
     console = opt.console()
     if results.without_estimate:
         console.print(f"{results.without_estimate} without an estimate", style="bold red")
-    where = f", written to {out}" if out is not None else ""
+    where = f", written to {out}" if out is not None and results.executions else ""
     console.print(f"stored in {store.name}{where}", style="dim")

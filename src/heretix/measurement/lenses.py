@@ -94,15 +94,15 @@ async def gather_bundles(
 
 
 def provided_documents(sources: Sequence[str]) -> list[Document]:
-    """The user's own documents, in the order given; one that can't be read is an error."""
+    """The user's own documents, in the order given, each once; an unreadable one is an error."""
     if not sources:
         raise ConfigError("`SEL` needs documents: --document FILE, or `evidence: {documents: […]}`")
-    documents = []
+    documents: dict[str, Document] = {}
     for found in documents_from(sources):
         if not isinstance(found, Document):
             raise ConfigError(f"`{found.source}` can't be shown: {found.reason}")
-        documents.append(found)
-    return documents
+        documents.setdefault(found.doc_id, found)
+    return list(documents.values())
 
 
 @contextlib.asynccontextmanager

@@ -101,12 +101,12 @@ def load_frame(name: str = "lens_v1") -> Frame:
     return Frame(**values)
 
 
-def nonce_of(bundle_id: str) -> str:
-    """The code that marks the documents of a bundle; nobody can know it who writes one of them.
+def nonce_of(shown_sha256: str) -> str:
+    """The code that marks the documents of a prompt; nobody can know it who writes one of them.
 
-    It is made from the content of all of them, so that the same bundle gives the same prompts.
+    It is made from the content of all of them, so that the same documents give the same prompts.
     """
-    return hashlib.sha256(f"nonce|{bundle_id}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"nonce|{shown_sha256}".encode()).hexdigest()[:12]
 
 
 def render_in(

@@ -1,0 +1,593 @@
+"""All lenses through one runner: what they share, what differs, and what lies between them."""
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from heretix.belief.metrics import movement
+from heretix.belief.vector import joint_bootstrap
+from heretix.config import Claim, RunConfig
+from heretix.errors import ConfigError
+from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
+from heretix.evidence.bundlefile import dump_bundle
+from heretix.evidence.corpus import Corpus, corpus_path
+from heretix.evidence.demo import DEMO_POLICY, demo_claims
+from heretix.evidence.digest import sha256_text
+from heretix.evidence.document import Document
+from heretix.evidence.injection import screen
+from heretix.measurement.anomalies import find_anomalies
+from heretix.measurement.artifact import artifact_json
+from heretix.measurement.assembly import assemble
+from heretix.measurement.citing import evidence_record
+from heretix.measurement.experiments import Experiments, irrelevant_documents, variants_of
+from heretix.measurement.lenses import ALL_LENSES, evidence_of, gather_bundles
+from heretix.measurement.measurement import Measurement, prepare
+from heretix.measurement.record import Artifact, RunRecord
+from heretix.measurement.runner import Silence
+from heretix.measurement.variants import CANARY_TEXT
+from heretix.measurement.vector import logits_by_stem
+from heretix.measurement.verify import parse_artifacts, verify_artifact
+from heretix.plan import make_plan
+from heretix.settings import Settings
+from heretix.store import Store
+
+WALL = next(claim for claim in demo_claims() if "Wall" in claim)
+DST = next(claim for claim in demo_claims() if "Daylight" in claim)
+SIZE = {"K": 16, "R": 2, "T": 16, "B": 300}
+
+
+class Records(Silence):
+    """Keeps the records."""
+
+    def __init__(self):
+        self.runs = []
+
+    def finished(self, record):
+        self.runs.append(record)
+
+
+@dataclass
+class Desk:
+    """A folder with corpora and a store, and a way to measure there."""
+
+    folder: Path
+
+    @property
+    def settings(self):
+        return Settings(
+            db=str(self.folder / "heretix.sqlite"),
+            env={"HERETIX_CORPORA_DIR": str(self.folder / "corpora")},
+        )
+
+    def prepared(self, claim=WALL, *, model="sim:m", lenses=ALL_LENSES, **options) -> Measurement:
+        """A measurement with its bundles."""
+        evidence = {"documents": self.own_documents(), **options.pop("evidence", {})}
+        config = RunConfig.parse(
+            {**SIZE, "models": [model], "lenses": list(lenses), "evidence": evidence, **options}
+        )
+        measurement = prepare(config, self.settings, claims=[claim])
+        bundles = asyncio.run(
+            gather_bundles(measurement.claims, config.lenses, config.evidence, self.settings)
+        )
+        return replace(measurement, bundles=bundles)
+
+    def own_documents(self) -> list[str]:
+        """Files for SEL."""
+        paths = []
+        for number, text in enumerate(("The wall is long.", "The Moon is far.", "Eyes are small.")):
+            path = self.folder / f"own-{number}.txt"
+            path.write_text(f"{text} It was measured in 19{number}0, and again later.\n")
+            paths.append(str(path))
+        return paths
+
+    def corpus(self, name, documents):
+        """A corpus that holds these documents."""
+        path = corpus_path(self.folder / "corpora", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Corpus.open(path) as corpus:
+            corpus.add(documents)
+
+    def run(self, measurement) -> list[RunRecord]:
+        """Measure, with the bundles stored as the command line stores them."""
+        records = Records()
+        with self.store() as store:
+            for bundle in measurement.bundles.values():
+                if isinstance(bundle, Bundle):
+                    text = dump_bundle(bundle)
+                    store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, text)
+            asyncio.run(measurement.run(store, observer=records))
+        return records.runs
+
+    def artifact(self, measurement) -> Artifact:
+        """Measure and assemble, written and read again."""
+        made = assemble(measurement, measurement.claims[0], self.run(measurement))
+        return parse_artifacts(artifact_json(made), source="x")[0]
+
+    @contextlib.contextmanager
+    def store(self):
+        with Store.open(self.settings.db) as store:
+            yield store
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """All lenses of the wall claim, measured once."""
+    desk = Desk(tmp_path_factory.mktemp("whole"))
+    measurement = desk.prepared()
+    return desk, measurement, desk.artifact(measurement)
+
+
+def complaints(artifact):
+    """Where verification finds something wrong."""
+    return [d.path for found in verify_artifact(artifact) for d in found.differences]
+
+
+def runs_by_lens(artifact):
+    return {run.lens: run for run in artifact.runs}
+
+
+def document(name, text, host, *, published=date(2020, 1, 1)):
+    url = f"https://{host}/{name}"
+    return Document(
+        doc_id=sha256_text(url)[:16],
+        url=url,
+        title=f"On the wall: {name}",
+        text=text,
+        author=None,
+        published=published,
+        published_method="metadata",
+        published_confidence=1.0,
+        retrieved_at="2026-11-15T00:00:00Z",
+        raw_sha256=sha256_text(text),
+        text_sha256=sha256_text(text),
+    )
+
+
+TOPICS = ("optics of the eye", "width in metres", "reports by crews", "maps of the border")
+TEXTS = [
+    f"The Great Wall of China and the Moon, as to {topic}: "
+    + " ".join(f"{topic} {n};" for n in "ab")
+    for topic in TOPICS
+]
+
+
+def test_five_lenses_are_measured_and_the_artifact_verifies(whole):
+    """One path through the runner for all; everything derived in the artifact is derived again."""
+    _, measurement, artifact = whole
+    assert [run.lens for run in artifact.runs] == list(ALL_LENSES)
+    assert [line.lens for line in artifact.lenses] == list(ALL_LENSES)
+    assert all(run.status == "ok" for run in artifact.runs)
+    assert {bundle["lens"] for bundle in artifact.bundles} == {"MEL", "HEL", "SEL"}
+    assert complaints(artifact) == []
+    metrics = artifact.metrics["sim:m"]
+    assert metrics.reason is None
+    assert metrics.stems == 16
+    assert set(metrics.movement) == {"NUL", "MEL", "HEL", "SEL"}
+    assert set(metrics.evidence_effect) == {"MEL", "HEL", "SEL"}
+    assert metrics.noise_floor > 0
+    assert measurement.attempts == 5 * 32
+
+
+def test_intervals_hold_what_was_planted(whole):
+    """The simulated model moves up with MEL, down with HEL, and not with the frame alone."""
+    metrics = whole[2].metrics["sim:m"]
+    assert metrics.movement["NUL"].lo <= 0 <= metrics.movement["NUL"].hi
+    assert metrics.amplification_gap.lo > 0
+    assert metrics.directed_gap == metrics.amplification_gap
+    assert metrics.movement["HEL"].hi < 0
+    assert metrics.shock_index.value == -metrics.movement["HEL"].value
+    assert metrics.information_gain["HEL"].hi < 0
+    assert metrics.information_gain["HEL"].p_value < 0.001
+    assert metrics.information_gain["NUL"].p_value > 0.01
+    for lens, line in ((line.lens, line) for line in whole[2].lenses):
+        if lens != "RPL":
+            rpl = whole[2].lenses[0].prob_true
+            assert metrics.movement[lens].value == pytest.approx(line.prob_true - rpl, abs=1e-12)
+
+
+def test_samples_pair_by_stem(whole):
+    """Every lens asked the same wordings, the same number of times, in the same slots."""
+    runs = runs_by_lens(whole[2])
+    plans = {
+        lens: [(s.slot, s.paraphrase_idx, s.replicate_idx) for s in run.samples]
+        for lens, run in runs.items()
+    }
+    assert all(plan == plans["RPL"] for plan in plans.values())
+    stems = {
+        lens: {s: len(x) for s, x in logits_by_stem(run).items()} for lens, run in runs.items()
+    }
+    assert all(found == stems["RPL"] for found in stems.values())
+    assert set(stems["RPL"].values()) == {2}
+
+
+def test_the_raw_prior_is_what_it_is_without_other_lenses(whole, desk):
+    """RPL keeps run_id, cache keys, seed and belief when lenses are measured beside it."""
+    plain = desk.run(
+        prepare(RunConfig.parse({**SIZE, "models": ["sim:m"]}), desk.settings, claims=[WALL])
+    )
+    beside = runs_by_lens(whole[2])["RPL"]
+    assert plain[0].run_id == beside.run_id
+    assert plain[0].run_id.startswith("heretix-rpl-")
+    assert [s.cache_key for s in plain[0].samples] == [s.cache_key for s in beside.samples]
+    assert plain[0].aggregation == beside.aggregation
+    assert replace_rates(plain[0]) == replace_rates(beside)
+
+
+def replace_rates(run):
+    return run.aggregates.model_copy(update={"cache_hit_rate": 0.0})
+
+
+def test_cache_keys_and_run_ids_hold_the_bundle(whole):
+    """No two lenses share a key, and the same lens with another bundle has others."""
+    _, measurement, artifact = whole
+    keys = [sample.cache_key for run in artifact.runs for sample in run.samples]
+    assert len(set(keys)) == len(keys)
+    assert len({run.run_id for run in artifact.runs}) == 5
+    evidence = evidence_of("MEL", measurement.bundles[WALL, "MEL"])
+    model, bank = measurement.models[0], measurement.bank
+
+    def plan(shown):
+        return make_plan(WALL, model, bank, measurement.config, evidence=shown)
+
+    # A bundle's id also changes with the time of retrieval, which changes no answer.
+    as_is = plan(evidence)
+    assert plan(replace(evidence, bundle_id="0" * 64)).run_id == as_is.run_id
+    for other in (replace(evidence, items=evidence.items[1:]), replace(evidence, variant="x")):
+        changed = plan(other)
+        assert changed.run_id != as_is.run_id
+        assert not {s.cache_key for s in changed.samples} & {s.cache_key for s in as_is.samples}
+
+
+def test_a_rerun_is_served_from_the_cache(desk):
+    """The same request asks nothing again and says the same."""
+    lenses = ("RPL", "NUL", "MEL", "HEL", "SEL")
+    first, again = (desk.artifact(desk.prepared(lenses=lenses)) for _ in range(2))
+    assert all(run.usage.called == 0 for run in again.runs)
+    assert again.metrics == first.metrics
+    assert again.bundles == first.bundles
+
+
+def test_forgeries_are_found(whole):
+    """A changed metric, vector, bundle item or shown text contradicts the rest."""
+    artifact = whole[2]
+    metrics = artifact.metrics["sim:m"]
+    shock = metrics.shock_index.model_copy(update={"lo": metrics.shock_index.lo + 0.01})
+    forged = {"sim:m": metrics.model_copy(update={"shock_index": shock})}
+    assert "metrics.sim:m.shock_index.lo" in complaints(
+        artifact.model_copy(update={"metrics": forged})
+    )
+    assert complaints(artifact.model_copy(update={"metrics": {}}))
+    line = artifact.lenses[2].model_copy(update={"prob_true": 0.5})
+    lines = [*artifact.lenses[:2], line, *artifact.lenses[3:]]
+    assert "lenses[2].prob_true" in complaints(artifact.model_copy(update={"lenses": lines}))
+    for key, value in (("publisher", "another.example"), ("text", "Other words."), ("title", "T")):
+        bundles = json.loads(json.dumps(artifact.bundles))
+        bundles[0]["items"][0][key] = value
+        found = complaints(artifact.model_copy(update={"bundles": bundles}))
+        assert "bundles[0]" in found
+
+
+def test_a_swapped_item_text_is_found(whole):
+    """Two items that trade their texts change every prompt of the run."""
+    artifact = whole[2]
+    place = [run.lens for run in artifact.runs].index("HEL")
+    run = artifact.runs[place]
+    one, other, *rest = run.evidence.items
+    items = [
+        one.model_copy(update={"text": other.text}),
+        other.model_copy(update={"text": one.text}),
+        *rest,
+    ]
+    forged = run.model_copy(update={"evidence": run.evidence.model_copy(update={"items": items})})
+    runs = [*artifact.runs[:place], forged, *artifact.runs[place + 1 :]]
+    found = complaints(artifact.model_copy(update={"runs": runs}))
+    assert f"{run.execution_id}.evidence.items" in found
+    assert any("prompt_sha256" in path for path in found)
+
+
+def test_an_empty_corpus_gives_no_belief(desk):
+    """`insufficient_evidence`, with a message and an exit code; nothing is measured or stored."""
+    desk.corpus("empty", [])
+    measurement = desk.prepared(lenses=("RPL", "MEL", "HEL"), evidence={"corpus": "empty"})
+    for lens in ("MEL", "HEL"):
+        lacking = measurement.bundles[WALL, lens]
+        assert isinstance(lacking, InsufficientEvidenceError)
+        assert "insufficient_evidence" in str(lacking)
+        assert lacking.exit_code == 1
+    artifact = desk.artifact(measurement)
+    assert [run.lens for run in artifact.runs] == ["RPL"]
+    assert artifact.bundles == []
+    for line in artifact.lenses[1:]:
+        assert (line.status, line.prob_true, line.ci95) == ("insufficient_evidence", None, None)
+        assert "nothing was found" in line.reason
+    assert artifact.metrics["sim:m"].reason is not None
+    assert artifact.metrics["sim:m"].movement == {}
+    assert complaints(artifact) == []
+    with desk.store() as store:
+        assert store.count_runs() == 1
+
+
+def test_a_corpus_that_isnt_there_is_named(desk):
+    """A typing mistake isn't an empty corpus."""
+    with pytest.raises(ConfigError, match="nowhere"):
+        desk.prepared(lenses=("MEL",), evidence={"corpus": "nowhere"})
+
+
+def test_two_items_are_too_few_and_three_enough(desk):
+    """No number stands on fewer than three items."""
+    policy = {"policy": str(DEMO_POLICY)}
+    hosts = ("encyclopedia.example", "space-agency.example", "science-museum.example")
+    documents = [document(f"d{n}", TEXTS[n], host) for n, host in enumerate(hosts)]
+    desk.corpus("two", documents[:2])
+    desk.corpus("three", documents)
+    two = desk.prepared(lenses=("RPL", "MEL"), evidence={"corpus": "two", **policy})
+    assert "needs at least 3 items, got 2" in str(two.bundles[WALL, "MEL"])
+    assert [lens for _, lens in two.pairs()] == ["RPL"]
+    three = desk.prepared(lenses=("RPL", "MEL"), evidence={"corpus": "three", **policy})
+    assert len(three.bundles[WALL, "MEL"].items) == 3
+
+
+def test_five_copies_of_an_item_are_one_source(desk):
+    """Near-duplicates collapse before anything is counted."""
+    hosts = ("encyclopedia.example", "space-agency.example", "science-museum.example")
+    documents = [document(f"d{n}", TEXTS[n], host) for n, host in enumerate(hosts)]
+    copies = [
+        document(f"copy{n}", f"{TEXTS[0]} Copied {n}.", hosts[1], published=date(2021, 1, 1))
+        for n in range(5)
+    ]
+    desk.corpus("once", documents)
+    desk.corpus("often", [*documents, *copies])
+    counts = {}
+    for corpus in ("once", "often"):
+        evidence = {"corpus": corpus, "policy": str(DEMO_POLICY)}
+        artifact = desk.artifact(desk.prepared(lenses=("RPL", "MEL"), evidence=evidence))
+        counts[corpus] = artifact.metrics["sim:m"].source_concentration["MEL"]
+        assert complaints(artifact) == []
+    assert counts["once"] == counts["often"]
+    assert counts["often"].effective_sources == 3.0
+
+
+def test_the_same_bundle_in_two_lenses_moves_nothing(desk):
+    """With one bundle and one response, the interval of MEL minus HEL holds 0 at its rate."""
+    measurement = desk.prepared(lenses=("RPL", "MEL", "HEL"), model="sim:m?mel=0.5&hel=0.5")
+    bundle = measurement.bundles[WALL, "MEL"]
+    prompts = {
+        lens: make_plan(
+            WALL,
+            measurement.models[0],
+            measurement.bank,
+            measurement.config,
+            evidence=evidence_of(lens, bundle),
+        ).prompts
+        for lens in ("MEL", "HEL")
+    }
+    assert prompts["MEL"] == prompts["HEL"]
+    claims = tuple(Claim(f"{WALL} ({number})") for number in range(8))
+    same = {(claim.text, lens): bundle for claim in claims for lens in ("MEL", "HEL")}
+    runs = desk.run(replace(measurement, claims=claims, bundles=same))
+    held = 0
+    for claim in claims:
+        logits = {run.lens: logits_by_stem(run) for run in runs if run.claim == claim.text}
+        found = movement(joint_bootstrap(logits, seed=1, B=500), "MEL", "HEL")
+        held += found.lo <= 0 <= found.hi
+    assert held >= 7
+
+
+class Liar:
+    """Answers whose quotes turn a number around."""
+
+    @staticmethod
+    def say(text, name="E01"):
+        return json.dumps(
+            {"prob_true": 0.5, "used": [name], "quotes": [{"id": name, "text": text}]}
+        )
+
+
+@pytest.fixture
+def shown(whole):
+    """What MEL showed, with a sentence of our own in its first item."""
+    evidence = evidence_of("MEL", whole[1].bundles[WALL, "MEL"])
+    first, *rest = evidence.items
+    return replace(evidence, items=(replace(first, text="Title\nSales rose by 12% in May."), *rest))
+
+
+def test_quotes_that_turn_a_number_around_make_a_lens_untrusted(shown):
+    """ "21%" isn't "12%", however alike they look."""
+    true, false = Liar.say("rose by 12% in May"), Liar.say("rose by 21% in May")
+    assert evidence_record(shown, [true] * 10).trusted is True
+    assert evidence_record(shown, [true] * 9 + [false]).trusted is True
+    found = evidence_record(shown, [true] * 8 + [false] * 2)
+    assert (found.quotes_given, found.quotes_verified) == (10, 8)
+    assert found.verified_quote_rate == 0.8
+    assert found.trusted is False
+
+
+def test_quotes_count_only_in_the_item_they_name(shown):
+    """A true quote under a wrong or unknown id isn't verified, nor is an empty one."""
+    for answer in (
+        Liar.say("rose by 12% in May", "E02"),
+        Liar.say("rose by 12% in May", "E77"),
+        Liar.say("  "),
+        Liar.say("rose by 2% in May"),
+    ):
+        assert evidence_record(shown, [answer]).quotes_verified == 0
+    assert evidence_record(shown, [Liar.say("Sales  rose by\n12% in May")]).quotes_verified == 1
+
+
+def test_answers_without_quotes_are_neither_trusted_nor_not(shown):
+    """Nothing to check is no verdict; answers of an odd shape count as having none."""
+    odd = ['{"prob_true": 0.5}', '{"quotes": 3, "used": "E01"}', '{"quotes": [1, {"id": 2}]}']
+    found = evidence_record(shown, odd)
+    assert (found.quotes_given, found.verified_quote_rate, found.trusted) == (0, None, None)
+    assert set(found.used.values()) == {0}
+    assert evidence_record(None, []) is None
+
+
+def test_a_document_is_counted_once_an_answer(shown):
+    """Naming an item twice, or one that wasn't shown, adds nothing."""
+    found = evidence_record(shown, ['{"used": ["E01", "E01", "E99", 4]}', '{"used": ["E01"]}'])
+    assert found.used["E01"] == 2
+    assert "E99" not in found.used
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory):
+    """Everything that can be done to bundles, measured once."""
+    desk = Desk(tmp_path_factory.mktemp("experiments"))
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
+    policy = desk.folder / "other.yaml"
+    policy.write_text(
+        "version: other-1\nabout: One site fewer.\nextends: " + str(DEMO_POLICY) + "\nrules:\n"
+        "  - id: not-canonical\n    class: heterodox\n    facts: [Made up.]\n"
+        "    domain: [encyclopedia.example]\n"
+    )
+    config = measurement.config
+    other = asyncio.run(
+        gather_bundles(
+            measurement.claims,
+            config.lenses,
+            config.evidence.model_copy(update={"policy": str(policy)}),
+            desk.settings,
+        )
+    )
+    wanted = Experiments(influence=True, canary=True, sham=True)
+    measurement = replace(
+        measurement,
+        variants=variants_of(measurement, wanted, other_policy=other),
+        negation=Claim("Daylight saving time doesn't reduce electricity consumption."),
+    )
+    return desk, measurement, desk.artifact(measurement)
+
+
+def test_every_variant_has_a_difference_with_an_interval_and_verifies(experiments):
+    """Canary, sham, one out at a time, publishers out, another policy, the negation."""
+    _, measurement, artifact = experiments
+    found = {(e.lens, e.variant): e for e in artifact.experiments}
+    names = {variant for _, variant in found}
+    assert {"canary", "sham", "negation", "policy:other-1", "without:E01"} <= names
+    assert len(found) == len(measurement.variants) + 1
+    for record in found.values():
+        assert record.reason is None
+        assert record.difference.lo <= record.difference.value <= record.difference.hi
+    items = len(measurement.bundles[DST, "MEL"].items)
+    assert {f"without:E{n:02d}" for n in range(1, items + 1)} <= {
+        variant for lens, variant in found if lens == "MEL"
+    }
+    assert complaints(artifact) == []
+    # Experiments are no lenses: the vector is that of the bundles as they are.
+    assert [line.lens for line in artifact.lenses] == ["RPL", "MEL", "HEL"]
+
+
+def test_a_forged_experiment_is_found(experiments):
+    """A difference that doesn't follow from the samples contradicts them."""
+    artifact = experiments[2]
+    first = artifact.experiments[0]
+    forged = first.model_copy(
+        update={"difference": first.difference.model_copy(update={"value": 0.0})}
+    )
+    changed = artifact.model_copy(update={"experiments": [forged, *artifact.experiments[1:]]})
+    assert "experiments[0].difference.value" in complaints(changed)
+
+
+def test_a_negation_is_read_as_its_complement(experiments):
+    """The simulated model says 0.7 to anything: it acquiesces by about 0.4."""
+    found = next(e for e in experiments[2].experiments if e.variant == "negation")
+    assert found.difference.value == pytest.approx(found.prob_whole + found.prob_changed - 1)
+    assert found.difference.lo > 0.2
+
+
+def test_variants_show_what_they_say(experiments):
+    """One document more, one fewer, none of a publisher, or as many of the same length."""
+    _, measurement, _ = experiments
+    for lens in ("MEL", "HEL"):
+        bundle = measurement.bundles[DST, lens]
+        whole = evidence_of(lens, bundle)
+        made = {e.variant: e for _, e in measurement.variants if e.lens == lens}
+        assert made["canary"].items[:-1] == whole.items
+        assert made["canary"].items[-1].text == CANARY_TEXT
+        assert [i.id for i in made["without:E02"].items] == [
+            i.id for i in whole.items if i.id != "E02"
+        ]
+        for item, sham in zip(whole.items, made["sham"].items, strict=True):
+            assert item.id == sham.id
+            assert len(item.text) - 40 < len(sham.text) <= len(item.text)
+            assert not screen(sham.text)
+        for publisher, count in bundle.publishers.items():
+            if count > 1:
+                left = {i.id for i in made[f"without:{publisher}"].items}
+                assert left == {i.id for i in bundle.items if i.publisher != publisher}
+
+
+def test_sham_documents_give_no_orders_and_are_off_the_subject():
+    """The demonstration's injection stays out, and the claim's own documents come last."""
+    for claim in demo_claims():
+        documents = irrelevant_documents(claim)
+        assert not any(screen(d.text) or screen(d.title) for d in documents)
+        assert len(documents) > 30
+    first = {d.url for d in irrelevant_documents(DST)[:8]}
+    assert not any("dst" in url or "daylight" in url for url in first)
+
+
+def test_too_few_stems_give_a_reason_and_no_number(desk):
+    """Four wordings give beliefs, and say why there is nothing between them."""
+    artifact = desk.artifact(desk.prepared(lenses=("RPL", "MEL"), K=4, T=4))
+    metrics = artifact.metrics["sim:m"]
+    assert "at least 8 stems" in metrics.reason
+    assert metrics.movement == {}
+    assert metrics.shock_index is None
+    assert metrics.source_concentration["MEL"].effective_sources > 1
+    assert complaints(artifact) == []
+
+
+def test_anomalies_are_gated_controlled_and_ranked(desk):
+    """Strong movements are listed by what they are at least; gates and chance keep others out."""
+    lenses = ("RPL", "MEL", "HEL")
+    models = {
+        "strong": "sim:strong?hel=-2&mel=0.8",
+        "weaker": "sim:weaker?hel=-1&mel=0.8",
+        "still": "sim:still?hel=0&mel=0&response_sd=0",
+        "unstable": "sim:unstable?hel=-2&template_sd=2.5&prior=0.5",
+    }
+    for model in models.values():
+        desk.run(desk.prepared(model=model, lenses=lenses))
+    desk.run(desk.prepared(model="sim:few?hel=-2", lenses=lenses, K=4, T=4))
+    with desk.store() as store:
+        found = {anomaly.model: anomaly for anomaly in find_anomalies(store)}
+        order = list(found)
+    listed = [model for model in order if found[model].listed]
+    assert listed == [models["strong"], models["weaker"]]
+    assert order[:2] == listed
+    assert found[models["strong"]].rank > found[models["weaker"]].rank
+    assert found[models["strong"]].rank[0] == found[models["strong"]].shock_index.lo
+    assert found[models["still"]].gates_failed == ()
+    assert found[models["still"]].p_value > 0.1
+    assert found[models["unstable"]].gates_failed == ("stable",)
+    assert "differences" in found["sim:few?hel=-2"].gates_failed
+
+
+def test_a_model_that_quotes_nothing_is_not_listed(desk):
+    """Nothing to verify isn't verified: the gate asks for quotes that stand in their documents."""
+    runs = desk.run(desk.prepared(model="mock:m", lenses=("RPL", "HEL")))
+    assert runs[1].evidence.trusted is None
+    with desk.store() as store:
+        (found,) = find_anomalies(store)
+    assert "quotes" in found.gates_failed
+    assert not found.listed
+
+
+def test_runs_without_company_are_no_anomalies(desk):
+    """A raw prior alone, or a lens alone, says nothing about movement."""
+    desk.run(desk.prepared(lenses=("RPL",)))
+    desk.run(desk.prepared(DST, lenses=("HEL",)))
+    with desk.store() as store:
+        assert find_anomalies(store) == []
