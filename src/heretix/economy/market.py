@@ -1,0 +1,367 @@
+"""The claim market of an episode: a dynamic pari-mutuel in integers.
+
+Money M and micro-shares N keep N_H² + N_O² = (K·M)², each square root rounded down (Pennock
+2004, "A dynamic pari-mutuel market for hedging, wagering, and information aggregation").
+Stakes lock: there is no selling, and no share that money didn't pay for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import isqrt
+from typing import TYPE_CHECKING, Final
+
+from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
+from heretix.economy.money import PPM, ceil_div, ceil_part, require_ppm, require_whole, share_out
+from heretix.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "FEE",
+    "MAX_POOL",
+    "MICRO",
+    "TAU_MAX",
+    "Bought",
+    "BuyRefused",
+    "BuyStatus",
+    "Line",
+    "Market",
+    "MarketSettlement",
+    "Position",
+    "Quote",
+    "Seeded",
+    "Side",
+    "buy",
+    "give_back",
+    "market_of",
+    "price_ppm",
+    "quote",
+    "seed_market",
+    "settle_market",
+]
+
+MICRO: Final = 1_000_000
+"""K: micro-shares in a share."""
+TAU_MAX: Final = 350_000
+"""The most of a losing stake that can change hands, in parts per million."""
+FEE: Final = 200_000
+"""What the platform takes of a gain, in parts per million."""
+MAX_POOL: Final = (2**63 - 1) // MICRO
+"""With at most this much money the micro-shares of a side fit a database's 64-bit integer."""
+
+
+class Side(StrEnum):
+    """The two pools."""
+
+    HERETIC = "heretic"
+    """The belief moves up."""
+    ORTHODOX = "orthodox"
+    """It moves down."""
+
+    @property
+    def other(self) -> Side:
+        """The side that loses when this one wins."""
+        return Side.ORTHODOX if self is Side.HERETIC else Side.HERETIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Market:
+    """What a market holds: money, and micro-shares of each side."""
+
+    money: int
+    heretic: int
+    orthodox: int
+
+    def shares(self, side: Side) -> int:
+        """Micro-shares of a side."""
+        return self.heretic if side is Side.HERETIC else self.orthodox
+
+    def price(self, side: Side) -> Fraction:
+        """What the next sliver of a share costs: N/(K·M), below 1."""
+        return Fraction(self.shares(side), MICRO * self.money)
+
+    def probability(self, side: Side) -> Fraction:
+        """The transfer-weighted probability that the price implies: its square."""
+        return self.price(side) ** 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """One bet. A second bet by the same account is a position of its own."""
+
+    number: int
+    """Place among the bets of the market, from 0."""
+    account: str
+    side: Side
+    stake: int
+    shares: int
+    """In micro-shares."""
+    at_ms: int = 0
+    house: bool = False
+    """The seed: the house's own money, which pays no fee to itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """A market as it opens, with the house's two positions."""
+
+    market: Market
+    positions: tuple[Position, Position]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What a bet would buy now, and what it can come to."""
+
+    side: Side
+    stake: int
+    shares: int
+    """In micro-shares."""
+    average_price: Fraction
+    marginal_price: Fraction
+    """What the next sliver would cost after this bet."""
+    probability: Fraction
+    """What the price would imply after this bet."""
+    tau_max_ppm: int
+    fee_ppm: int
+    after: Market
+
+    @property
+    def worst_case(self) -> int:
+        """The most that this bet can lose."""
+        return ceil_part(self.stake, self.tau_max_ppm)
+
+    def floor(self, tau_ppm: int) -> int:
+        """The least gain, before the fee, if the side wins at this rate, whatever is bet later."""
+        return tau_ppm * (self.shares - MICRO * self.stake) // (PPM * MICRO)
+
+    def floor_after_fee(self, tau_ppm: int) -> int:
+        """The least gain that is left after the fee."""
+        gain = self.floor(tau_ppm)
+        return gain - ceil_part(gain, self.fee_ppm)
+
+
+class BuyStatus(StrEnum):
+    """Why a bet was refused, in order of precedence."""
+
+    AMOUNT_NOT_POSITIVE = "amount_not_positive"
+    POOL_TOO_LARGE = "pool_too_large"
+    TOO_FEW_SHARES = "too_few_shares"
+    """The price moved: the bet would buy less than `min_shares`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bought:
+    """A bet that was taken."""
+
+    market: Market
+    quote: Quote
+
+
+@dataclass(frozen=True, slots=True)
+class BuyRefused:
+    """A bet that was not taken; the market is as it was."""
+
+    status: BuyStatus
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a settlement did to one position."""
+
+    position: Position
+    won: bool | None
+    """None when nobody won."""
+    paid: int
+    """What a losing stake gave up."""
+    gain: int
+    fee: int
+    receives: int
+
+    @property
+    def profit(self) -> int:
+        """What the position came to."""
+        return self.receives - self.position.stake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketSettlement:
+    """How a market's money was given out: the lines, the fees and the dust add up to it."""
+
+    winner: Side | None
+    tau_ppm: int
+    transfer: int
+    """T: what the losers gave up together."""
+    lines: tuple[Line, ...]
+    fees: int
+    dust: int
+
+
+def seed_market(account: str, *, stake: int, heretic_ppm: int, at_ms: int = 0) -> Seeded:
+    """Open a market with the house's money, split at the base rate of Heretic wins.
+
+    A seed so small that rounding to whole units would leave a side without the shares that
+    its stake pays for is refused: every promise below rests on a share for each unit staked.
+    """
+    require_whole("stake", stake, least=1, most=MAX_POOL)
+    require_ppm("heretic_ppm", heretic_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
+    whole = (MICRO * stake) ** 2
+    heretic = isqrt(whole * heretic_ppm // PPM)
+    orthodox = isqrt(whole - heretic**2)
+    on_heretic = stake * heretic_ppm // PPM
+    on_orthodox = stake - on_heretic
+    if on_heretic < 1 or MICRO * on_heretic > heretic or MICRO * on_orthodox > orthodox:
+        raise ConfigError(
+            f"`stake` must be large enough to put whole units on both sides at "
+            f"{heretic_ppm} parts per million, got {stake}; seed the market with more"
+        )
+    positions = (
+        Position(
+            number=0,
+            account=account,
+            side=Side.HERETIC,
+            stake=on_heretic,
+            shares=heretic,
+            at_ms=at_ms,
+            house=True,
+        ),
+        Position(
+            number=1,
+            account=account,
+            side=Side.ORTHODOX,
+            stake=on_orthodox,
+            shares=orthodox,
+            at_ms=at_ms,
+            house=True,
+        ),
+    )
+    return Seeded(
+        market=Market(money=stake, heretic=heretic, orthodox=orthodox), positions=positions
+    )
+
+
+def quote(
+    market: Market, side: Side, amount: int, *, tau_max_ppm: int = TAU_MAX, fee_ppm: int = FEE
+) -> Quote:
+    """What `amount` on `side` would buy now. Nothing changes."""
+    require_whole("amount", amount, least=1, most=MAX_POOL - market.money)
+    require_ppm("tau_max_ppm", tau_max_ppm, most=TAU_MAX)
+    money = market.money + amount
+    bought = isqrt((MICRO * money) ** 2 - market.shares(side.other) ** 2)
+    shares = bought - market.shares(side)
+    after = Market(
+        money=money,
+        heretic=bought if side is Side.HERETIC else market.heretic,
+        orthodox=bought if side is Side.ORTHODOX else market.orthodox,
+    )
+    return Quote(
+        side=side,
+        stake=amount,
+        shares=shares,
+        average_price=Fraction(MICRO * amount, shares),
+        marginal_price=after.price(side),
+        probability=after.probability(side),
+        tau_max_ppm=tau_max_ppm,
+        fee_ppm=fee_ppm,
+        after=after,
+    )
+
+
+def buy(
+    market: Market,
+    side: Side,
+    amount: int,
+    *,
+    min_shares: int,
+    tau_max_ppm: int = TAU_MAX,
+    fee_ppm: int = FEE,
+) -> Bought | BuyRefused:
+    """Take a bet if it buys at least `min_shares` micro-shares."""
+    if amount <= 0:
+        return BuyRefused(BuyStatus.AMOUNT_NOT_POSITIVE, f"a stake must be above 0, got {amount}")
+    if market.money + amount > MAX_POOL:
+        return BuyRefused(
+            BuyStatus.POOL_TOO_LARGE, f"a market holds at most {MAX_POOL}, not {amount} more"
+        )
+    offer = quote(market, side, amount, tau_max_ppm=tau_max_ppm, fee_ppm=fee_ppm)
+    if offer.shares < min_shares:
+        return BuyRefused(
+            BuyStatus.TOO_FEW_SHARES,
+            f"{amount} buys {offer.shares} micro-shares now, not {min_shares}; quote again",
+        )
+    return Bought(market=offer.after, quote=offer)
+
+
+def market_of(positions: Sequence[Position]) -> Market:
+    """The market that these positions make up."""
+    held = dict.fromkeys(Side, 0)
+    for position in positions:
+        held[position.side] += position.shares
+    return Market(
+        money=sum(position.stake for position in positions),
+        heretic=held[Side.HERETIC],
+        orthodox=held[Side.ORTHODOX],
+    )
+
+
+def settle_market(
+    positions: Sequence[Position], winner: Side, tau_ppm: int, *, fee_ppm: int = FEE
+) -> MarketSettlement:
+    """Move τ of the losing stakes to the winners, by how early and how boldly they bought.
+
+    A winner's weight g = s·M - m·N_w is what its shares are worth at the final price over what
+    it staked. Σg = N_w·(losing money) when nothing is clipped, which is what makes the quoted
+    floor hold whatever is bet later.
+    """
+    require_ppm("tau_ppm", tau_ppm, most=TAU_MAX)
+    require_ppm("fee_ppm", fee_ppm)
+    market = market_of(positions)
+    winning = market.shares(winner)
+    paid = [0 if p.side is winner else ceil_part(p.stake, tau_ppm) for p in positions]
+    weights = [
+        max(0, p.shares * market.money - p.stake * winning) if p.side is winner else 0
+        for p in positions
+    ]
+    transfer = sum(paid)
+    gains = share_out(transfer, weights)
+    fees = [
+        0 if p.house else ceil_part(gain, fee_ppm)
+        for p, gain in zip(positions, gains.parts, strict=True)
+    ]
+    lines = tuple(
+        Line(
+            position=p,
+            won=p.side is winner,
+            paid=lost,
+            gain=gain,
+            fee=fee,
+            receives=p.stake - lost + gain - fee,
+        )
+        for p, lost, gain, fee in zip(positions, paid, gains.parts, fees, strict=True)
+    )
+    return MarketSettlement(
+        winner=winner,
+        tau_ppm=tau_ppm,
+        transfer=transfer,
+        lines=lines,
+        fees=sum(fees),
+        dust=gains.dust,
+    )
+
+
+def give_back(positions: Sequence[Position]) -> MarketSettlement:
+    """Void or held: everyone gets exactly their stake back, free of fees."""
+    lines = tuple(
+        Line(position=p, won=None, paid=0, gain=0, fee=0, receives=p.stake) for p in positions
+    )
+    return MarketSettlement(winner=None, tau_ppm=0, transfer=0, lines=lines, fees=0, dust=0)
+
+
+def price_ppm(price: Fraction) -> int:
+    """A price in parts per million, rounded up: what a buyer is told is never too little."""
+    return ceil_div(price.numerator * PPM, price.denominator)

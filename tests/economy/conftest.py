@@ -1,0 +1,27 @@
+"""Hypothesis profiles of the economy: deterministic, and longer on request.
+
+`HERETIX_HYPOTHESIS=long` runs the state machines for many more examples. The profiles have
+names of their own, so that the other tests keep the settings they have.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from playing import H, O, Play, started
+
+_COMMON = {
+    "derandomize": True,
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+
+settings.register_profile("economy-ci", max_examples=400, stateful_step_count=60, **_COMMON)
+settings.register_profile("economy-long", max_examples=3_000, stateful_step_count=120, **_COMMON)
+
+
+@pytest.fixture
+def play() -> Play:
+    """An episode in which Ann and Bob have bet, and challenges have begun."""
+    return started(("ann", H, 5_000), ("bob", O, 3_000))
