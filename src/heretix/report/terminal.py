@@ -138,6 +138,7 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
     """Stored runs, newest first."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", no_wrap=True)
+    table.add_column("lens", no_wrap=True)
     table.add_column("p(true)", justify="right", no_wrap=True)
     table.add_column("95% CI", no_wrap=True)
     table.add_column("stability", no_wrap=True)
@@ -146,6 +147,7 @@ def runs_table(runs: Sequence[RunSummary]) -> Table:
     for run in runs:
         table.add_row(
             run.run_id.rpartition("-")[2],
+            Text(f"{run.lens} {run.variant}" if run.variant else run.lens),
             "—" if run.prob_true_rpl is None else f"{run.prob_true_rpl:.3f}",
             "—" if run.ci_lo is None or run.ci_hi is None else span(run.ci_lo, run.ci_hi),
             "—"

@@ -57,6 +57,9 @@ class RunSummary:
     model: str
     provider: str
     prompt_version: str
+    lens: str
+    bundle_id: str | None
+    variant: str | None
     K: int
     R: int
     T: int
