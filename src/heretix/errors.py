@@ -20,7 +20,8 @@
     │   │   ├── CallTimeoutError         no answer in time
     │   │   └── ConnectionFailedError    no connection, or one that broke
     │   ├── RejectedError                4xx: the same call would fail again
-    │   └── ProviderDownError            it only fails; the run stopped and can be resumed
+    │   ├── ProviderDownError            it only fails; the run stopped and can be resumed
+    │   └── UnconfirmedError             a batch may or may not have been taken
     └── StoreError                   3   the database
         ├── StoreBusyError               locked by another process for too long
         └── StoreFullError               no space left
@@ -56,6 +57,7 @@ __all__ = [
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
+    "UnconfirmedError",
     "UnreadableError",
     "UsageError",
 ]
@@ -171,6 +173,11 @@ class RejectedError(ProviderError):
 
 class ProviderDownError(ProviderError):
     """The provider did nothing but fail, so the run stopped; what was answered is stored."""
+
+
+class UnconfirmedError(ProviderError):
+    """A submission ended without saying whether the provider took it. `status` is None when no
+    answer came at all."""
 
 
 class StoreError(HeretixError):

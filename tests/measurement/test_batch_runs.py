@@ -23,6 +23,7 @@ from heretix.errors import (
     RejectedError,
     ServerError,
     StoreBusyError,
+    UnconfirmedError,
 )
 from heretix.measurement.batch import BatchDesk
 from heretix.measurement.batch_collection import collect
@@ -32,7 +33,7 @@ from heretix.measurement.measurement import prepare
 from heretix.measurement.replan import bank_of, replan
 from heretix.measurement.runner import Silence
 from heretix.measurement.verify import verify_run
-from heretix.providers.batch import BatchLimits, UnconfirmedError
+from heretix.providers.batch import BatchLimits
 from heretix.settings import Settings
 from heretix.store import Store
 from heretix.store.batches import Batches, holding_batches

@@ -28,11 +28,12 @@ from heretix.errors import (
     RateLimitedError,
     RejectedError,
     ServerError,
+    UnconfirmedError,
 )
 from heretix.providers.anthropic import build_body as anthropic_body
 from heretix.providers.anthropic_batch import AnthropicBatchProvider
 from heretix.providers.base import Reply, Request
-from heretix.providers.batch import Sighting, UnconfirmedError
+from heretix.providers.batch import Sighting
 from heretix.providers.catalog import parse_model
 from heretix.providers.http import Target
 from heretix.providers.openai import build_body as openai_body

@@ -9,11 +9,10 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from heretix.errors import BudgetReachedError, ConfigError, ProviderError
+from heretix.errors import BudgetReachedError, ConfigError, ProviderError, UnconfirmedError
 from heretix.measurement.batch import utc_text
 from heretix.measurement.execution import Execution, begin, finish
 from heretix.measurement.runner import Observer, Silence
-from heretix.providers.batch import UnconfirmedError
 from heretix.providers.catalog import ModelId, Options, sent_options
 from heretix.providers.prices import cost_micros
 from heretix.store.batches import Batch

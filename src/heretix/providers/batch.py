@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiohttp
 
-from heretix.errors import ProviderError, RetryableError
+from heretix.errors import ProviderError, RetryableError, UnconfirmedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -31,7 +31,6 @@ __all__ = [
     "BatchResult",
     "BatchState",
     "Sighting",
-    "UnconfirmedError",
     "encode_entry",
     "marking_unconfirmed",
 ]
@@ -40,11 +39,6 @@ CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far a provider's clock may be from ours."""
 SUBMISSION_WINDOW: Final = timedelta(minutes=15)
 """A submission that the provider hasn't made a batch of after this long never reached it."""
-
-
-class UnconfirmedError(ProviderError):
-    """A submission ended without saying whether the provider took it. `status` is None when no
-    answer came at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
