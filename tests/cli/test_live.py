@@ -63,7 +63,7 @@ def test_nothing_to_resume_is_said(heretix):
 
 def test_events_are_json_lines_on_standard_error(heretix):
     """Programs read what happens there, and the artifact on standard output."""
-    result = heretix("run", "x", "-m", "mock:m?error=0.2", "--json")
+    result = heretix("run", "x", "-m", "mock:m?rejected=0.2", "--json")
     seen = events(result.err)
     assert seen[0] == {"event": "started", "total": 16}
     assert seen[-1]["event"] == "ended"

@@ -136,7 +136,7 @@ def test_a_mistake_gets_a_message_exit_code_2_and_writes_nothing(heretix, folder
 def test_no_estimate_ends_with_1_and_a_dead_provider_with_3(heretix):
     """Exit codes tell a useless measurement from a broken connection."""
     assert heretix("run", "x", "-m", "mock:m?not_json=1").code == 1
-    assert heretix("run", "x", "-m", "mock:m?error=1").code == 3
+    assert heretix("run", "x", "-m", "mock:m?rejected=1").code == 3
 
 
 def test_describe_calls_nothing_and_counts_what_is_cached(heretix, folder):
@@ -209,6 +209,8 @@ def test_an_artifact_that_cannot_be_written_loses_nothing(heretix):
 def start(folder, *args):
     return subprocess.Popen(
         [sys.executable, "-c", "from heretix.cli import main; main()", *args],
+        # A shell's background job has Ctrl-C switched off, and hands that on to its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Final, cast
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -13,7 +15,6 @@ from heretix.store.engine import WRITES
 from heretix.store.schema import HEAD, metadata
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterator
 
     from alembic.config import Config
@@ -25,6 +26,8 @@ __all__ = ["alembic_config", "ensure_schema", "nothing_measured"]
 _VERSION: Final = text("SELECT version_num FROM alembic_version")
 _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(5208208757389214464)")
 """Any number will do, as long as every Heretix asks for the same one."""
+_WAL_TIMEOUT_S: Final = 10.0
+_WAL_RETRY_S: Final = 0.02
 _alembic_lock: Final = threading.Lock()
 """Alembic works through module globals: one migration at a time in a process."""
 
@@ -97,8 +100,7 @@ def _migrating(engine: Engine) -> Iterator[Connection]:
             # The connection is detached, so that this setting dies with it.
             driver = cast("sqlite3.Connection", connection.connection.driver_connection)
             connection.detach()
-            # Readers and a writer side by side; the file remembers it.
-            driver.execute("PRAGMA journal_mode = WAL")
+            _switch_to_wal(driver)
             driver.execute("PRAGMA foreign_keys = OFF")
         with connection.begin():
             if engine.dialect.name == "postgresql":
@@ -107,6 +109,24 @@ def _migrating(engine: Engine) -> Iterator[Connection]:
             if engine.dialect.name == "sqlite":
                 broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
                 assert not broken, f"a migration left rows that point nowhere: {broken[:3]}"
+
+
+def _switch_to_wal(driver: sqlite3.Connection) -> None:
+    """Let readers and a writer work side by side; the file remembers it.
+
+    SQLite doesn't wait for the lock that the switch needs (some versions fail at once), so of two
+    processes that make one store at the same moment the second tries again.
+    """
+    deadline = time.monotonic() + _WAL_TIMEOUT_S
+    while True:
+        try:
+            driver.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_WAL_RETRY_S)
+        else:
+            return
 
 
 def _version(connection: Connection) -> str | None:
