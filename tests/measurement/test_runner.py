@@ -1,10 +1,10 @@
 """The runner: nothing lost, nothing doubled, and the same number however samples arrive."""
 
 import asyncio
-import random
 import sqlite3
 
 import pytest
+from lanes_support import Keeping, Watching, belief, measured, plans, register, runner
 
 from heretix.config import RunConfig
 from heretix.errors import (
@@ -13,117 +13,9 @@ from heretix.errors import (
     StoreBusyError,
     StoreFullError,
 )
-from heretix.measurement.lane import Retry
 from heretix.measurement.measurement import prepare
-from heretix.measurement.pacing import Limits
-from heretix.measurement.runner import Runner, Silence
-from heretix.measurement.spending import Spending
-from heretix.plan import make_plan
-from heretix.prompts.bank import load_bank
-from heretix.providers.catalog import parse_model
-from heretix.providers.mock import MockProvider
-from heretix.providers.prices import load_prices
 from heretix.settings import Settings
 from heretix.store import Store
-
-AT_ONCE = Retry(attempts=3, wait_initial_s=0.0, wait_max_s=0.0)
-BANK = load_bank("rpl_v1")
-
-
-class Watching:
-    """A provider that counts, shuffles arrivals and fails on request."""
-
-    max_concurrency = 64
-
-    def __init__(self, *, fail=lambda request, attempt: None, name="m", before=None):
-        self._inner = MockProvider(name)
-        self._fail = fail
-        self._before = before
-        self._random = random.Random(7)
-        self.asked = []
-        self.closed = False
-        self.in_flight = 0
-        self.most_in_flight = 0
-
-    async def ask(self, request):
-        key = (request.claim, request.paraphrase_idx, request.replicate_idx)
-        self.asked.append(key)
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        try:
-            if self._before:
-                await self._before(len(self.asked))
-            for _ in range(self._random.randrange(20)):
-                await asyncio.sleep(0)
-            error = self._fail(request, self.asked.count(key))
-            if error is not None:
-                raise error
-            return await self._inner.ask(request)
-        finally:
-            self.in_flight -= 1
-
-    async def aclose(self):
-        self.closed = True
-
-
-class Keeping(Silence):
-    """An observer that keeps what it sees."""
-
-    def __init__(self):
-        self.records = []
-        self.samples = []
-        self.cached = 0
-
-    def planned(self, plan, cached):
-        self.cached += cached
-
-    def sampled(self, plan, sample):
-        self.samples.append(sample)
-
-    def finished(self, record):
-        self.records.append(record)
-
-
-def runner(store, *models, concurrency=8, budget_usd=None, prices=None, **options):
-    """A runner for mock models, as quick as it can be."""
-    table = prices or load_prices(Settings())
-    spending = Spending(
-        table, tuple(parse_model(name) for name in models or ("mock:m",)), budget_usd=budget_usd
-    )
-    options.setdefault("retry", AT_ONCE)
-    return Runner(store, spending=spending, limits=Limits(concurrency=concurrency), **options)
-
-
-def plans(*claims, model="mock:m", **options):
-    config = RunConfig.parse(options)
-    return [make_plan(claim, parse_model(model), BANK, config) for claim in claims]
-
-
-async def measured(store, provider, *claims, concurrency=8, use_cache=True, **options):
-    """Run plans and return the observer."""
-    register(store)
-    seen = Keeping()
-    model = options.get("model", "mock:m")
-    running = runner(store, model, concurrency=concurrency, use_cache=use_cache, observer=seen)
-    await running.run([(provider, plans(*(claims or ("Claim.",)), **options))])
-    return seen
-
-
-def register(store):
-    store.register_bank(
-        prompt_version=BANK.version,
-        bank_sha256=BANK.sha256,
-        source=BANK.source,
-        system=BANK.system,
-        user_template=BANK.user_template,
-        paraphrases=BANK.paraphrases,
-    )
-
-
-def belief(record):
-    """What a record concludes, without what is particular to one execution."""
-    aggregates = record.aggregates.model_dump(exclude={"cache_hit_rate"})
-    return aggregates, record.aggregation, record.diagnostics
 
 
 async def test_one_or_many_workers_warm_or_cold_give_the_same_belief(store_url, tmp_path):

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import stamina
 
@@ -30,9 +29,10 @@ from heretix.measurement.execution import Execution, begin, finish, make_sample,
 from heretix.measurement.pacing import Limits, Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heretix.measurement.runner import Runner
+    from heretix.measurement.spending import Spending
     from heretix.plan import Plan, PlannedSample
     from heretix.providers.base import Provider, Reply, Request
     from heretix.sample import Sample
@@ -40,16 +40,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Retry"]
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _PLANS_AHEAD: Final = 64
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
-_AWAITED_PLANS: Final = 1024
-"""Plans that may wait for samples that other processes are paying for."""
+_AWAITED: Final = 4096
+"""Samples of others that may be waited for before no further plan is begun."""
 _POLL_S: Final = 0.1
 _POLL_CAP_S: Final = 2.0
-_REJECTS_EVERY_CALL: Final = frozenset({401, 403, 404})
-"""A wrong key or an unknown model: the next call would fail alike, so the lane ends at once."""
+_REJECTS_EVERY_CALL: Final = frozenset({401, 402, 403, 404})
+"""A wrong key, an empty account or an unknown model: the next call would fail alike, so the lane
+ends at once."""
 _FAILED_IN_A_ROW: Final = 20
 """Samples that failed for good, one after the other, before the provider is taken as down."""
+_REJECTED_CLAIMS: Final = 3
+"""Claims of which nothing but rejections came. One alone may be what a model won't talk about."""
+_CHARS_PER_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +94,14 @@ class Lane:
         self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
         self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
         """Samples that somebody else has a lease on, and who waits for them."""
+        self._given_up: list[str] = []
+        """Keys that the lane has leases on and won't call for any more."""
+        self._idle: set[asyncio.Task[None]] = set()
+        """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
         self._halted: HeretixError | None = None
         self._failed_in_a_row = 0
+        self._failing_claims: set[str] = set()
+        self._begun_at = utc_now()
 
     async def run(self, plans: Iterable[Plan]) -> HeretixError | None:
         """Measure the plans; each is finished as its last sample arrives.
@@ -100,18 +113,21 @@ class Lane:
             async with asyncio.TaskGroup() as calls:
                 for chunk in _chunks(plans, _PLANS_AHEAD):
                     await self._start(chunk, calls)
-                    while len(self._awaited) > _AWAITED_PLANS and self._halted is None:
-                        await self._poll(calls)
+                    await self._settle(calls, most=_AWAITED)
                     if self._halted is not None:
                         break
-                await self._settle_awaited(calls)
+                await self._settle(calls, most=0)
             await self._complete.put(None)
+        if self._given_up:
+            # Other lanes may go on for hours, and other processes may want what this one left.
+            runner = self._runner
+            await _in_thread(runner.store.release, self._given_up, runner.owner)
         return self._halted
 
     async def _start(self, plans: Sequence[Plan], calls: asyncio.TaskGroup) -> None:
         runner = self._runner
         price = runner.spending.price_of(plans[0].model)
-        executions = await asyncio.to_thread(
+        executions = await _in_thread(
             begin, runner.store, plans, use_cache=runner.use_cache, price=price
         )
         for execution in executions:
@@ -130,9 +146,7 @@ class Lane:
         """Call for what nobody else is paying for, and wait for the rest."""
         if not missing:
             return
-        mine, stored = await asyncio.to_thread(
-            self._lease, [planned.cache_key for _, planned in missing]
-        )
+        mine, stored = await _in_thread(self._lease, [planned.cache_key for _, planned in missing])
         for execution, planned in missing:
             key = planned.cache_key
             if key in stored:
@@ -147,12 +161,17 @@ class Lane:
     def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
         """Take leases; then look again, since a sample may have been stored just before."""
         runner = self._runner
-        if not runner.use_cache:
-            return set(keys), {}
         taken = runner.store.claim(keys, runner.owner)
-        stored = runner.store.cached(sorted(taken))
+        stored = self._stored(sorted(taken))
         runner.store.release(list(stored), runner.owner)
         return taken - stored.keys(), stored
+
+    def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
+        """What needs no call: all answers, or without the cache those made since the lane began."""
+        found = self._runner.store.cached(keys)
+        if self._runner.use_cache:
+            return found
+        return {key: found[key] for key in found if found[key].created_at >= self._begun_at}
 
     async def _spawn(
         self, execution: Execution, planned: PlannedSample, calls: asyncio.TaskGroup
@@ -160,21 +179,31 @@ class Lane:
         await self._tasks.acquire()
         if self._halted is not None:
             self._tasks.release()
+            self._given_up.append(planned.cache_key)
             return
         calls.create_task(self._call(execution, planned))
 
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
+        sample = None
         try:
             sample = await self._sample(execution.plan, planned)
-            if sample is None:
-                return
-            # The place is held until the store takes the sample: a slow disk slows the calls
-            # down, and nothing piles up in memory.
-            await self._writer.put(sample)
+            if sample is not None:
+                # The place is held until the store and the aggregation take the sample: when
+                # they are slow, calls slow down, and nothing piles up in memory.
+                await self._writer.put(sample)
+                self._runner.observer.sampled(execution.plan, sample)
+                await self._receive(execution, sample, reused=False)
+                await self._share(sample)
         finally:
             self._tasks.release()
-        self._runner.observer.sampled(execution.plan, sample)
-        await self._receive(execution, sample, reused=False)
+            if sample is None:
+                self._given_up.append(planned.cache_key)
+
+    async def _share(self, sample: Sample) -> None:
+        """Give an answer to the other plans of this lane that wait for it."""
+        if not sample.failed:
+            for execution, _ in self._awaited.pop(sample.cache_key, ()):
+                await self._receive(execution, sample, reused=True)
 
     async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
         if reused:
@@ -199,12 +228,14 @@ class Lane:
                 self.halt(exc)
                 return None
             error = f"{type(exc).__name__}: {exc}"
+            self._count_failure(plan, exc)
         except ProviderError as exc:
             error = f"{type(exc).__name__}: {exc}"
-            self._count_failure(exc)
+            self._count_failure(plan, exc)
         else:
             self._failed_in_a_row = 0
-            self._account(plan, reply)
+            self._failing_claims.clear()
+            self._runner.spending.charge(plan.model, reply.tokens_in, reply.tokens_out)
         return make_sample(
             plan,
             planned,
@@ -215,59 +246,61 @@ class Lane:
             created_at=utc_now(),
         )
 
-    def _account(self, plan: Plan, reply: Reply) -> None:
-        tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
-        self.pace.heard(reply.rate_limits, tokens)
-        self._runner.spending.charge(plan.model, reply.tokens_in, reply.tokens_out)
-
-    def _count_failure(self, exc: ProviderError) -> None:
+    def _count_failure(self, plan: Plan, exc: ProviderError) -> None:
         self._failed_in_a_row += 1
-        if self._failed_in_a_row >= _FAILED_IN_A_ROW:
-            self.halt(
-                ProviderDownError(
-                    f"{_FAILED_IN_A_ROW} samples in a row failed, the last with: {exc}. "
-                    "Everything that was answered is stored; the same command continues"
-                )
+        self._failing_claims.add(plan.claim)
+        if self._failed_in_a_row < _FAILED_IN_A_ROW:
+            return
+        if isinstance(exc, RejectedError) and len(self._failing_claims) < _REJECTED_CLAIMS:
+            return
+        self.halt(
+            ProviderDownError(
+                f"{self._failed_in_a_row} samples in a row failed, the last with: {exc}. "
+                "Everything that was answered is stored; the same command continues"
             )
+        )
 
     def halt(self, reason: HeretixError) -> None:
         """Start nothing new; `run` returns `reason` once the calls in flight are home."""
         self._halted = self._halted or reason
+        # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
+        for task in self._idle - {asyncio.current_task()}:
+            task.cancel()
 
     def check_open(self) -> None:
         """Raise when no further call may be made."""
-        spending = self._runner.spending
-        if self._halted is None and spending.exhausted:
-            self.halt(
-                BudgetReachedError(
-                    f"`budget_usd` {spending.budget_usd:g} is spent "
-                    f"(${spending.spent_usd:.4f}). Everything that was answered is stored; "
-                    "the same command with a larger budget continues"
-                )
-            )
+        if self._halted is None and self._runner.spending.exhausted:
+            self.halt(_budget_reached(self._runner.spending))
         if self._halted is not None:
             raise _StoppedError
+
+    def set_idle(self, task: asyncio.Task[None], *, idle: bool) -> None:
+        """Note whether a task only waits, and may be sent home when the lane stops."""
+        if idle:
+            self._idle.add(task)
+        else:
+            self._idle.discard(task)
 
     @property
     def retry(self) -> Retry:
         """How calls are repeated."""
         return self._runner.retry
 
-    async def _settle_awaited(self, calls: asyncio.TaskGroup) -> None:
+    async def _settle(self, calls: asyncio.TaskGroup, *, most: int) -> None:
+        """Wait until no more than `most` samples of others are awaited."""
         pause_s = _POLL_S
-        while self._awaited and self._halted is None:
+        while len(self._awaited) > most and self._halted is None:
             before = len(self._awaited)
             await self._poll(calls)
             pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
-            if self._awaited:
+            if len(self._awaited) > most:
                 await asyncio.sleep(pause_s)
 
     async def _poll(self, calls: asyncio.TaskGroup) -> None:
         """See which awaited samples have come, and take over those that were given up."""
-        keys = list(self._awaited)
-        stored = await asyncio.to_thread(self._runner.store.cached, keys)
+        stored = await _in_thread(self._stored, list(self._awaited))
         for key, sample in stored.items():
-            for execution, _ in self._awaited.pop(key):
+            for execution, _ in self._awaited.pop(key, ()):
                 await self._receive(execution, sample, reused=True)
         waiting = [pair for pairs in self._awaited.values() for pair in pairs]
         self._awaited.clear()
@@ -286,7 +319,7 @@ class Lane:
                 continue
             # A record must never name a sample that the store doesn't hold yet.
             await self._writer.flush()
-            for record in await asyncio.to_thread(finish, self._runner.store, ready):
+            for record in await _in_thread(finish, self._runner.store, ready):
                 self._runner.observer.finished(record)
 
 
@@ -300,33 +333,92 @@ class _Trial:
     def __init__(self, lane: Lane, request: Request) -> None:
         self._lane = lane
         self._request = request
+        self._guess = (len(request.system) + len(request.user)) / _CHARS_PER_TOKEN
+        self._spent_s = 0.0
+        """In calls and between them. Waiting for a turn isn't the sample's fault."""
         self.attempts = 0
         self.latency_ms = 0
 
     async def run(self) -> Reply:
-        retry = self._lane.retry
+        task = asyncio.current_task()
+        assert task is not None, "a sample is called for in a task of its own"
+        self._lane.set_idle(task, idle=True)
+        try:
+            return await self._first_or_retried(task)
+        finally:
+            self._lane.set_idle(task, idle=False)
+
+    async def _first_or_retried(self, task: asyncio.Task[None]) -> Reply:
+        # Nearly every call succeeds at once, and setting the library up costs as much as the
+        # rest of a sample's bookkeeping: it is called upon when there is something to retry.
+        attempts = self._lane.retry.attempts
+        try:
+            return await self._once(task)
+        except RetryableError as exc:
+            wait_s = self._wait_s(exc)
+            if attempts == 1 or wait_s is False:
+                raise
+        await asyncio.sleep(wait_s)
+        # The bound in time is kept by `_wait_s`: the library would count the queue as well.
         async for attempt in stamina.retry_context(
-            on=self._wait_s, attempts=retry.attempts, timeout=retry.timeout_s, wait_jitter=0.0
+            on=self._wait_s, attempts=attempts - 1, timeout=None
         ):
             with attempt:
-                return await self._once()
+                return await self._once(task)
         raise AssertionError("a retry context ends with a reply or an exception")
 
-    async def _once(self) -> Reply:
+    async def _once(self, task: asyncio.Task[None]) -> Reply:
         self._lane.check_open()
-        async with self._lane.pace.call():
+        pace = self._lane.pace
+        async with pace.call(self._guess) as reserved:
             self._lane.check_open()
             self.attempts += 1
-            begun = time.monotonic()
+            clock = asyncio.get_running_loop().time
+            begun_s = clock()
+            self._lane.set_idle(task, idle=False)
             try:
-                return await self._lane.provider.ask(self._request)
+                reply = await self._lane.provider.ask(self._request)
             finally:
-                self.latency_ms = round((time.monotonic() - begun) * 1000)
+                self._lane.set_idle(task, idle=True)
+                self._spent_s += clock() - begun_s
+                self.latency_ms = round((clock() - begun_s) * 1000)
+            tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
+            pace.heard(reply.rate_limits, tokens, reserved=reserved)
+            return reply
 
     def _wait_s(self, exc: Exception) -> bool | float:
         if not isinstance(exc, RetryableError):
             return False
-        return self._lane.retry.wait_s(self.attempts, exc)
+        wait_s = self._lane.retry.wait_s(self.attempts, exc)
+        self._spent_s += wait_s
+        return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
+
+
+def _budget_reached(spending: Spending) -> BudgetReachedError:
+    if spending.spent_usd is None:
+        return BudgetReachedError(
+            f"`budget_usd` {spending.budget_usd:g} can't be kept: an answer came without the "
+            "number of tokens it took. Everything that was answered is stored; the same command "
+            "without a budget continues"
+        )
+    return BudgetReachedError(
+        f"`budget_usd` {spending.budget_usd:g} is spent (${spending.spent_usd:.4f}). Everything "
+        "that was answered is stored; the same command with a larger budget continues"
+    )
+
+
+async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Run a function in a thread, to its end even when cancelled.
+
+    What it writes must not come after the run is over: a lease that is taken then would hold up
+    the next run, and nobody would give it back.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
 
 
 def _chunks(plans: Iterable[Plan], size: int) -> Iterator[list[Plan]]:

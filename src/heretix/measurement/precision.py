@@ -7,24 +7,39 @@ samples of the one before, and the rule that chose its size is recorded beside i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from heretix.errors import ConfigError
 from heretix.measurement.gates import Shape, next_shape
-from heretix.plan import Plan, Precision, PrecisionStep, selectable
+from heretix.plan import Plan, Precision, PrecisionStep, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from heretix.measurement.measurement import Measurement
-    from heretix.measurement.record import RunRecord
+    from heretix.measurement.record import PrecisionStepRecord, RunRecord
     from heretix.measurement.runner import Observer
+    from heretix.plan import Evidence
     from heretix.providers.catalog import ModelId
 
 __all__ = ["Escalation"]
 
 MIN_COMPLIANCE: Final = 0.9
 DEFAULT_MAX_SAMPLES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What a plan was made from, without its prompts: thousands of these may wait."""
+
+    order: int
+    claim: str
+    claim_id: str | None
+    model: ModelId
+    evidence: Evidence | None
+    template_include: tuple[int, ...] | None
+    pool_size: int
 
 
 class Escalation:
@@ -34,70 +49,98 @@ class Escalation:
     """
 
     def __init__(self, measurement: Measurement, observer: Observer) -> None:
-        config = measurement.config
-        assert config.until_width is not None, "only adaptive measurements escalate"
         self._measurement = measurement
         self._observer = observer
-        self._rule = Precision(
-            until_width=config.until_width,
-            min_compliance=MIN_COMPLIANCE,
-            max_samples=config.max_samples or DEFAULT_MAX_SAMPLES,
-        )
-        self._templates = len(selectable(measurement.bank, config))
-        self._rounds: dict[ModelId, list[tuple[int, str, Shape, Precision]]] = {}
-        self._index = {claim.text: number for number, claim in enumerate(measurement.claims)}
-        self.planned = observer.planned
+        self._rule = _rule(measurement)
+        self._under_way: dict[tuple[str, str | None], _Recipe] = {}
+        """By run and the claim's own id, which two claims of the same text differ by."""
+        self._rounds: dict[ModelId, list[tuple[_Recipe, Shape, Precision]]] = {}
         self.sampled = observer.sampled
         self.shared = observer.shared
+
+    def planned(self, plan: Plan, cached: int) -> None:
+        """Note what a plan was made from: its record will say whether a larger one is needed."""
+        self._observer.planned(plan, cached)
+        self._under_way[plan.run_id, plan.claim_id] = _Recipe(
+            order=len(self._under_way),
+            claim=plan.claim,
+            claim_id=plan.claim_id,
+            model=plan.model,
+            evidence=plan.evidence,
+            template_include=plan.template_include,
+            pool_size=plan.pool_size,
+        )
 
     def finished(self, record: RunRecord) -> None:
         """Pass a record on, and note what its plan needs next."""
         self._observer.finished(record)
-        steps = record.precision
-        assert steps is not None, "an adaptive measurement's records say so"
-        if steps.stopped is not None:
-            return
-        done = Shape(record.sampling.K, record.sampling.R, record.sampling.T)
-        model = next(m for m in self._measurement.models if m.identity == record.model)
-        taken = tuple(
-            PrecisionStep(
-                K=step.K,
-                R=step.R,
-                T=step.T,
-                ci_width=step.ci_width,
-                rpl_compliance_rate=step.rpl_compliance_rate,
-                unmet=tuple(step.unmet),
-            )
-            for step in steps.steps
-        )
-        self._rounds.setdefault(model, []).append(
-            (
-                self._index[record.claim],
-                record.lens,
-                next_shape(done, self._templates),
-                replace(self._rule, steps=taken),
-            )
-        )
+        recipe = self._under_way[record.run_id, record.claim_id]
+        taken = record.precision
+        assert taken is not None, "an adaptive measurement's records say so"
+        if taken.stopped is None:
+            done = Shape(record.sampling.K, record.sampling.R, record.sampling.T)
+            larger = next_shape(done, recipe.pool_size)
+            rule = replace(self._rule, steps=_steps(taken.steps))
+            self._rounds.setdefault(recipe.model, []).append((recipe, larger, rule))
 
     def first(self, model: ModelId) -> Iterator[Plan]:
         """The plans of the first round: the sizes that were asked for."""
         for plan in self._measurement.plans(model):
             yield replace(plan, precision=self._rule)
 
-    def next_round(self) -> dict[ModelId, list[Plan]]:
-        """The plans of the next round; none when all is measured."""
+    def next_round(self) -> dict[ModelId, Iterator[Plan]]:
+        """The plans of the next round, made as they are needed; none when all is measured."""
         rounds, self._rounds = self._rounds, {}
+        self._under_way = {}
         return {
-            model: [self._plan(model, *entry) for entry in sorted(entries, key=lambda e: e[:2])]
+            model: (self._plan(*entry) for entry in sorted(entries, key=lambda e: e[0].order))
             for model, entries in rounds.items()
         }
 
-    def _plan(self, model: ModelId, index: int, lens: str, shape: Shape, rule: Precision) -> Plan:
-        size = {"K": shape.K, "R": shape.R, "T": shape.T}
-        return self._measurement.plan(
-            self._measurement.claims[index],
-            model,
-            lens,
-            config=self._measurement.config.model_copy(update=size),
+    def _plan(self, recipe: _Recipe, shape: Shape, rule: Precision) -> Plan:
+        changed = {
+            "K": shape.K,
+            "R": shape.R,
+            "T": shape.T,
+            "template_include": recipe.template_include,
+        }
+        return make_plan(
+            recipe.claim,
+            recipe.model,
+            self._measurement.bank,
+            self._measurement.config.model_copy(update=changed),
+            claim_id=recipe.claim_id,
+            env_seed=self._measurement.settings.rpl_seed,
+            evidence=recipe.evidence,
             precision=rule,
         )
+
+
+def _rule(measurement: Measurement) -> Precision:
+    config = measurement.config
+    assert config.until_width is not None, "only adaptive measurements escalate"
+    first = config.K * config.R
+    if config.max_samples is not None and config.max_samples < first:
+        raise ConfigError(
+            f"`max_samples` must be at least the {first} samples (K×R) that a measurement begins "
+            f"with, got {config.max_samples}; raise it, or lower K or R"
+        )
+    return Precision(
+        until_width=config.until_width,
+        min_compliance=MIN_COMPLIANCE,
+        max_samples=config.max_samples or max(DEFAULT_MAX_SAMPLES, first),
+    )
+
+
+def _steps(steps: Sequence[PrecisionStepRecord]) -> tuple[PrecisionStep, ...]:
+    return tuple(
+        PrecisionStep(
+            K=step.K,
+            R=step.R,
+            T=step.T,
+            ci_width=step.ci_width,
+            rpl_compliance_rate=step.rpl_compliance_rate,
+            unmet=tuple(step.unmet),
+        )
+        for step in steps
+    )

@@ -25,7 +25,9 @@ class Spending:
     ) -> None:
         self._prices = {model: prices.find(model) for model in models}
         self.budget_usd = budget_usd
-        self._spent_micros: int | None = 0
+        self._tokens = dict.fromkeys(models, (0, 0))
+        """Read and written, per model: a sum of many small costs is rounded once, not each."""
+        self._unknown = False
         unpriced = [model for model, price in self._prices.items() if price is None]
         if budget_usd is not None and unpriced:
             raise ConfigError(
@@ -40,16 +42,28 @@ class Spending:
     def charge(self, model: ModelId, tokens_in: int | None, tokens_out: int | None) -> None:
         """Add a call that was answered."""
         price = self._prices[model]
-        if price is None or self._spent_micros is None or tokens_in is None or tokens_out is None:
-            if price is None or not price.is_free:
-                self._spent_micros = None
+        if price is not None and price.is_free:
             return
-        self._spent_micros += cost_micros(price, tokens_in, tokens_out)
+        if price is None or tokens_in is None or tokens_out is None:
+            self._unknown = True
+            return
+        read, written = self._tokens[model]
+        self._tokens[model] = (read + tokens_in, written + tokens_out)
 
     @property
     def spent_usd(self) -> float | None:
         """Dollars spent so far; None once a call's cost couldn't be told."""
-        return None if self._spent_micros is None else self._spent_micros / 1e6
+        if self._unknown:
+            return None
+        prices = self._prices
+        return (
+            sum(
+                cost_micros(price, *self._tokens[model])
+                for model, price in prices.items()
+                if price is not None
+            )
+            / 1e6
+        )
 
     @property
     def exhausted(self) -> bool:

@@ -1,0 +1,321 @@
+"""Nobody pays twice: not two plans, not two runs, not two processes, not after a kill."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+import virtual_time
+from lanes_support import (
+    Keeping,
+    Watching,
+    belief,
+    leased,
+    measured,
+    plans,
+    register,
+    runner,
+    stored,
+)
+from launcher import Job, launcher, plain_belief
+from sqlalchemy import event
+
+from heretix.errors import ServerError
+from heretix.measurement import lane
+from heretix.measurement.build import build_run
+from heretix.measurement.execution import make_sample, utc_now
+from heretix.providers.mock import MockProvider
+from heretix.store import Store
+
+ELSEWHERE = "another.example:boot:pid/1/1/000000000000"
+SMALL = {"K": 4, "R": 2, "T": 4, "B": 100}
+KILLS = {"sqlite": 100, "postgresql": 12}
+
+
+@pytest.fixture(scope="module")
+def launchers():
+    """Two launchers for all tests: two processes at a time are enough."""
+    with launcher() as one, launcher() as other:
+        yield one, other
+
+
+@pytest.fixture
+def store(store_url):
+    """A store with the bank in it, on each database in turn."""
+    with Store.open(store_url) as store:
+        register(store)
+        yield store
+
+
+def asked_of(plan):
+    """The calls that a plan takes."""
+    return {(plan.claim, s.paraphrase_idx, s.replicate_idx) for s in plan.samples}
+
+
+def stored_calls(store, *claims, **options):
+    """The calls of these claims whose answers are in the store."""
+    keys = {row["cache_key"] for row in stored(store)}
+    return {
+        (plan.claim, s.paraphrase_idx, s.replicate_idx)
+        for plan in plans(*claims, **options)
+        for s in plan.samples
+        if s.cache_key in keys
+    }
+
+
+async def quiet_belief(plan):
+    """What a plan comes to when nothing disturbs it, with no store and no runner."""
+    provider = MockProvider("m")
+    triples = []
+    for planned in plan.samples:
+        reply = await provider.ask(plan.request(planned))
+        sample = make_sample(
+            plan, planned, reply=reply, error=None, attempts=1, latency_ms=0, created_at=utc_now()
+        )
+        triples.append((planned, sample, False))
+    record = build_run(
+        plan,
+        triples,
+        execution_id="exec-0",
+        started_at=utc_now(),
+        finished_at=utc_now(),
+        heretix_version="0",
+        price=None,
+    )
+    return plain_belief(record)
+
+
+# One process
+
+
+async def test_plans_that_want_the_same_sample_share_one_call(store):
+    """K=8 with R=2 and with R=3, and the first again: 24 samples, 24 calls, three records."""
+    provider, seen = Watching(), Keeping()
+    wanted = [*plans("a", R=2), *plans("a", R=3), *plans("a", R=2)]
+    await runner(store, observer=seen, concurrency=3).run([(provider, wanted)])
+    assert set(Counter(provider.asked).values()) == {1}
+    assert set(provider.asked) == asked_of(wanted[1])
+    called = [(record.sampling.R, record.usage.called) for record in seen.records]
+    assert sum(count for _, count in called) == 24
+    assert len(called) == 3
+    assert not leased(store)
+
+
+async def test_plans_that_want_the_same_sample_at_another_time_share_it_too(store):
+    """The second is begun when the first is done, and needs no call."""
+    provider, seen = Watching(), Keeping()
+    others = [f"Claim {number}." for number in range(70)]
+    wanted = [*plans("a"), *plans(*others, K=1, R=3, T=1, B=100), *plans("a")]
+    await runner(store, observer=seen).run([(provider, wanted)])
+    assert set(Counter(provider.asked).values()) == {1}
+    assert len(provider.asked) == 16 + 210
+    assert len(seen.records) == 72
+
+
+@pytest.mark.parametrize("apart", [0, 70])
+async def test_without_the_cache_a_sample_is_called_for_once_in_a_run(store, apart):
+    """The old answer isn't served, not even to a plan that waits; the new one serves both."""
+    await measured(store, Watching(name="m?not_json=1"), "a")
+    provider, seen = Watching(), Keeping()
+    others = [f"Claim {number}." for number in range(apart)]
+    wanted = [*plans("a"), *plans(*others, K=1, R=3, T=1, B=100), *plans("a")]
+    await runner(store, observer=seen, use_cache=False).run([(provider, wanted)])
+    assert set(Counter(provider.asked).values()) == {1}
+    twins = [record for record in seen.records if record.claim == "a"]
+    assert [record.aggregates.rpl_compliance_rate for record in twins] == [1.0, 1.0]
+    assert sorted(record.usage.called for record in twins) == [0, 16]
+    assert belief(twins[0]) == belief(twins[1])
+
+
+async def test_a_failure_is_not_shared(store):
+    """Who waits for a sample that failed for good asks for itself."""
+
+    def fail(request, attempt):
+        first_time = attempt <= 3 and (request.paraphrase_idx, request.replicate_idx) == bad
+        return ServerError("down") if first_time else None
+
+    wanted = [*plans("a"), *plans("a")]
+    planned = wanted[0].samples[5]
+    bad = (planned.paraphrase_idx, planned.replicate_idx)
+    provider, seen = Watching(fail=fail), Keeping()
+    await runner(store, observer=seen).run([(provider, wanted)])
+    assert Counter(provider.asked).pop(("a", *bad)) == 4
+    assert len(provider.asked) == 15 + 4
+    assert sorted(record.usage.failed for record in seen.records) == [0, 1]
+
+
+async def test_two_runs_at_once_share_all_calls_and_conclude_the_same(store):
+    """Whoever comes second to a sample takes the answer of the first."""
+    claims = [f"Claim {number}." for number in range(6)]
+    providers, observers = (Watching(), Watching()), (Keeping(), Keeping())
+    async with asyncio.TaskGroup() as group:
+        for provider, seen in zip(providers, observers, strict=True):
+            running = runner(store, observer=seen, concurrency=5)
+            group.create_task(running.run([(provider, plans(*claims, B=200))]))
+    asked = Counter(providers[0].asked) + Counter(providers[1].asked)
+    assert len(asked) == 6 * 16
+    assert set(asked.values()) == {1}
+    one, other = ({r.claim: belief(r) for r in seen.records} for seen in observers)
+    assert one == other
+    assert len(one) == 6
+    assert not leased(store)
+
+
+# Others
+
+
+async def test_samples_that_another_pays_for_are_waited_for(store):
+    """Some come, some are given up: the first are taken from the store, the others called for."""
+    (plan,) = plans("a")
+    keys = [planned.cache_key for planned in plan.samples]
+    store.claim(keys, ELSEWHERE)
+    provider, seen = Watching(), Keeping()
+    task = asyncio.create_task(runner(store, observer=seen).run([(provider, [plan])]))
+    async with asyncio.timeout(30):
+        # The run's own thread writes it down: no event tells of it.
+        while not store.executions_of(plan.run_id):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    answers = {s.cache_key: s for s in await answers_to(plan)}
+    store.save_samples([answers[key] for key in keys[:10]], owner=ELSEWHERE)
+    await asyncio.sleep(0.3)
+    assert not provider.asked
+    store.release(keys[10:], ELSEWHERE)
+    await task
+    assert len(provider.asked) == 6
+    assert (seen.records[0].usage.called, seen.records[0].usage.from_cache) == (6, 10)
+
+
+async def answers_to(plan):
+    """What another process would have got."""
+    provider = MockProvider("m")
+    return [
+        make_sample(
+            plan,
+            planned,
+            reply=await provider.ask(plan.request(planned)),
+            error=None,
+            attempts=1,
+            latency_ms=1,
+            created_at=utc_now(),
+        )
+        for planned in plan.samples
+    ]
+
+
+async def test_what_another_left_lying_is_taken_over_when_its_time_is_over(store):
+    """A machine that was switched off holds nobody up for longer than a lease."""
+    (plan,) = plans("a")
+    store.claim([planned.cache_key for planned in plan.samples], ELSEWHERE, lease_s=0.3)
+    provider = Watching()
+    await runner(store).run([(provider, [plan])])
+    assert len(provider.asked) == 16
+
+
+@pytest.mark.parametrize("bound", [10, 10_000])
+def test_waiting_for_others_is_no_busy_loop(tmp_path, monkeypatch, bound):
+    """However many samples are waited for, the store is asked now and then, not all the time."""
+    monkeypatch.setattr(lane, "_AWAITED", bound)
+    wanted = plans("a", "b", B=100)
+    keys = [planned.cache_key for plan in wanted for planned in plan.samples]
+    looks = []
+
+    def count(connection, cursor, statement, *_):
+        if statement.startswith("BEGIN IMMEDIATE"):
+            looks.append(statement)
+
+    async def main():
+        task = asyncio.create_task(runner(store).run([(Watching(), wanted)]))
+        await asyncio.sleep(60.0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with Store.open(str(tmp_path / "heretix.sqlite")) as store:
+        register(store)
+        store.claim(keys, ELSEWHERE, lease_s=1e6)
+        event.listen(store._engine, "before_cursor_execute", count)
+        virtual_time.run(main())
+    assert 10 <= len(looks) <= 80
+
+
+def test_leases_are_kept_alive_as_long_as_a_call_takes(tmp_path):
+    """A call of ten minutes outlasts a lease ten times: it is extended again and again."""
+    beats = []
+
+    def count(connection, cursor, statement, *_):
+        if statement.startswith("UPDATE leases"):
+            beats.append(statement)
+
+    async def slowly(_count):
+        await asyncio.sleep(600.0)
+
+    async def main():
+        await runner(store, concurrency=16).run([(Watching(before=slowly), plans("a"))])
+
+    with Store.open(str(tmp_path / "heretix.sqlite")) as store:
+        register(store)
+        event.listen(store._engine, "before_cursor_execute", count)
+        virtual_time.run(main())
+    assert len(beats) >= 600 / 60
+
+
+# Other processes
+
+
+def test_two_processes_share_all_calls_and_conclude_the_same(store, store_url, launchers):
+    """The same command started twice at once: no sample is called for twice, and both finish."""
+    claims = tuple(f"Claim {number}." for number in range(80))
+    job = Job(url=store_url, claims=claims, plan=SMALL, concurrency=8)
+    for each in launchers:
+        each.begin(job)
+    one, other = (each.end() for each in launchers)
+    asked = Counter(one.asked) + Counter(other.asked)
+    assert [one.killed, other.killed] == [False, False]
+    assert len(asked) == 80 * 8
+    assert set(asked.values()) == {1}
+    assert one.beliefs == other.beliefs
+    assert len(one.beliefs) == 80
+    assert not leased(store)
+
+
+def test_a_process_takes_over_from_one_that_is_killed_beside_it(store, store_url, launchers):
+    """Of two that share the work one is killed: the other ends it, and waits for no lease."""
+    claims = tuple(f"Claim {number}." for number in range(20))
+    killed, living = launchers
+    killed.begin(Job(url=store_url, claims=claims, plan=SMALL, kill_after=20))
+    living.begin(Job(url=store_url, claims=claims, plan=SMALL))
+    one, other = killed.end(), living.end()
+    assert one.killed
+    assert len(other.beliefs) == 20
+    assert set(Counter(other.asked).values()) == {1}
+    everything = {call for plan in plans(*claims, **SMALL) for call in asked_of(plan)}
+    assert set(one.asked) | set(other.asked) == everything
+    assert stored_calls(store, *claims, **SMALL) == everything
+    assert not leased(store)
+
+
+async def test_a_kill_at_any_moment_costs_only_what_was_not_stored(store, store_url, launchers):
+    """Killed after any number of calls and statements: the rerun makes exactly the calls whose
+    answers aren't stored, and concludes what an undisturbed run concludes."""
+    chance = random.Random(5)
+    kills = KILLS["sqlite" if store_url.startswith("sqlite") else "postgresql"]
+    job = Job(url=store_url, claims=("Whole a.", "Whole b."), plan=SMALL)
+    moments = len(launchers[0].run(job).events)
+    partly = 0
+    for number in range(kills):
+        claims = (f"Claim {number}a.", f"Claim {number}b.")
+        moment = chance.randrange(moments)
+        outcome = launchers[0].run(Job(url=store_url, claims=claims, plan=SMALL, kill_after=moment))
+        wanted = plans(*claims, **SMALL)
+        calls = {call for plan in wanted for call in asked_of(plan)}
+        kept = stored_calls(store, *claims, **SMALL)
+        partly += 0 < len(kept) < len(calls)
+        assert kept <= set(outcome.asked)
+        again = Watching()
+        async with asyncio.timeout(30):
+            seen = await measured(store, again, *claims, **SMALL)
+        assert sorted(again.asked) == sorted(calls - kept)
+        assert {r.claim: plain_belief(r) for r in seen.records} == {
+            plan.claim: await quiet_belief(plan) for plan in wanted
+        }
+        assert not leased(store)
+    assert partly >= kills // 10, "the moments were spread over the run"
