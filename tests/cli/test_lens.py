@@ -189,3 +189,24 @@ def test_anomalies_are_ranked_and_explained(heretix):
     assert [anomaly["model"] for anomaly in listed] == [SIM]
     everything = json.loads(heretix("anomalies", "--all", "--json").out)
     assert {anomaly["model"] for anomaly in everything} == {SIM, quiet}
+
+
+def test_evidence_cannot_be_swapped_or_dropped_unseen(heretix):
+    """A vector without its bundles, with another lens's bundle, or without its numbers, is found."""
+    _, artifact = vector(heretix, "--lens", "RPL,MEL,HEL", "--influence")
+
+    def found(**changes):
+        changed = artifact.model_copy(update=changes)
+        return [d.path for v in verify_artifact(changed) for d in v.differences]
+
+    assert found() == []
+    mel = [bundle for bundle in artifact.bundles if bundle["lens"] == "MEL"]
+    assert any("bundle_id" in path for path in found(bundles=mel))
+    assert found(lenses=None, metrics=None, bundles=None, experiments=None)
+    without = next(run for run in artifact.runs if run.evidence and run.evidence.variant)
+    whole = next(r for r in artifact.runs if r.lens == without.lens and not r.evidence.variant)
+    cheating = without.model_copy(
+        update={"evidence": without.evidence.model_copy(update={"items": whole.evidence.items})}
+    )
+    runs = [cheating if run is without else run for run in artifact.runs]
+    assert any(path.endswith("evidence.items") for path in found(runs=runs))

@@ -138,18 +138,21 @@ def verify_run(run: RunRecord) -> Verification:
 def verify_artifact(artifact: Artifact) -> list[Verification]:
     """Verify every run and, where there are lenses, the vector, the bundles and the metrics."""
     found = [verify_run(run) for run in artifact.runs]
-    if artifact.metrics is None and artifact.lenses is None and artifact.bundles is None:
+    lensed = any(run.evidence for run in artifact.runs)
+    if not lensed and artifact.metrics is None and artifact.lenses is None:
         return found
     differences: list[Difference] = []
-    publishers = {}
+    bundles: dict[str, Bundle] = {}
     for number, bundle in enumerate(artifact.bundles or []):
         try:
             loaded = read_bundle(bundle)
         except HeretixError as exc:
             differences.append(Difference(f"bundles[{number}]", "a bundle", f"none: {exc}"))
         else:
-            publishers[loaded.bundle_id] = loaded.publishers
-            differences += _shown_differences(artifact.runs, loaded)
+            bundles[loaded.bundle_id] = loaded
+    for run in artifact.runs:
+        differences += _shown_differences(run, bundles)
+    publishers = {bundle_id: bundle.publishers for bundle_id, bundle in bundles.items()}
     derived = metrics_by_model(artifact.runs, publishers)
     pairs = [
         *_compare(
@@ -179,16 +182,29 @@ def verify_artifact(artifact: Artifact) -> list[Verification]:
     return [*found, vector]
 
 
-def _shown_differences(runs: Sequence[RunRecord], bundle: Bundle) -> Iterator[Difference]:
-    """Runs that say they showed a bundle, and showed something else."""
-    for run in runs:
-        shown = run.evidence
-        if shown is None or shown.bundle_id != bundle.bundle_id or shown.variant:
-            continue
-        expected = evidence_of(run.lens, bundle)
-        assert expected is not None, "only the raw prior has no evidence"
-        if [(i.id, i.text) for i in shown.items] != [(i.id, i.text) for i in expected.items]:
-            yield Difference(f"{run.execution_id}.evidence.items", "as recorded", "as bundled")
+def _shown_differences(run: RunRecord, bundles: Mapping[str, Bundle]) -> Iterator[Difference]:
+    """Where a run showed something else than its bundle, or names a bundle that isn't here."""
+    shown = run.evidence
+    if shown is None or shown.bundle_id is None or (shown.variant or "").startswith("policy:"):
+        return
+    path = f"{run.execution_id}.evidence"
+    bundle = bundles.get(shown.bundle_id)
+    if bundle is None:
+        yield Difference(f"{path}.bundle_id", shown.bundle_id, "no bundle of that id is here")
+        return
+    if (bundle.lens, bundle.claim) != (run.lens, run.claim):
+        yield Difference(f"{path}.bundle_id", f"{run.lens} of this claim", bundle.lens)
+    expected = evidence_of(run.lens, bundle)
+    assert expected is not None, "only the raw prior has no evidence"
+    items = {(item.id, item.text) for item in shown.items}
+    whole = {(item.id, item.text) for item in expected.items}
+    if shown.variant is None and items != whole:
+        yield Difference(f"{path}.items", "as recorded", "as bundled")
+    elif (shown.variant or "").startswith("without:"):
+        left_out = str(shown.variant).removeprefix("without:")
+        gone = {i.id for i in bundle.items if left_out in {i.id, i.publisher}}
+        if items != {item for item in whole if item[0] not in gone}:
+            yield Difference(f"{path}.items", "as recorded", f"the bundle without {left_out}")
 
 
 def _rebuild(run: RunRecord) -> RunRecord:
