@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import gc
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +32,6 @@ __all__ = [
     "with_evidence",
 ]
 
-_SWITCH_S = 0.02
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
 
@@ -273,8 +272,9 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
     results = Results(lacking=sum(isinstance(b, Exception) for b in measurement.bundles.values()))
     total = measurement.attempts
-    # Aggregating runs in a thread beside the calls. Fewer, longer turns cost less in all.
-    sys.setswitchinterval(_SWITCH_S)
+    # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
+    gc.collect()
+    gc.freeze()
     try:
         with watching(console, total, as_json=as_json) as tally:
             runner = measurement.runner(store, observer=_Collecting(results, tally))
@@ -287,6 +287,8 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
             style="yellow",
         )
         raise typer.Exit(130) from None
+    finally:
+        gc.unfreeze()
     return results
 
 

@@ -9,6 +9,7 @@ home, and then says why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
 from itertools import islice
@@ -47,6 +48,7 @@ _PLANS_AHEAD: Final = 64
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
 _AWAITED: Final = 4096
 """Samples of others that may be waited for before no further plan is begun."""
+_GATHER_S: Final = 0.1
 _POLL_S: Final = 0.1
 _POLL_CAP_S: Final = 2.0
 _REJECTS_EVERY_CALL: Final = frozenset({401, 402, 403, 404})
@@ -92,6 +94,7 @@ class Lane:
         self._writer = writer
         self._tasks = asyncio.Semaphore(most)
         self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
+        self._all_called = asyncio.Event()
         self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
         """Samples that somebody else has a lease on, and who waits for them."""
         self._given_up: list[str] = []
@@ -117,6 +120,7 @@ class Lane:
                     if self._halted is not None:
                         break
                 await self._settle(calls, most=0)
+            self._all_called.set()
             await self._complete.put(None)
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
@@ -306,11 +310,19 @@ class Lane:
         self._awaited.clear()
         await self._spread(waiting, calls)
 
+    async def _gather_more(self) -> None:
+        """Let a few executions come together: their records are stored in one transaction."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHER_S):
+                while not (self._complete.full() or self._all_called.is_set()):  # noqa: ASYNC110
+                    await asyncio.sleep(_GATHER_S / 10)
+
     async def _finish_all(self) -> None:
         """Turn complete executions into stored records, as many at a time as are ready."""
         ended = False
         while not ended:
             batch = [await self._complete.get()]
+            await self._gather_more()
             while not self._complete.empty():
                 batch.append(self._complete.get_nowait())
             ready = [execution for execution in batch if execution is not None]

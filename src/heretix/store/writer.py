@@ -1,7 +1,7 @@
 """One thread that writes samples as they arrive.
 
-An idle writer commits a sample at once; while it commits, others gather, and go together in the
-next transaction. Batches form by themselves under load, and nothing waits for a batch to fill.
+An idle writer commits a sample at once. Under load, those that arrive within a twentieth of a
+second go together in the next transaction; nothing waits for a batch to fill.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Final, Self
 
 from heretix.errors import HeretixError, StoreError
@@ -25,6 +26,10 @@ __all__ = ["SampleWriter"]
 
 CAPACITY: Final = 4096
 """Samples that may wait to be committed before `put` makes its callers wait."""
+_GATHER_S: Final = 0.05
+"""Transactions are at least this far apart unless somebody waits for one: a thousand samples a
+second in twenty transactions cost a fifth of what they cost one by one. A sample that comes alone
+is committed at once."""
 
 
 class SampleWriter:
@@ -60,6 +65,9 @@ class SampleWriter:
         self._in_flight: list[Sample] = []
         self._taken = 0
         self._committed = 0
+        self._last_commit = 0.0
+        self._hurry = False
+        """Somebody waits for a commit."""
         self._closing = False
         self._ended = False
         self._failure: HeretixError | None = None
@@ -136,6 +144,8 @@ class SampleWriter:
             self._raise_failure()
             if self._ended or self._committed >= count:
                 return
+            self._hurry = True
+            self._changed.notify()
         # The thread reports through the event loop, so no report can come before the next await.
         future = asyncio.get_running_loop().create_future()
         self._waiters.append((count, future))
@@ -175,6 +185,7 @@ class SampleWriter:
                 with self._changed:
                     self._committed += len(batch)
                     self._in_flight = []
+                    self._last_commit = time.monotonic()
                 self._report()
             failure = None
         except HeretixError as exc:
@@ -189,6 +200,10 @@ class SampleWriter:
         """Whatever has arrived; nothing means that the writer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
+            left_s = self._last_commit + _GATHER_S - time.monotonic()
+            if left_s > 0:
+                self._changed.wait_for(lambda: self._hurry or self._closing, timeout=left_s)
+            self._hurry = False
             self._in_flight, self._pending = self._pending, []
             return self._in_flight
 
