@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -76,8 +76,20 @@ def main() -> None:
         app()
     except HeretixError as exc:
         typer.echo(f"error: {exc}", err=True)
-        sys.exit(exc.exit_code)
+        _leave(exc.exit_code)
+    except SystemExit as exc:
+        _leave(exc.code if isinstance(exc.code, int) else int(exc.code is not None))
+    except BrokenPipeError:
+        _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once. Everything is stored and closed by now; taking the interpreter apart, module by
+    module, would only keep the user waiting."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
     except BrokenPipeError:
         # The reader of a pipe went away (`heretix runs | head`); that isn't a failure.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 0
+    os._exit(code)

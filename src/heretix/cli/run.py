@@ -263,6 +263,8 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     # The retry library's log lines would run into the display; failures are counted and stored.
     import stamina.instrumentation
 
+    # The views are needed at the end; loaded now, they keep nobody waiting then.
+    import heretix.report.terminal  # noqa: F401
     from heretix.cli.progress import watching
 
     stamina.instrumentation.set_on_retry_hooks([])
@@ -287,8 +289,6 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
             style="yellow",
         )
         raise typer.Exit(130) from None
-    finally:
-        gc.unfreeze()
     return results
 
 

@@ -322,16 +322,18 @@ def _price_record(price: Price | None) -> PriceRecord | None:
 
 
 def _cost_usd(answered: Sequence[SampleRecord], price: Price | None) -> float | None:
+    """Cost of the answers, rounded once; unknown when a price or a count of tokens is."""
     if price is None:
         return None
-    micros = 0
+    if price.is_free:
+        return 0.0
+    tokens_in = tokens_out = 0
     for row in answered:
-        if price.is_free:
-            continue
         if row.tokens_in is None or row.tokens_out is None:
             return None
-        micros += cost_micros(price, row.tokens_in, row.tokens_out)
-    return micros / 1e6
+        tokens_in += row.tokens_in
+        tokens_out += row.tokens_out
+    return cost_micros(price, tokens_in, tokens_out) / 1e6
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

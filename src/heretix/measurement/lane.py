@@ -44,7 +44,7 @@ __all__ = ["Lane", "Retry"]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_PLANS_AHEAD: Final = 64
+_PLANS_AHEAD: Final = 32
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
 _AWAITED: Final = 4096
 """Samples of others that may be waited for before no further plan is begun."""
@@ -77,6 +77,16 @@ class Retry:
             return random.uniform(0.0, self.wait_initial_s)  # noqa: S311
         ceiling = min(self.wait_max_s, self.wait_initial_s * 2**failures)
         return random.uniform(0.0, ceiling)  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Plans that were begun together, what they miss, and which of that is ours to call for."""
+
+    executions: list[Execution]
+    missing: list[tuple[Execution, PlannedSample]]
+    mine: set[str]
+    stored: dict[str, Sample]
 
 
 class Lane:
@@ -114,11 +124,16 @@ class Lane:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._finish_all())
             async with asyncio.TaskGroup() as calls:
-                for chunk in _chunks(plans, _PLANS_AHEAD):
+                chunks = _chunks(plans, _PLANS_AHEAD)
+                upcoming = calls.create_task(self._prepare(chunks))
+                while (chunk := await upcoming) is not None:
+                    if self._halted is not None:
+                        self._given_up += chunk.mine
+                        break
+                    # The next plans are made ready while these are called for.
+                    upcoming = calls.create_task(self._prepare(chunks))
                     await self._start(chunk, calls)
                     await self._settle(calls, most=_AWAITED)
-                    if self._halted is not None:
-                        break
                 await self._settle(calls, most=0)
             self._all_called.set()
             await self._complete.put(None)
@@ -128,21 +143,28 @@ class Lane:
             await _in_thread(runner.store.release, self._given_up, runner.owner)
         return self._halted
 
-    async def _start(self, plans: Sequence[Plan], calls: asyncio.TaskGroup) -> None:
+    async def _prepare(self, chunks: Iterator[list[Plan]]) -> _Chunk | None:
+        """Begin the next plans and take leases on what they miss; None when there are no more."""
+        plans = next(chunks, None)
+        if plans is None or self._halted is not None:
+            return None
         runner = self._runner
         price = runner.spending.price_of(plans[0].model)
         executions = await _in_thread(
             begin, runner.store, plans, use_cache=runner.use_cache, price=price
         )
-        for execution in executions:
-            runner.observer.planned(execution.plan, len(execution.held))
-        missing = [
-            (execution, planned) for execution in executions for planned in execution.missing
-        ]
-        for execution in executions:
+        missing = [(e, planned) for e in executions for planned in e.missing]
+        keys = [planned.cache_key for _, planned in missing]
+        mine, stored = await _in_thread(self._lease, keys) if keys else (set(), {})
+        return _Chunk(executions, missing, mine, stored)
+
+    async def _start(self, chunk: _Chunk, calls: asyncio.TaskGroup) -> None:
+        for execution in chunk.executions:
+            self._runner.observer.planned(execution.plan, len(execution.held))
+        for execution in chunk.executions:
             if execution.complete:
                 await self._complete.put(execution)
-        await self._spread(missing, calls)
+        await self._hand_out(chunk.missing, chunk.mine, chunk.stored, calls)
 
     async def _spread(
         self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
@@ -151,6 +173,15 @@ class Lane:
         if not missing:
             return
         mine, stored = await _in_thread(self._lease, [planned.cache_key for _, planned in missing])
+        await self._hand_out(missing, mine, stored, calls)
+
+    async def _hand_out(
+        self,
+        missing: Sequence[tuple[Execution, PlannedSample]],
+        mine: set[str],
+        stored: dict[str, Sample],
+        calls: asyncio.TaskGroup,
+    ) -> None:
         for execution, planned in missing:
             key = planned.cache_key
             if key in stored:
