@@ -210,3 +210,13 @@ def test_evidence_cannot_be_swapped_or_dropped_unseen(heretix):
     )
     runs = [cheating if run is without else run for run in artifact.runs]
     assert any(path.endswith("evidence.items") for path in found(runs=runs))
+
+
+def test_an_execution_that_was_shown_evidence_is_not_resumed_without_it(heretix):
+    """What was shown isn't kept with the plan: resuming would measure something else."""
+    _, artifact = vector(heretix, "--lens", "RPL,MEL")
+    rpl, mel = artifact.runs
+    assert heretix("resume", rpl.execution_id).code == 0
+    refused = heretix("resume", mel.execution_id)
+    assert refused.code == 2
+    assert "heretix lens" in refused.err

@@ -19,7 +19,7 @@ from heretix.providers.catalog import parse_model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["bank_of", "replan"]
+__all__ = ["bank_of", "config_of", "replan"]
 
 
 def bank_of(row: Mapping[str, Any]) -> Bank:
@@ -33,24 +33,28 @@ def bank_of(row: Mapping[str, Any]) -> Bank:
     )
 
 
+def config_of(asked: Mapping[str, Any]) -> RunConfig:
+    """The configuration behind what `plan_json` kept."""
+    names = ("K", "R", "T", "B", "agg", "center", "trim", "max_output_tokens")
+    return RunConfig.parse(
+        {
+            **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
+            **asked["options"],
+            "seed": asked["bootstrap_seed"] if asked["seed_source"] == "config" else None,
+        },
+        source="execution",
+    )
+
+
 def replan(config_json: str, bank: Bank) -> Plan:
     """The plan whose `plan_json` this is. Another Heretix may plan otherwise: that is refused."""
     asked = json.loads(config_json)
     seed, source = asked["bootstrap_seed"], asked["seed_source"]
-    names = ("K", "R", "T", "B", "agg", "center", "trim", "max_output_tokens")
-    config = RunConfig.parse(
-        {
-            **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
-            **asked["options"],
-            "seed": seed if source == "config" else None,
-        },
-        source="execution",
-    )
     plan = make_plan(
         asked["claim"],
         parse_model(asked["model"]),
         bank,
-        config,
+        config_of(asked),
         claim_id=asked.get("claim_id"),
         env_seed=seed if source == "environment" else None,
     )

@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from heretix.config import Claim, RunConfig
+from heretix.config import Claim
 from heretix.errors import RecordError
 from heretix.measurement.measurement import Measurement
-from heretix.prompts.bank import Bank
+from heretix.measurement.replan import bank_of, config_of
 from heretix.providers.registry import open_provider, resolve_model
 
 if TYPE_CHECKING:
+    from heretix.prompts.bank import Bank
     from heretix.settings import Settings
     from heretix.store import Store
 
@@ -25,25 +26,18 @@ def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
     The plan is the same, so what is stored is taken from the cache, and exactly the missing calls
     are made.
     """
-    asked: dict[str, Any] = json.loads(store.started(ref).config_json)
-    source = asked["seed_source"]
-    if source == "environment":
+    started = store.started(ref)
+    if not started.run_id.startswith("heretix-rpl-"):
+        raise RecordError(
+            f"`{started.execution_id}` was shown evidence, which isn't kept with what was asked; "
+            "give the same `heretix lens` or `heretix run` command again: its samples are cached"
+        )
+    asked: dict[str, Any] = json.loads(started.config_json)
+    if asked["seed_source"] == "environment":
         settings = replace(settings, rpl_seed=asked["bootstrap_seed"])
-    options = asked["options"]
-    config = RunConfig.parse(
-        {
-            **{name: asked[name] for name in ("K", "R", "T", "B", "agg", "center", "trim")},
-            "seed": asked["bootstrap_seed"] if source == "config" else None,
-            "max_output_tokens": asked["max_output_tokens"],
-            "template_include": asked["template_include"],
-            "template_exclude": asked["template_exclude"],
-            **options,
-        },
-        source=f"execution {ref}",
-    )
     model = resolve_model(asked["model"], settings)
     measurement = Measurement(
-        config=config,
+        config=config_of(asked),
         settings=settings,
         bank=_bank(store, asked["prompt_version"]),
         models=(model,),
@@ -59,10 +53,4 @@ def _bank(store: Store, version: str) -> Bank:
     row = store.bank(version)
     if row is None:
         raise RecordError(f"`{store.name}` has no text of prompt bank {version}")
-    return Bank.of(
-        version=version,
-        system=row["system"],
-        user_template=row["user_template"],
-        paraphrases=json.loads(row["paraphrases_json"]),
-        source=row["source"],
-    )
+    return bank_of(row)
