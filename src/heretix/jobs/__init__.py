@@ -1,0 +1,1 @@
+"""Jobs: measurements that outlive the request, and the process, that asked for them."""
