@@ -13,6 +13,7 @@
     ├── NoEstimateError              1   measured, but too little came back to say anything
     ├── InsufficientEvidenceError    1   too few documents to measure a belief with
     ├── BudgetReachedError           1   stopped at the budget; what was answered is stored
+    ├── BatchPendingError            1   samples are on their way in a batch, to be collected
     ├── ProviderError                3   a call that failed
     │   ├── RetryableError               worth another try
     │   │   ├── RateLimitedError         429, with `retry_after_s` where the provider said
@@ -36,6 +37,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BankError",
+    "BatchPendingError",
     "BudgetReachedError",
     "CallTimeoutError",
     "ClaimError",
@@ -127,6 +129,10 @@ class InsufficientEvidenceError(HeretixError):
 
 class BudgetReachedError(HeretixError):
     """The budget is spent; what was answered until then is stored."""
+
+
+class BatchPendingError(HeretixError):
+    """A batch that was submitted before brings what is missing; asking again would pay twice."""
 
 
 class ProviderError(HeretixError):

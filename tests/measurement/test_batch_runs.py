@@ -15,6 +15,7 @@ from faultserver import document, reset, silence, status
 from faultserver import raw as raw_body
 from heretix.config import Claim, RunConfig
 from heretix.errors import (
+    BatchPendingError,
     BudgetReachedError,
     ConfigError,
     ProviderError,
@@ -283,6 +284,21 @@ async def test_a_live_run_leaves_samples_of_a_batch_alone(server, path):
     await collected(path)
     with Store.open(path) as store:
         assert store.claim(keys, "a live run") == set(keys)
+
+
+async def test_a_live_run_names_the_batch_it_would_wait_for(server, path):
+    """It asks for what no batch brings, stops, and goes on once the batch is collected."""
+    submission = await submitted(path, asked(server, K=4))
+    with Store.open(path) as store:
+        with pytest.raises(BatchPendingError, match=submission.batches[0]):
+            await asked(server, K=16).run(store)
+        assert server.live_calls == 24
+    server.end()
+    await collected(path)
+    with Store.open(path) as store:
+        keeping = Keeping()
+        await asked(server, K=16).run(store, observer=keeping)
+    assert (server.live_calls, len(keeping.records)) == (24, 1)
 
 
 async def test_a_sample_that_a_live_run_is_getting_is_waited_for(server, path):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 import stamina
 
 from heretix.errors import (
+    BatchPendingError,
     BudgetReachedError,
     HeretixError,
     ProviderDownError,
@@ -28,6 +29,7 @@ from heretix.errors import (
 )
 from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
 from heretix.measurement.pacing import Limits, Pace
+from heretix.store.batches import holding_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -327,6 +329,7 @@ class Lane:
         while len(self._awaited) > most and self._halted is None:
             before = len(self._awaited)
             await self._poll(calls)
+            await self._stop_for_batches()
             pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
             if len(self._awaited) > most:
                 await asyncio.sleep(pause_s)
@@ -340,6 +343,23 @@ class Lane:
         waiting = [pair for pairs in self._awaited.values() for pair in pairs]
         self._awaited.clear()
         await self._spread(waiting, calls)
+
+    async def _stop_for_batches(self) -> None:
+        """Stop when a batch is to bring what is awaited: that can take a day."""
+        held = await _in_thread(self._batches_of, list(self._awaited))
+        if held:
+            names = ", ".join(f"`{name}`" for name in sorted(set(held.values())))
+            self.halt(
+                BatchPendingError(
+                    f"{len(held)} samples are on their way in batch {names}. Everything else that "
+                    "was answered is stored; `heretix batch collect` gets the rest, or "
+                    "`heretix batch cancel` frees them"
+                )
+            )
+
+    def _batches_of(self, keys: Sequence[str]) -> dict[str, str]:
+        with self._runner.store.reading() as connection:
+            return holding_batches(connection, keys)
 
     async def _gather_more(self) -> None:
         """Let a few executions come together: their records are stored in one transaction."""
