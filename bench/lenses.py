@@ -2,10 +2,16 @@
 level? By simulation, with the formula of the `sim` provider.
 
     python bench/lenses.py [--claims 1000] [--B 2000] [--seed 1] [--defaults] [--json]
+                           [--template-sd 0.6] [--response-sd 0.25] [--noise-sd 0.15]
 
 Every simulated claim has a prior and responses to evidence of its own, unless `--defaults` gives
 all of them those of `sim`. The planted value of a metric is that of the planted centers: what
 endless wordings and replicates would give. Intervals of rates are Wilson's.
+
+How wide the intervals are for what they promise depends on where the scatter comes from. Noise
+within a wording is counted in the spread of the wordings' means and again when replicates are
+drawn, so intervals are too wide where noise is all there is (`--response-sd 0 --noise-sd 0.3`), and
+right where wordings respond to evidence each in their own way.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +54,10 @@ T, R = 16, 2
 LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
 BELIEFS = ("RPL", "MEL", "HEL", "SEL")
 LEVEL = 0.05
+
+STUDIED = Planted(template_sd=0.6, response_sd=0.25, noise_sd=0.15)
+"""Wordings differ more in what they give than in how they respond, and more in that than by chance.
+"""
 
 Logits = dict[str, list[float]]
 
@@ -89,10 +99,11 @@ class Tally:
     """How much larger than planted an information gain came out, as it is and corrected."""
 
 
-def planted_claim(rng: np.random.Generator) -> Planted:
-    """A claim with a belief and responses of its own; a third of the lenses move nothing."""
-    shifts = rng.normal(0, 0.8, size=3) * (rng.random(3) > 1 / 3)
-    return Planted(
+def planted_claim(rng: np.random.Generator, spread: Planted) -> Planted:
+    """A claim with a belief and responses of its own. What moves nothing is a case by itself."""
+    shifts = rng.normal(0, 0.8, size=3)
+    return replace(
+        spread,
         prior=float(rng.uniform(0.1, 0.9)),
         wrapper=float(rng.normal(0, 0.15)),
         mel=float(shifts[0]),
@@ -179,9 +190,14 @@ def level(once: Logits, again: Logits, *, seed: int, B: int, tally: Tally) -> No
 def study(options: argparse.Namespace, progress: Progress) -> Tally:
     """All claims."""
     tally = Tally()
+    spread = Planted(
+        template_sd=options.template_sd,
+        response_sd=options.response_sd,
+        noise_sd=options.noise_sd,
+    )
     for number in progress.track(range(options.claims), description="simulating"):
         rng = np.random.default_rng([options.seed, number])
-        planted = Planted() if options.defaults else planted_claim(rng)
+        planted = spread if options.defaults else planted_claim(rng, spread)
         simulate(planted, rng, B=options.B, tally=tally)
         no_response(planted, rng, B=options.B, tally=tally)
     return tally
@@ -189,7 +205,7 @@ def study(options: argparse.Namespace, progress: Progress) -> Tally:
 
 def no_response(planted: Planted, rng: np.random.Generator, *, B: int, tally: Tally) -> None:
     """A lens that moves nothing on average, though each wording responds in its own way."""
-    still = Planted(prior=planted.prior, mel=0.0)
+    still = replace(planted, wrapper=0.0, mel=0.0)
     stems = rng.normal(size=T)
     logits = {lens: measured(still, lens, stems, rng) for lens in ("RPL", "MEL")}
     vector = joint_bootstrap(logits, seed=int(rng.integers(2**63)), B=B)
@@ -225,6 +241,9 @@ def main() -> int:
     parser.add_argument("--B", type=int, default=2000, help="bootstrap replicas")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--defaults", action="store_true", help="plant sim's defaults every time")
+    for name in ("template", "response", "noise"):
+        planted = getattr(STUDIED, f"{name}_sd")
+        parser.add_argument(f"--{name}-sd", type=float, default=planted, help="in log-odds")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.claims < 1:

@@ -66,6 +66,8 @@ class EvidenceConfig(BaseModel):
     as_of: date | None = None
     strict_dates: bool = False
     flagged: bool = False
+    judge: str | None = None
+    """A model that grades documents blind to their source, and says what they make of the claim."""
     documents: tuple[str, ...] = ()
     """Files, folders or addresses that SEL shows."""
 

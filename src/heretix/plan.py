@@ -62,6 +62,9 @@ class Evidence:
     variant: str | None = None
     """What was done to the bundle for an experiment (`without:E03`, `canary`, `sham`); None is
     the bundle as it is."""
+    order: tuple[str, ...] | None = None
+    """Ids of the whole bundle where an experiment takes items out or puts one in: the others then
+    stand in the same order as in the whole one, wording by wording. None is the items' own."""
 
     @property
     def shown_sha256(self) -> str:
@@ -82,6 +85,8 @@ class Evidence:
             shown["shown"] = self.shown_sha256
         if self.variant is not None:
             shown["variant"] = self.variant
+        if self.order is not None:
+            shown["order"] = ",".join(self.order)
         return shown
 
 
@@ -156,6 +161,12 @@ class Plan:
     def lens(self) -> str:
         """What the model is shown: RPL is nothing."""
         return self.evidence.lens if self.evidence else "RPL"
+
+    @property
+    def label(self) -> str:
+        """The lens and what an experiment did to it, for people who watch."""
+        variant = self.evidence.variant if self.evidence else None
+        return f"{self.lens} {variant}" if variant else self.lens
 
     @cached_property
     def samples(self) -> tuple[PlannedSample, ...]:
@@ -306,6 +317,7 @@ def _prompt(bank: Bank, index: int, claim: str, evidence: Evidence | None) -> Pr
         lens=evidence.lens,
         items=evidence.items,
         nonce=evidence.nonce,
+        order=evidence.order,
     )
 
 

@@ -181,6 +181,16 @@ def test_the_directed_gap_is_undefined_where_the_prior_leans_to_no_side():
     assert directed_gap(flat(RPL=0.5, MEL=0.9)) is None
 
 
+def test_the_directed_gap_goes_by_the_interval_that_it_is_given():
+    """The published interval of the prior decides, whatever the joint bootstrap says."""
+    vector = flat(RPL=0.7, MEL=0.9)
+    assert directed_gap(vector, (0.45, 0.8)) is None
+    assert directed_gap(vector, (0.6, 0.8)).value == pytest.approx(0.2)
+    unsure = scattered(RPL=0.05, MEL=1.0)
+    assert directed_gap(unsure) is None
+    assert directed_gap(unsure, (0.51, 0.6)) == amplification_gap(unsure)
+
+
 def test_one_replicate_has_no_noise_floor():
     """Nobody knows how far a repeat would lie; eight repeated stems tell, seven don't."""
     once = {f"{t:03d}": [0.1 * t] for t in range(16)}
@@ -250,6 +260,18 @@ def test_the_exchange_test_counts_swaps_that_move_as_far():
     exact = sum(found >= seen - 1e-12 for found in moves) / 256
     got = exchange_test(bare_vector(base, lens), "HEL", draws=40_000)
     assert got == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 40_000))
+
+
+def test_the_exchange_test_is_exact_for_few_stems():
+    """Up to twelve stems every swap is looked at, and the number of draws changes nothing."""
+    rng = np.random.default_rng(4)
+    for stems in (8, 12):
+        base, lens = rng.normal(0, 1, stems), rng.normal(0.4, 1, stems)
+        found = exchange_test(bare_vector(base, lens), "HEL", draws=10)
+        assert found == exchange_test(bare_vector(base, lens, seed=9), "HEL")
+        assert (found * 2**stems) % 2 == 0
+        assert found >= 2 / 2**stems
+    assert exchange_test(bare_vector(np.zeros(13), np.ones(13)), "HEL", draws=9) == 1 / 10
 
 
 def test_the_exchange_test_keeps_its_level():

@@ -220,3 +220,67 @@ def test_an_execution_that_was_shown_evidence_is_not_resumed_without_it(heretix)
     refused = heretix("resume", mel.execution_id)
     assert refused.code == 2
     assert "heretix lens" in refused.err
+
+
+def test_all_lenses_are_five_with_a_document_of_ones_own(heretix, folder):
+    """`--lens all`, or no option at all: SEL is there as soon as there is something to show."""
+    (folder / "own.md").write_text("# Own\n\nThe meters fell by 2% when the clocks went forward.")
+    for option in (("--lens", "all"), ()):
+        result, artifact = vector(heretix, *option, "--document", "own.md", "--evidence")
+        assert [line.lens for line in artifact.lenses] == ["RPL", "NUL", "MEL", "HEL", "SEL"]
+        assert "stance by: declared" in result.out
+        assert "stance –: not judged" in result.out
+
+
+def test_options_change_one_thing_about_a_configuration(heretix, folder):
+    """A file's lenses, corpus and documents stay when an option names something else."""
+    (folder / "own.txt").write_text("The meters fell by 2% when the clocks went forward.")
+    (folder / "c.yaml").write_text(
+        f"claim: {CLAIM}\nmodel: {SIM}\nB: 500\nlenses: [RPL, SEL]\n"
+        "evidence:\n  documents: [own.txt]\n"
+    )
+    made = json.loads(heretix("lens", "--config", "c.yaml", "--json").out)
+    assert [line["lens"] for line in made["lenses"]] == ["RPL", "SEL"]
+    result = heretix(
+        "lens", "--config", "c.yaml", "--lens", "all", "--as-of", "2018-12-31", "--json"
+    )
+    everything = json.loads(result.out)
+    assert [line["lens"] for line in everything["lenses"]][-1] == "SEL"
+    assert everything["bundles"][0]["as_of"] == "2018-12-31"
+
+
+def test_another_policy_is_stored_written_and_shown(heretix, folder):
+    """Its bundles are in the store and in the artifact; a policy that changes nothing is told."""
+    from heretix.evidence.demo import DEMO_POLICY
+
+    rule = "  - id: moved\n    class: heterodox\n    facts: [For a test.]\n    domain: [{}]\n"
+    head = f"version: other-1\nabout: For a test.\nextends: {DEMO_POLICY}\nrules:\n"
+    (folder / "other.yaml").write_text(head + rule.format("encyclopedia.example"))
+    (folder / "same.yaml").write_text(head + rule.format("nowhere.example"))
+    result, artifact = vector(heretix, "--lens", "RPL,MEL", "--other-policy", "other.yaml")
+    assert "policy:other-1" in result.out
+    other = artifact.bundles[1]["bundle_id"]
+    assert "other-1" in heretix("evidence", "show", other[:16]).out
+    assert heretix("verify", "v.json").code == 0
+    result, artifact = vector(heretix, "--lens", "RPL,MEL", "--other-policy", "same.yaml")
+    assert "shows the same documents" in result.err
+    assert artifact.experiments is None
+
+
+def test_too_little_evidence_is_kept_and_shown(heretix, folder):
+    """The bundle says what was left out and why, and the vector what could be measured."""
+    (folder / "one.txt").write_text("Daylight saving time and electricity consumption, once.")
+    assert heretix("corpus", "add", "one.txt", "--corpus", "small").code == 0
+    result = heretix("lens", CLAIM, "-m", SIM, "--corpus", "small", "-B", 500, "--out", "v.json")
+    assert result.code == 1
+    assert "wrapper effect" in result.out
+    line = next(line for line in read_artifacts("v.json")[0].lenses if line.lens == "HEL")
+    assert "left out" in heretix("evidence", "show", line.bundle_id).out
+    assert heretix("verify", "v.json").code == 0
+
+
+def test_a_raw_prior_with_its_negation_is_reported(heretix):
+    """Acquiescence needs no documents."""
+    result, artifact = vector(heretix, "--lens", "RPL", "--negation", "It does not.")
+    assert [record.variant for record in artifact.experiments] == ["negation"]
+    assert "negation" in result.out

@@ -24,7 +24,7 @@ from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.artifact import artifact_json
 from heretix.measurement.assembly import assemble
 from heretix.measurement.citing import evidence_record
-from heretix.measurement.experiments import Experiments, irrelevant_documents, variants_of
+from heretix.measurement.experiments import Experiments, irrelevant_documents, with_experiments
 from heretix.measurement.lenses import ALL_LENSES, evidence_of, gather_bundles
 from heretix.measurement.measurement import Measurement, prepare
 from heretix.measurement.record import Artifact, RunRecord
@@ -308,7 +308,7 @@ def test_an_empty_corpus_gives_no_belief(desk):
         assert lacking.exit_code == 1
     artifact = desk.artifact(measurement)
     assert [run.lens for run in artifact.runs] == ["RPL"]
-    assert artifact.bundles == []
+    assert [bundle["items"] for bundle in artifact.bundles] == [[], []]
     for line in artifact.lenses[1:]:
         assert (line.status, line.prob_true, line.ci95) == ("insufficient_evidence", None, None)
         assert "nothing was found" in line.reason
@@ -427,12 +427,33 @@ def test_quotes_count_only_in_the_item_they_name(shown):
 
 
 def test_answers_without_quotes_are_neither_trusted_nor_not(shown):
-    """Nothing to check is no verdict; answers of an odd shape count as having none."""
-    odd = ['{"prob_true": 0.5}', '{"quotes": 3, "used": "E01"}', '{"quotes": [1, {"id": 2}]}']
-    found = evidence_record(shown, odd)
+    """Nothing to check is no verdict."""
+    found = evidence_record(shown, ['{"prob_true": 0.5}', '{"quotes": [], "used": "E01"}'])
     assert (found.quotes_given, found.verified_quote_rate, found.trusted) == (0, None, None)
     assert set(found.used.values()) == {0}
     assert evidence_record(None, []) is None
+
+
+def test_malformed_quotes_are_unverified(shown):
+    """What isn't an id and a text was given all the same, and stands in no document."""
+    for quotes, count in (("3", 1), ('[1, {"id": 2}, {"id": "E01"}]', 3), ('"all of E01"', 1)):
+        found = evidence_record(shown, [f'{{"quotes": {quotes}}}'])
+        assert (found.quotes_given, found.quotes_verified, found.trusted) == (count, 0, False)
+
+
+def test_a_word_or_two_are_no_quote(shown):
+    """They stand in a document by chance, unless there is no more of it to quote."""
+    for short in ("Sales", "12%", "in May.", "by 12%"):
+        assert evidence_record(shown, [Liar.say(short)]).quotes_verified == 0
+    assert evidence_record(shown, [Liar.say("by 12% in")]).quotes_verified == 1
+    first, *rest = shown.items
+    brief = replace(shown, items=(replace(first, text="Title\n12%"), *rest))
+    assert evidence_record(brief, [Liar.say("12%")]).quotes_verified == 1
+    unspaced = replace(
+        shown, items=(replace(first, text="夏时制可以减少用电量这一说法有争议"), *rest)
+    )
+    assert evidence_record(unspaced, [Liar.say("夏时制可以减少用电量这一")]).quotes_verified == 1
+    assert evidence_record(unspaced, [Liar.say("夏时制")]).quotes_verified == 0
 
 
 def test_a_document_is_counted_once_an_answer(shown):
@@ -464,8 +485,7 @@ def experiments(tmp_path_factory):
     )
     wanted = Experiments(influence=True, canary=True, sham=True)
     measurement = replace(
-        measurement,
-        variants=variants_of(measurement, wanted, other_policy=other),
+        with_experiments(measurement, wanted, other_policy=other),
         negation=Claim("Daylight saving time doesn't reduce electricity consumption."),
     )
     return desk, measurement, desk.artifact(measurement)

@@ -28,6 +28,8 @@ from heretix.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = [
     "InformationGain",
     "Metric",
@@ -48,6 +50,8 @@ __all__ = [
 
 IG_CLAMP: Final = 0.005
 """Information is counted between beliefs held this far from 0 and 1."""
+_MAX_SWAPS: Final = 4096
+"""Label swaps that are all looked at, rather than drawn from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +97,20 @@ def amplification_gap(vector: BeliefVector) -> Metric:
     return movement(vector, "MEL")
 
 
-def directed_gap(vector: BeliefVector) -> Metric | None:
+def directed_gap(
+    vector: BeliefVector, prior_ci: tuple[float, float] | None = None
+) -> Metric | None:
     """The amplification gap, above 0 when it strengthens the prior and below when it corrects it.
 
-    Undefined, None, where the prior's own interval holds 1/2: it leans to neither side.
+    Undefined, None, where the prior's interval holds 1/2: it leans to neither side. `prior_ci` is
+    the interval that was published with the prior, so that the two can't contradict each other;
+    without one, it is that of the joint bootstrap.
     """
-    lo, hi = interval(vector.prob_replicas["RPL"])
+    lo, hi = prior_ci or interval(vector.prob_replicas["RPL"])
     if lo <= 0.5 <= hi:
         return None
     gap = amplification_gap(vector)
-    if vector.probs["RPL"] > 0.5:
+    if lo > 0.5:
         return gap
     return Metric(value=-gap.value, lo=-gap.hi, hi=-gap.lo)
 
@@ -134,15 +142,15 @@ def exchange_test(
     A move is the plain mean of the stems' differences in log-odds, the same size up and down. A
     trimmed mean may drop the few stems that were swapped and find as large a move: for 8 stems
     that all moved from .35 to .80 it gives p = 0.07, where 2 of the 256 swaps (0.008) move as far.
+
+    Up to 12 stems all swaps are counted, and the share is exact; above, `draws` of them.
     """
-    rng = np.random.default_rng([vector.seed, 1])
-    swap = rng.random((draws, len(vector.stems))) < 0.5
     moved = vector.means[lens] - vector.means[base]
     # The labels as they are come first, and through the same arithmetic.
-    moves = np.concatenate([moved[np.newaxis], np.where(swap, -moved, moved)])
-    sizes = np.abs(mean_in_order(moves.T))
+    swap = _swaps(len(moved), draws=draws, seed=vector.seed)
+    sizes = np.abs(mean_in_order(np.where(swap, -moved, moved).T))
     # A tie counts as "as far": sums of the same numbers may differ in their last bit.
-    return float(np.count_nonzero(sizes >= sizes[0] - 1e-12) / (draws + 1))
+    return float(np.count_nonzero(sizes >= sizes[0] - 1e-12) / len(sizes))
 
 
 def noise_floor(
@@ -209,6 +217,16 @@ def folded(metric: Metric) -> Metric:
     """The size of a signed number: its interval is folded at 0."""
     lo, hi = sorted((abs(metric.lo), abs(metric.hi)))
     return Metric(value=abs(metric.value), lo=0.0 if metric.lo <= 0 <= metric.hi else lo, hi=hi)
+
+
+def _swaps(stems: int, *, draws: int, seed: int) -> NDArray[np.bool_]:
+    """Which stems have their labels swapped, a row a time; in the first row none has."""
+    if 2**stems <= _MAX_SWAPS:
+        numbers = np.arange(2**stems)[:, np.newaxis]
+        every: NDArray[np.bool_] = (numbers >> np.arange(stems)) % 2 == 1
+        return every
+    drawn = np.random.default_rng([seed, 1]).random((draws, stems)) < 0.5
+    return np.concatenate([np.zeros((1, stems), dtype=np.bool_), drawn])
 
 
 def _spread_out(logits: Sequence[float]) -> list[float]:

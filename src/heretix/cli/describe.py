@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -40,6 +40,7 @@ def describe(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls nothing."""
+    from heretix.measurement.description import plan_content
     from heretix.measurement.measurement import prepare
     from heretix.settings import Settings
 
@@ -77,41 +78,6 @@ def describe(
     if estimate.runs > len(plans):
         console.print(f"… and {estimate.runs - len(plans):,} more plans like these", style="dim")
     console.print(estimate_view(measurement, estimate))
-
-
-def plan_content(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON."""
-    return {
-        "run_id": plan.run_id,
-        "claim": plan.claim,
-        "model": plan.model.identity,
-        "provider": plan.model.provider,
-        "demonstration": plan.model.is_demonstration,
-        "prompt_version": plan.bank.version,
-        "sampling": {"K": plan.K, "R": plan.R, "T": plan.T, "N": plan.N},
-        "sampler": {
-            "T_bank": plan.bank.T_bank,
-            "rotation_offset": plan.rotation_offset,
-            "tpl_indices": list(plan.tpl_indices),
-            "seq": list(plan.seq),
-        },
-        "planned_counts": {str(index): count for index, count in plan.counts.items()},
-        "imbalance_ratio": plan.imbalance_ratio,
-        "aggregation": {
-            "agg": plan.agg,
-            "center": plan.center,
-            "trim": plan.trim,
-            "B": plan.B,
-            "bootstrap_seed": plan.bootstrap_seed,
-            "seed_source": plan.seed_source,
-        },
-        "max_output_tokens": plan.max_output_tokens,
-        "options": plan.options.as_dict(),
-        "templates": [
-            {"paraphrase_idx": index, "prompt_sha256": prompt.sha256, "user": prompt.user}
-            for index, prompt in plan.prompts.items()
-        ],
-    }
 
 
 def _estimate(measurement: Measurement, settings: Settings) -> Estimate:

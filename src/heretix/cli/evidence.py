@@ -35,6 +35,7 @@ def build(
     policy: opt.PolicyOption = None,
     document: opt.DocumentOption = None,
     as_of: opt.AsOfOption = None,
+    judge: opt.JudgeOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write the bundles to.")
     ] = None,
@@ -42,7 +43,7 @@ def build(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Search, classify and select documents for a claim, and store the bundles."""
-    from heretix.config import Claim, RunConfig, check_claim
+    from heretix.config import Claim, check_claim
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.bundlefile import dump_bundle
     from heretix.measurement.lenses import gather_bundles
@@ -50,11 +51,13 @@ def build(
     from heretix.settings import Settings
     from heretix.store import Store
 
-    config = RunConfig.parse(opt.evidence_options(lenses, corpus, search, policy, document, as_of))
+    options = opt.evidence_options(lenses, corpus, search, policy, document, as_of, judge)
+    config = opt.read_config(None, None, **options)
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     claims = [Claim(check_claim(claim))]
-    found = asyncio.run(gather_bundles(claims, config.lenses, config.evidence, settings))
+    with opt.err_console().status("searching and reading documents"):
+        found = asyncio.run(gather_bundles(claims, config.lenses, config.evidence, settings))
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
     lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
     with Store.open(settings.db) as store:
@@ -77,7 +80,11 @@ def build(
 
 @app.command("show")
 def show(bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
-    """Show a bundle: class, reliability and quote of each document, and what was dropped."""
+    """Show a bundle: class, reliability, stance and quote of each document, and what was dropped.
+
+    A stance is what the document's own record declares, or what a judge said (--judge); – is a
+    document that nobody has judged.
+    """
     from heretix.evidence.bundlefile import dump_bundle
     from heretix.report.lenses import bundle_view
 

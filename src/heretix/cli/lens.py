@@ -14,6 +14,7 @@ from heretix.cli.run import deliver, keep_bundles, measure, with_evidence
 
 if TYPE_CHECKING:
     from heretix.cli.run import Artifacts
+    from heretix.measurement.experiments import Experiments
     from heretix.measurement.lenses import Bundles
     from heretix.measurement.measurement import Measurement
 
@@ -23,12 +24,13 @@ __all__ = ["lens"]
 def lens(
     claim: opt.ClaimArgument = None,
     config: opt.ConfigOption = None,
-    lenses: opt.LensOption = "all",
+    lenses: opt.LensOption = None,
     corpus: opt.CorpusOption = None,
     search: opt.SearchOption = None,
     policy: opt.PolicyOption = None,
     document: opt.DocumentOption = None,
     as_of: opt.AsOfOption = None,
+    judge: opt.JudgeOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the artifact (.json).")
     ] = None,
@@ -66,12 +68,15 @@ def lens(
     """Measure a claim with no evidence, mainstream, heterodox and your own, and compare.
 
     RPL sees nothing, NUL the frame without documents, MEL canonical sources, HEL documented
-    sources outside the canon, SEL the documents you give. Without --corpus or --search the
-    demonstration corpus is used.
+    sources outside the canon, SEL the documents you give. All of them are measured, SEL if there
+    is a --document. Without --corpus or --search the demonstration corpus is used.
+
+    Exit codes: 0 measured, 1 a lens has too little evidence or no estimate, 2 something to put
+    right first, 3 the provider, the network or the store failed, 130 stopped.
     """
     from heretix.config import Claim, check_claim
     from heretix.measurement.artifact import check_target
-    from heretix.measurement.experiments import Experiments, variants_of
+    from heretix.measurement.experiments import Experiments
     from heretix.measurement.measurement import prepare
     from heretix.settings import Settings
     from heretix.store import Store
@@ -85,19 +90,19 @@ def lens(
         T=T,
         B=B,
         seed=seed,
-        **opt.evidence_options(lenses, corpus, search, policy, document, as_of),
+        **opt.evidence_options(lenses, corpus, search, policy, document, as_of, judge),
     )
+    if lenses is None and "lenses" not in request.model_fields_set:
+        given = bool(request.evidence and request.evidence.documents)
+        request = request.replaced(lenses=opt.lens_names("all", with_documents=given))
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     if out is not None:
         check_target(out, lines=False)
     measurement = with_evidence(prepare(request, settings, mock=mock))
-    experiments = Experiments(influence=influence, canary=canary, sham=sham)
+    wanted = Experiments(influence=influence, canary=canary, sham=sham)
     measurement = replace(
-        measurement,
-        variants=variants_of(
-            measurement, experiments, other_policy=_bundles_under(other_policy, measurement)
-        ),
+        _experimental(measurement, wanted, other_policy),
         negation=Claim(check_claim(negation)) if negation else None,
     )
     with Store.open(settings.db) as store:
@@ -115,18 +120,33 @@ def lens(
     raise typer.Exit(results.exit_code)
 
 
-def _bundles_under(policy: str | None, measurement: Measurement) -> Bundles | None:
-    """What the lenses would show under another policy."""
-    if policy is None:
-        return None
+def _experimental(
+    measurement: Measurement, wanted: Experiments, other_policy: str | None
+) -> Measurement:
+    """The measurement with its experiments; where a policy changes nothing, that is told."""
+    from heretix.measurement.experiments import policy_notes, with_experiments
+
+    others = None
+    if other_policy is not None:
+        others = _bundles_under(other_policy, measurement)
+        for note in policy_notes(measurement, others):
+            opt.err_console().print(note, style="yellow", markup=False)
+    return with_experiments(measurement, wanted, other_policy=others)
+
+
+def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
+    """What the lenses that a policy decides over would show under another one."""
     from heretix.config import EvidenceConfig
+    from heretix.evidence.retrieval import SEARCHED
     from heretix.measurement.lenses import gather_bundles
 
     config = measurement.config
     evidence = (config.evidence or EvidenceConfig()).model_copy(update={"policy": policy})
-    return asyncio.run(
-        gather_bundles(measurement.claims, config.lenses, evidence, measurement.settings)
-    )
+    lenses = [lens for lens in config.lenses if lens in SEARCHED]
+    with opt.err_console().status("searching under the other policy"):
+        return asyncio.run(
+            gather_bundles(measurement.claims, lenses, evidence, measurement.settings)
+        )
 
 
 def _show(artifacts: Artifacts, *, evidence: bool) -> None:

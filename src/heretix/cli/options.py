@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from heretix.config import RunConfig
 
-__all__ = ["console", "err_console", "read_config"]
+__all__ = ["console", "err_console", "lens_names", "read_config"]
 
 ClaimArgument = Annotated[
     str | None, typer.Argument(help="The claim; or give --config with `claim:` or `claims_file:`.")
@@ -81,6 +81,10 @@ DocumentOption = Annotated[
     list[str] | None,
     typer.Option("--document", help="A document for SEL: file, folder or address. Repeat it."),
 ]
+JudgeOption = Annotated[
+    str | None,
+    typer.Option("--judge", help="A model that grades documents, blind to their source."),
+]
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="Only documents up to this day (YYYY-MM-DD).")
 ]
@@ -101,6 +105,15 @@ def read_config(config: Path | None, claim: str | None, **options: object) -> Ru
     models = options.pop("models", None)
     if models:
         options["models"] = tuple(models) if isinstance(models, list) else models
+    # Key by key: an option changes one thing about the evidence, not where all of it comes from.
+    told = options.pop("evidence", None)
+    kept = base.evidence.model_dump(exclude_unset=True) if base.evidence else {}
+    evidence = {**kept, **(told if isinstance(told, dict) else {})}
+    if evidence:
+        options["evidence"] = evidence
+    lenses = options.get("lenses")
+    if isinstance(lenses, str):
+        options["lenses"] = lens_names(lenses, with_documents=bool(evidence.get("documents")))
     return base.replaced(claim=claim, **options)
 
 
@@ -111,28 +124,25 @@ def evidence_options(
     policy: str | None,
     documents: list[str] | None,
     as_of: str | None,
+    judge: str | None = None,
 ) -> dict[str, object]:
-    """The keys `lenses` and `evidence`, from options; nothing where none was given."""
+    """The keys `lenses` and `evidence`, from options; `read_config` lays them over a file's."""
     from datetime import date
 
     from heretix.errors import ConfigError
 
     given: dict[str, object] = {"corpus": corpus, "search": search, "policy": policy}
+    given["judge"] = judge
     given["documents"] = tuple(documents) if documents else None
     try:
         given["as_of"] = date.fromisoformat(as_of) if as_of else None
     except ValueError as exc:
         raise ConfigError(f"`--as-of` must be a day like 2026-11-15, got {as_of!r}") from exc
     evidence = {name: value for name, value in given.items() if value is not None}
-    options: dict[str, object] = {}
-    if lenses is not None:
-        options["lenses"] = _lenses(lenses, with_documents=bool(documents))
-    if evidence:
-        options["evidence"] = evidence
-    return options
+    return {"lenses": lenses, "evidence": evidence}
 
 
-def _lenses(text: str, *, with_documents: bool) -> tuple[str, ...]:
+def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
     """The lenses in `text`; `all` leaves SEL out when no document is given for it."""
     if text.strip().lower() == "all":
         return ("RPL", "NUL", "MEL", "HEL", *(("SEL",) if with_documents else ()))

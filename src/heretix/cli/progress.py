@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.measurement.runner import Silence
+from heretix.measurement.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
     from heretix.measurement.record import RunRecord
-    from heretix.measurement.runner import Runner
     from heretix.plan import Plan
     from heretix.sample import Sample
 
@@ -29,83 +27,6 @@ __all__ = ["Tally", "watching"]
 _LIVE_S: Final = 0.1
 _LINES_S: Final = 5.0
 _EVENTS_S: Final = 1.0
-
-
-class Tally(Silence):
-    """Counts what happens, and has it shown now and then."""
-
-    def __init__(self, total: int, show: Callable[[Tally], None], every_s: float) -> None:
-        self.total = total
-        self.done = 0
-        self.cached = 0
-        self.failed = 0
-        self.runner: Runner | None = None
-        self._show = show
-        self._every_s = every_s
-        self._begun = time.monotonic()
-        self._shown = self._begun
-
-    def planned(self, plan: Plan, cached: int) -> None:
-        """Count what needs no call."""
-        self.cached += cached
-        self._advance(cached)
-
-    def sampled(self, plan: Plan, sample: Sample) -> None:
-        """Count a call that ended."""
-        self.failed += sample.failed
-        self._advance(1)
-
-    def shared(self, plan: Plan, sample: Sample) -> None:
-        """Count what another process paid for."""
-        self.cached += 1
-        self._advance(1)
-
-    @property
-    def rate(self) -> float:
-        """Calls a second since the beginning."""
-        elapsed = time.monotonic() - self._begun
-        return (self.done - self.cached) / elapsed if elapsed > 0 else 0.0
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds to go, if it goes on like this; None before there is anything to go by."""
-        return (self.total - self.done) / self.rate if self.rate > 0 else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The numbers, for programs."""
-        status = self.runner.status if self.runner else None
-        return {
-            "done": self.done,
-            "total": self.total,
-            "cached": self.cached,
-            "failed": self.failed,
-            "in_flight": status.in_flight if status else 0,
-            "window": status.window if status else 0,
-            "spent_usd": status.spent_usd if status else None,
-            "per_second": round(self.rate, 2),
-            "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
-        }
-
-    def notes(self) -> str:
-        """The numbers, for people."""
-        status = self.runner.status if self.runner else None
-        parts = [f"{self.rate:,.1f}/s"]
-        if status:
-            parts.append(f"{status.in_flight} in flight")
-            if status.spent_usd is None:
-                parts.append("cost unknown")
-            elif status.spent_usd:
-                parts.append(f"${status.spent_usd:,.4f}")
-        parts += [f"{self.cached:,} cached"] if self.cached else []
-        parts += [f"{self.failed:,} failed"] if self.failed else []
-        return ", ".join(parts)
-
-    def _advance(self, count: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self._shown >= self._every_s:
-            self._shown = now
-            self._show(self)
 
 
 class _EventTally(Tally):
@@ -150,11 +71,13 @@ def _emit(event: str, **values: Any) -> None:
 
 def _line(tally: Tally) -> str:
     eta = "" if tally.eta_s is None else f", {tally.eta_s:,.0f} s to go"
-    return f"{tally.done:,} of {tally.total:,} samples: {tally.notes()}{eta}"
+    return f"{tally.doing}: {tally.done:,} of {tally.total:,} samples: {tally.notes()}{eta}"
 
 
 def _update(progress: Progress, task: TaskID, tally: Tally) -> None:
-    progress.update(task, completed=tally.done, total=tally.total, notes=tally.notes())
+    progress.update(
+        task, completed=tally.done, total=tally.total, notes=tally.notes(), doing=tally.doing
+    )
 
 
 @contextmanager
@@ -170,7 +93,7 @@ def _bar() -> Iterator[tuple[Progress, TaskID]]:
     )
 
     columns = (
-        TextColumn("measuring"),
+        TextColumn("{task.fields[doing]}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -180,4 +103,4 @@ def _bar() -> Iterator[tuple[Progress, TaskID]]:
     )
     console = Console(stderr=True, highlight=False)
     with Progress(*columns, console=console, transient=True) as progress:
-        yield progress, progress.add_task("measuring", total=None, notes="")
+        yield progress, progress.add_task("measuring", total=None, notes="", doing="measuring")

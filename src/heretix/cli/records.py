@@ -14,7 +14,7 @@ from heretix.cli import options as opt
 if TYPE_CHECKING:
     from heretix.measurement.record import Artifact, RunRecord
 
-__all__ = ["diff", "runs", "show", "verify"]
+__all__ = ["artifacts_of", "diff", "runs", "show", "verify"]
 
 RefArgument = Annotated[
     str, typer.Argument(help="A run or execution id (a unique part will do), or an artifact file.")
@@ -27,7 +27,7 @@ def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
     from heretix.report.lenses import vector_view
     from heretix.report.terminal import run_view
 
-    artifacts = _artifacts(ref, db)
+    artifacts = artifacts_of(ref, db)
     if as_json:
         for artifact in artifacts:
             typer.echo(artifact_json(artifact))
@@ -52,7 +52,7 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
 
     found = [
         verification
-        for artifact in _artifacts(ref, db)
+        for artifact in artifacts_of(ref, db)
         for verification in verify_artifact(artifact)
     ]
     if as_json:
@@ -103,10 +103,11 @@ def diff(
 
 
 def _records(ref: str, db: str | None) -> list[RunRecord]:
-    return [run for artifact in _artifacts(ref, db) for run in artifact.runs]
+    return [run for artifact in artifacts_of(ref, db) for run in artifact.runs]
 
 
-def _artifacts(ref: str, db: str | None) -> list[Artifact]:
+def artifacts_of(ref: str, db: str | None) -> list[Artifact]:
+    """The artifacts in a file, or the record of a stored run."""
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import read_artifacts
     from heretix.settings import Settings

@@ -154,10 +154,11 @@ def with_evidence(measurement: Measurement) -> Measurement:
         return measurement
     from heretix.measurement.lenses import gather_bundles
 
-    bundles = asyncio.run(
-        gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
-    )
     console = opt.err_console()
+    with console.status("searching and reading documents"):
+        bundles = asyncio.run(
+            gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
+        )
     for (claim, _), bundle in bundles.items():
         if isinstance(bundle, Exception):
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
@@ -166,11 +167,13 @@ def with_evidence(measurement: Measurement) -> Measurement:
 
 def keep_bundles(measurement: Measurement, store: Store) -> None:
     """Store the bundles before anything is measured with them."""
-    from heretix.evidence.bundle import Bundle
+    from heretix.errors import InsufficientEvidenceError
     from heretix.evidence.bundlefile import dump_bundle
 
-    for bundle in measurement.bundles.values():
-        if isinstance(bundle, Bundle):
+    for found in (*measurement.bundles.values(), *measurement.other_bundles):
+        # What is too little to be measured with is kept too: it says what was left out, and why.
+        bundle = found.bundle if isinstance(found, InsufficientEvidenceError) else found
+        if bundle is not None:
             store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
 
 

@@ -46,6 +46,9 @@ class Stance(StrEnum):
 class DropReason(StrEnum):
     """Why a document isn't in a bundle, in the order in which the reasons are looked for."""
 
+    UNREAD = "unread"
+    """It was found, and its page couldn't be fetched or read."""
+    OFF_TOPIC = "off_topic"
     WRONG_CLASS = "wrong_class"
     AFTER_AS_OF = "after_as_of"
     UNDATED = "undated"
@@ -122,6 +125,8 @@ class Item:
     n_copies: int
     """Documents that this one stands for, itself included."""
     flags: tuple[str, ...]
+    stance_by: str | None = None
+    """Who says so: `declared`, or the judge. None where nobody has judged."""
 
     @property
     def shown_title(self) -> str:
@@ -236,8 +241,13 @@ class Bundle:
 
 
 def _plain(record: Item | Dropped | Limits) -> dict[str, Any]:
-    """A record's fields as JSON values."""
-    return {field.name: _value(getattr(record, field.name)) for field in fields(record)}
+    """A record's fields as JSON values.
+
+    Who judged an item is left out where nobody has: bundles from before there were judges keep
+    their ids.
+    """
+    values = {field.name: _value(getattr(record, field.name)) for field in fields(record)}
+    return {k: v for k, v in values.items() if v is not None or k != "stance_by"}
 
 
 def _value(value: object) -> object:

@@ -58,6 +58,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "DropReason": (str,),
 }
 
+_OPTIONAL = frozenset({"stance_by"})
+"""Fields that are left out where there is nothing to say."""
+
 T = TypeVar("T", Item, Dropped, Limits)
 
 
@@ -141,7 +144,9 @@ def _keys(value: object, known: tuple[str, ...], what: str) -> dict[str, Any]:
 
 
 def _record(kind: type[T], value: object, what: str) -> T:
-    data = _keys(value, tuple(field.name for field in fields(kind)), f"`{what}`")
+    names = tuple(field.name for field in fields(kind))
+    optional = {field.name: field.default for field in fields(kind) if field.name in _OPTIONAL}
+    data = _keys({**optional, **value} if isinstance(value, dict) else value, names, f"`{what}`")
     made: dict[str, Any] = {}
     for field in fields(kind):
         given = data[field.name]

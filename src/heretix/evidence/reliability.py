@@ -28,6 +28,7 @@ from heretix.evidence.signals import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import date
 
     from heretix.evidence.document import Document
@@ -43,6 +44,7 @@ __all__ = [
     "assess",
     "assess_with_judge",
     "blind",
+    "placed",
     "reliability",
 ]
 
@@ -210,9 +212,12 @@ async def assess_with_judge(
     """Assess `document`, with the median of a blinded judge's answers placing each value."""
     if calls < 1:
         raise ValueError(f"`calls` must be at least 1, got {calls}")
-    found = assess(document)
     blinded = blind(document)
-    answers = await asyncio.gather(*(judge(blinded) for _ in range(calls)))
+    return placed(assess(document), await asyncio.gather(*(judge(blinded) for _ in range(calls))))
+
+
+def placed(found: Assessment, answers: Sequence[Scores]) -> Assessment:
+    """An assessment with the median of a judge's answers placing each value in its interval."""
     judged = Scores(*(statistics.median(a[primitive] for a in answers) for primitive in Primitive))
     scores = Scores(*(found.intervals[p].place(judged[p]) for p in Primitive))
     return replace(found, scores=scores, judged=judged)

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.errors import InsufficientEvidenceError
-from heretix.evidence.bundle import Bundle
+from heretix.errors import InsufficientEvidenceError, ServerError
+from heretix.evidence.bundle import Bundle, Dropped, DropReason
+from heretix.evidence.digest import sha256_text
+from heretix.evidence.excerpt import content_words
+from heretix.evidence.judgement import DECLARED, declared_stance
 from heretix.evidence.policy import classify_provided
 from heretix.evidence.rules import admitted
-from heretix.evidence.selection import Candidate, gather, select
+from heretix.evidence.selection import LIMITS, Candidate, gather, relevance_of, select
 
 if TYPE_CHECKING:
     from datetime import date
 
     from heretix.evidence.document import Document
+    from heretix.evidence.judgement import DocumentJudge, Verdict
     from heretix.evidence.policy import Policy
-    from heretix.evidence.search import Search
+    from heretix.evidence.search import Hit, Search
 
-__all__ = ["SEARCHED", "Gathered", "Retrieval", "queries_of", "retrieve", "retrieve_provided"]
+__all__ = [
+    "SEARCHED",
+    "Gathered",
+    "Retrieval",
+    "judge_all",
+    "queries_of",
+    "retrieve",
+    "retrieve_provided",
+]
 
 SEARCHED: Final = ("MEL", "HEL")
 """Lenses whose documents are searched for."""
 _HITS: Final = 40
+_JUDGED_AT_ONCE: Final = 8
 
 Gathered = Mapping[str, Bundle | InsufficientEvidenceError]
 """By lens: a bundle, or why there is none."""
@@ -39,6 +53,11 @@ class Retrieval:
     strict_dates: bool = False
     flagged: bool = False
     """Let sources known for made-up stories into HEL."""
+    judge: DocumentJudge | None = None
+    """Grades the documents that could be chosen, and says what they make of the claim."""
+    any_word: bool = False
+    """The search finds what shares any word with the query, as a local corpus does: then
+    candidates must share more than a third of the claim's words."""
 
 
 def queries_of(claim: str) -> dict[str, str]:
@@ -56,12 +75,21 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
     One search serves all of them; the lens only decides which classes are let in.
     """
     queries = queries_of(claim)
-    answers = {name: await _documents(how, query) for name, query in queries.items()}
-    found = {document.doc_id: document for documents in answers.values() for document in documents}
-    classes = {
-        doc_id: how.policy.classify(_vouched(document)) for doc_id, document in found.items()
+    hits = {
+        name: await how.search.search(query, _HITS, as_of=how.as_of)
+        for name, query in queries.items()
     }
-    candidates = gather(answers, classes)
+    about = content_words(claim) if how.any_word else frozenset()
+    answers = {
+        name: [d for hit in found if (d := hit.document) is not None and _concerns(d, about)]
+        for name, found in hits.items()
+    }
+    documents = {document.doc_id: document for found in answers.values() for document in found}
+    classes = {
+        doc_id: how.policy.classify(_vouched(document)) for doc_id, document in documents.items()
+    }
+    dropped = _never_candidates((hit for found in hits.values() for hit in found), documents, how)
+    candidates = await _judged(claim, gather(answers, classes), how, lenses)
     bundles: dict[str, Bundle | InsufficientEvidenceError] = {}
     for lens in lenses:
         try:
@@ -74,22 +102,82 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
                 admits=admitted(lens, flagged=how.flagged),
                 as_of=how.as_of,
                 strict_dates=how.strict_dates,
+                dropped=dropped,
             )
         except InsufficientEvidenceError as exc:
             bundles[lens] = exc
     return bundles
 
 
-def retrieve_provided(claim: str, documents: Sequence[Document]) -> Gathered:
-    """The bundle of exactly the documents that the user gave."""
+def retrieve_provided(
+    claim: str, documents: Sequence[Document], verdicts: Mapping[str, Verdict] | None = None
+) -> Gathered:
+    """The bundle of exactly the documents that the user gave; `verdicts` are by `doc_id`."""
     candidates = [
-        Candidate(document=document, classification=classify_provided(document.url))
+        _informed(
+            Candidate(document=document, classification=classify_provided(document.url)),
+            claim,
+            (verdicts or {}).get(document.doc_id),
+            given=True,
+        )
         for document in documents
     ]
     try:
         return {"SEL": select(candidates, claim=claim, lens="SEL")}
     except InsufficientEvidenceError as exc:
         return {"SEL": exc}
+
+
+async def judge_all(
+    judge: DocumentJudge, claim: str, documents: Sequence[Document]
+) -> dict[str, Verdict]:
+    """The judge's verdicts by `doc_id`, a few at a time; `ServerError` if there is none at all."""
+    slots = asyncio.Semaphore(_JUDGED_AT_ONCE)
+
+    async def one(document: Document) -> Verdict | None:
+        async with slots:
+            return await judge(claim, document)
+
+    answers = await asyncio.gather(*map(one, documents))
+    pairs = zip(documents, answers, strict=True)
+    verdicts = {document.doc_id: verdict for document, verdict in pairs if verdict is not None}
+    if documents and not verdicts:
+        raise ServerError("`judge` gave no grades for any document; choose another model")
+    return verdicts
+
+
+async def _judged(
+    claim: str, candidates: Sequence[Candidate], how: Retrieval, lenses: Sequence[str]
+) -> list[Candidate]:
+    """Candidates with what is known of their stance; the most relevant ones judged, if asked for.
+
+    A judge reads three times as many documents as a bundle holds, of those that a lens lets in:
+    others have little chance to be chosen, and every reading costs.
+    """
+    verdicts: dict[str, Verdict] = {}
+    if how.judge is not None:
+        read: dict[str, Document] = {}
+        for lens in lenses:
+            classes = admitted(lens, flagged=how.flagged)
+            fitting = [c for c in candidates if c.classification.cls in classes]
+            fitting.sort(key=lambda c: (-relevance_of(c), c.document.doc_id))
+            chosen = fitting[: 3 * LIMITS[lens].k]
+            read |= {c.document.doc_id: c.document for c in chosen}
+        verdicts = await judge_all(how.judge, claim, list(read.values()))
+    return [_informed(c, claim, verdicts.get(c.document.doc_id)) for c in candidates]
+
+
+def _informed(
+    candidate: Candidate, claim: str, verdict: Verdict | None, *, given: bool = False
+) -> Candidate:
+    """The candidate with a judge's verdict or, without one, the stance that its record declares."""
+    if verdict is not None:
+        by = verdict.by if verdict.stance is not None else None
+        return replace(
+            candidate, assessment=verdict.assessment, stance=verdict.stance, stance_by=by
+        )
+    stance = declared_stance(candidate.document, claim, given=given)
+    return candidate if stance is None else replace(candidate, stance=stance, stance_by=DECLARED)
 
 
 def _vouched(document: Document) -> str | None:
@@ -101,6 +189,32 @@ def _vouched(document: Document) -> str | None:
     return None if document.meta.get("url_by") == "page" else document.url
 
 
-async def _documents(how: Retrieval, query: str) -> list[Document]:
-    hits = await how.search.search(query, _HITS, as_of=how.as_of)
-    return [hit.document for hit in hits if hit.document is not None]
+def _concerns(document: Document, about: frozenset[str]) -> bool:
+    """The document holds more than a third of the words that say what the claim is about."""
+    shared = about & content_words(f"{document.title} {document.text}")
+    return not about or 3 * len(shared) > len(about)
+
+
+def _never_candidates(
+    hits: Iterable[Hit], candidates: Mapping[str, Document], how: Retrieval
+) -> list[Dropped]:
+    """What was found and is no candidate, each once: without a text, or about something else."""
+    dropped: dict[str, Dropped] = {}
+    for hit in hits:
+        document = hit.document
+        doc_id = document.doc_id if document else sha256_text(hit.url or hit.title)[:16]
+        if doc_id in candidates or doc_id in dropped:
+            continue
+        source = how.policy.classify(_vouched(document) if document else hit.url)
+        dropped[doc_id] = Dropped(
+            doc_id=doc_id,
+            url=hit.url,
+            title=hit.title,
+            publisher=source.publisher,
+            cls=source.cls,
+            reason=DropReason.OFF_TOPIC if document else DropReason.UNREAD,
+            detail="it shares too few words with the claim"
+            if document
+            else "its page couldn't be fetched or read",
+        )
+    return list(dropped.values())

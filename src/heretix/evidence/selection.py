@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heretix.evidence.document import Document
     from heretix.evidence.policy import Classification, Policy
 
-__all__ = ["HEL_FLOOR", "LIMITS", "Candidate", "gather", "select"]
+__all__ = ["HEL_FLOOR", "LIMITS", "Candidate", "gather", "relevance_of", "select"]
 
 HEL_FLOOR: Final = 0.02
 """A dated text with nothing else in it that could be checked stays just below."""
@@ -64,6 +64,7 @@ class Candidate:
     quote: str | None = None
     """A passage that must be shown, if it stands in the text."""
     stance: Stance | None = None
+    stance_by: str | None = None
     assessment: Assessment | None = None
     """A judged one; None assesses by signals alone."""
 
@@ -115,11 +116,13 @@ def select(
     as_of: date | None = None,
     strict_dates: bool = False,
     nonce: str | None = None,
+    dropped: Iterable[Dropped] = (),
 ) -> Bundle:
     """The bundle of `lens` for `claim`; `InsufficientEvidenceError` if too few items are left.
 
     `admits` are the classes that the lens lets in, by default those of its definition. With a
     `nonce`, documents that hold it are refused: they could forge the marks between items.
+    `dropped` are those that never became candidates.
     """
     limits = limits or LIMITS[lens]
     run = _Selection(
@@ -129,6 +132,7 @@ def select(
         as_of=as_of,
         strict_dates=strict_dates,
         nonce=nonce,
+        dropped=list(dropped),
     )
     chosen = run.choose(list(candidates))
     items = (_item(number, entry) for number, entry in enumerate(chosen, start=1))
@@ -303,12 +307,14 @@ class _Selection:
         )
 
 
+def relevance_of(candidate: Candidate) -> float:
+    """How well the queries' answers rank a document, all taken together."""
+    return fsum(1.0 / (_RANK_OFFSET + rank) for rank in candidate.ranks.values())
+
+
 def _merits(entries: Sequence[_Entry]) -> dict[str, float]:
     """The mean of relevance, the best being 1, and reliability."""
-    relevance = {
-        e.document.doc_id: fsum(1.0 / (_RANK_OFFSET + r) for r in e.candidate.ranks.values())
-        for e in entries
-    }
+    relevance = {e.document.doc_id: relevance_of(e.candidate) for e in entries}
     top = max(relevance.values(), default=0.0) or 1.0
     return {
         e.document.doc_id: (relevance[e.document.doc_id] / top + e.assessment.r) / 2.0
@@ -372,6 +378,7 @@ def _item(number: int, entry: _Entry) -> Item:
         quote_sha256=sha256_text(quote),
         reliability=entry.assessment.record(),
         stance=entry.candidate.stance,
+        stance_by=entry.candidate.stance_by,
         n_copies=entry.n_copies,
         flags=_flags(entry, quote),
     )

@@ -15,6 +15,7 @@ from heretix.errors import RecordError
 from heretix.evidence.bundlefile import load_bundle
 from heretix.measurement.assembly import metrics_by_model
 from heretix.measurement.record import RunRecord
+from heretix.plan import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,15 +53,7 @@ class Anomaly:
 
 def find_anomalies(store: Store) -> list[Anomaly]:
     """All claims with evidence lenses in the store, the strongest first."""
-    groups: dict[tuple[str, str], dict[str, RunRecord]] = {}
-    for text in store.lens_records():
-        run = RunRecord.model_validate_json(text)
-        groups.setdefault((run.claim, run.model), {})[run.lens] = run
-    found = [
-        _anomaly(store, list(runs.values()))
-        for runs in groups.values()
-        if "RPL" in runs and len(runs) > 1
-    ]
+    found = [_anomaly(store, runs) for runs in _comparable(store)]
     eligible = [anomaly for anomaly in found if not anomaly.gates_failed]
     kept = discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
     listed = {id(anomaly) for anomaly, keep in zip(eligible, kept, strict=True) if keep}
@@ -70,13 +63,45 @@ def find_anomalies(store: Store) -> list[Anomaly]:
     )
 
 
+def _comparable(store: Store) -> list[list[RunRecord]]:
+    """For each claim and model the lenses to compare: the latest of one recipe.
+
+    Lenses of different size, bank or options differ by those as well. Of several recipes that
+    have a raw prior and company, the one measured last counts: a claim has one place in the feed.
+    """
+    recipes: dict[tuple[str, str], dict[str, dict[str, RunRecord]]] = {}
+    for text in store.lens_records():
+        run = RunRecord.model_validate_json(text)
+        lenses = recipes.setdefault((run.claim, run.model), {}).setdefault(_recipe(run), {})
+        # The latest come first.
+        lenses.setdefault(run.lens, run)
+    found = []
+    for of_claim in recipes.values():
+        complete = [r for r in of_claim.values() if "RPL" in r and r.keys() & {"MEL", "HEL", "SEL"}]
+        found += [list(runs.values()) for runs in complete[:1]]
+    return found
+
+
+def _recipe(run: RunRecord) -> str:
+    """What lenses must share to be compared, besides claim and model."""
+    sampler = run.sampler
+    return canonical_json(
+        [
+            run.prompts.bank_sha256,
+            run.sampling.model_dump(),
+            [sampler.template_include, sampler.template_exclude],
+            run.options.model_dump(),
+        ]
+    )
+
+
 def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
     publishers = {}
     for run in runs:
         bundle_id = run.evidence.bundle_id if run.evidence else None
         if bundle_id is not None:
             publishers[bundle_id] = _publishers(store, bundle_id)
-    metrics = metrics_by_model(runs, publishers)[runs[0].model]
+    metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
     gains = [
         metrics.information_gain[lens].p_value
         for lens in ("MEL", "HEL")

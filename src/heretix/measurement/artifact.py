@@ -23,7 +23,7 @@ def artifact_json(artifact: Artifact, *, indent: int | None = 2) -> str:
     """An artifact as JSON text."""
     # Fields of the lenses are left out of artifacts that have none.
     content = artifact.model_dump(mode="json", by_alias=True)
-    for name in ("lenses", "bundles", "metrics", "experiments"):
+    for name in ("claim", "lenses", "bundles", "metrics", "experiments"):
         if content[name] is None:
             del content[name]
     return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)

@@ -13,9 +13,14 @@ from heretix.evidence.bundle import Bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.excerpt import content_words
 from heretix.evidence.injection import screen
-from heretix.measurement.lenses import Bundles, evidence_of
 from heretix.measurement.record import ExperimentRecord, MetricRecord
-from heretix.measurement.variants import canary, sham, without_each, without_publishers
+from heretix.measurement.variants import (
+    canary,
+    sham,
+    under_policy,
+    without_each,
+    without_publishers,
+)
 from heretix.measurement.vector import logits_by_stem
 
 if TYPE_CHECKING:
@@ -23,11 +28,12 @@ if TYPE_CHECKING:
 
     from heretix.config import Claim
     from heretix.evidence.document import Document
+    from heretix.measurement.lenses import Bundles
     from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import RunRecord
     from heretix.plan import Evidence
 
-__all__ = ["Experiments", "acquiescence", "compared", "variants_of"]
+__all__ = ["Experiments", "acquiescence", "compared", "policy_notes", "with_experiments"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +50,15 @@ class Experiments:
         return self.influence or self.canary or self.sham
 
 
-def variants_of(
+def with_experiments(
     measurement: Measurement, wanted: Experiments, *, other_policy: Bundles | None = None
-) -> tuple[tuple[Claim, Evidence], ...]:
-    """The variants that the experiments need, for every claim and bundle.
+) -> Measurement:
+    """The measurement with the variants that the experiments need, for every claim and bundle.
 
     `other_policy` holds the bundles that a second source policy would have given.
     """
     variants: list[tuple[Claim, Evidence]] = []
+    others: list[Bundle] = []
     for claim in measurement.claims:
         for lens in measurement.config.lenses:
             bundle = measurement.bundles.get((claim.text, lens))
@@ -62,22 +69,26 @@ def variants_of(
                 made.append(canary(bundle))
             if wanted.sham:
                 made.append(sham(bundle, irrelevant_documents(claim.text)))
-            made += _under_other_policy(bundle, (other_policy or {}).get((claim.text, lens)))
+            other = (other_policy or {}).get((claim.text, lens))
+            if isinstance(other, Bundle) and other.shown_sha256 != bundle.shown_sha256:
+                others.append(other)
+                made.append(under_policy(other))
             if wanted.influence and len(bundle.items) > 1:
                 made += [*without_each(bundle), *without_publishers(bundle)]
             variants += [(claim, evidence) for evidence in made]
-    return tuple(variants)
+    return replace(measurement, variants=tuple(variants), other_bundles=tuple(others))
 
 
-def _under_other_policy(
-    bundle: Bundle, other: Bundle | InsufficientEvidenceError | None
-) -> list[Evidence]:
-    """The other policy's bundle as a variant, if it shows something else."""
-    if not isinstance(other, Bundle) or other.shown_sha256 == bundle.shown_sha256:
-        return []
-    evidence = evidence_of(bundle.lens, other)
-    assert evidence is not None, "a bundle belongs to an evidence lens"
-    return [replace(evidence, variant=f"policy:{other.policy_version}")]
+def policy_notes(measurement: Measurement, other_policy: Bundles) -> list[str]:
+    """Of lenses that another policy leaves without anything to compare: why."""
+    notes = []
+    for (claim, lens), other in other_policy.items():
+        bundle = measurement.bundles.get((claim, lens))
+        if isinstance(other, InsufficientEvidenceError):
+            notes.append(f"under the other policy: {other}")
+        elif isinstance(bundle, Bundle) and other.shown_sha256 == bundle.shown_sha256:
+            notes.append(f"under the other policy {lens} shows the same documents")
+    return notes
 
 
 def irrelevant_documents(claim: str) -> list[Document]:
@@ -90,12 +101,11 @@ def irrelevant_documents(claim: str) -> list[Document]:
     return sorted(harmless, key=lambda d: (len(about & set(content_words(d.text))), d.doc_id))
 
 
-def compared(runs: Sequence[RunRecord]) -> list[ExperimentRecord]:
+def compared(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
     """Every variant against its lens as it is: the lens's belief minus the variant's.
 
-    A run of another claim than the first is that of its negation.
+    A run of another claim is that of its negation.
     """
-    claim = runs[0].claim
     whole = {(run.model, run.lens): run for run in runs if run.claim == claim and not _variant(run)}
     found = []
     for run in runs:

@@ -28,6 +28,7 @@ from heretix.providers.registry import open_provider, resolve_model
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from heretix.evidence.bundle import Bundle
     from heretix.measurement.lane import Retry
     from heretix.settings import Settings
     from heretix.store import Store
@@ -69,6 +70,8 @@ class Measurement:
     """By claim and lens: what the evidence lenses show, or why they can't."""
     variants: tuple[tuple[Claim, Evidence], ...] = ()
     """Experiments on the bundles, measured with everything else."""
+    other_bundles: tuple[Bundle, ...] = ()
+    """Bundles of another source policy, which some of the variants show."""
     negation: Claim | None = None
     """The negation of the one claim: its raw prior is measured too."""
 

@@ -190,10 +190,13 @@ class EvidenceRecord(_Record):
     bundle_id: str | None
     variant: str | None
     """What an experiment did to the bundle; null is the bundle as it is."""
+    order: list[str] | None = None
+    """Ids of the whole bundle, in whose order an experiment's items stand; null is their own."""
     items: list[ShownItemRecord]
     quotes_given: int
+    """Malformed ones included: they can't be verified."""
     quotes_verified: int
-    """Quotes that stand in the item they name, word for word."""
+    """Quotes of some length that stand in the item they name, word for word."""
     verified_quote_rate: float | None
     trusted: bool | None
     """False when too many quotes were made up; null when there were none to check."""
@@ -333,6 +336,8 @@ class MetricsRecord(_Record):
 
     reason: str | None
     """Why there are no differences, where there are none."""
+    missing: dict[str, str] = Field(default_factory=dict)
+    """By lens: why it has no differences, beside others that do."""
     stems: int | None
     movement: dict[str, MetricRecord]
     """By lens: its belief minus the raw prior."""
@@ -343,7 +348,7 @@ class MetricsRecord(_Record):
     shock_index: MetricRecord | None
     amplification_gap: MetricRecord | None
     directed_gap: MetricRecord | None
-    """Null where the raw prior leans to neither side."""
+    """Null where the published interval of the raw prior holds 1/2: it leans to neither side."""
     information_gain: dict[str, InformationRecord]
     dispersion_bits: MetricRecord | None
     noise_floor: float | None
@@ -355,7 +360,8 @@ class ExperimentRecord(_Record):
     """A lens as it is against a variant of it; the difference is the lens minus the variant."""
 
     variant: str
-    """`without:E03`, `canary`, `sham`, or `negation`, whose belief counts as its complement."""
+    """`without:E03`, `canary`, `sham`, `policy:VERSION`, or `negation`, whose belief counts as its
+    complement."""
     model: str
     lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
     execution_id: str
@@ -369,9 +375,12 @@ class Artifact(_Record):
     """What `--out` writes: one or more runs, and what lies between those that share a claim."""
 
     schema_: Literal["heretix-artifact/1"] = Field(alias="schema")
+    claim: str | None = None
+    """The claim of a belief vector; a run of another claim is that of its negation."""
     runs: list[RunRecord] = Field(min_length=1)
     lenses: list[LensRecord] | None = None
     bundles: list[dict[str, Any]] | None = None
+    """What the lenses showed, another policy's too, and what was too little to be shown."""
     metrics: dict[str, MetricsRecord] | None = None
     """By model."""
     experiments: list[ExperimentRecord] | None = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief import metrics
-from heretix.belief.vector import joint_bootstrap
-from heretix.errors import NoEstimateError
+from heretix.belief.vector import MIN_STEMS, joint_bootstrap
 from heretix.measurement.record import (
     ConcentrationRecord,
     InformationRecord,
@@ -55,13 +54,18 @@ def lens_record(run: RunRecord) -> LensRecord:
 
 
 def metrics_record(
-    runs: Sequence[RunRecord], publishers: Mapping[str, Mapping[str, int]]
+    runs: Sequence[RunRecord],
+    publishers: Mapping[str, Mapping[str, int]],
+    lacking: Mapping[str, str] | None = None,
 ) -> MetricsRecord:
     """What lies between the lenses of one claim and model.
 
-    `publishers` counts items per publisher, by lens.
+    `publishers` counts items per publisher, by lens; `lacking` says of lenses that had too little
+    evidence why. A lens without an estimate takes nothing from the others.
     """
     measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
+    missing = dict(lacking or {})
+    missing |= {run.lens: f"no estimate: {run.reason}" for run in runs if run.status != "ok"}
     concentration = {
         lens: ConcentrationRecord(
             herfindahl=found.herfindahl,
@@ -72,33 +76,67 @@ def metrics_record(
         if (found := metrics.source_concentration(counts)) is not None
     }
     if "RPL" not in measured or len(measured) < 2:
-        return _nothing("a difference needs the raw prior and another lens", concentration)
+        reason = "a difference needs the raw prior and another lens, both with an estimate"
+        return _nothing(reason, missing, concentration)
+    logits = {lens: logits_by_stem(run) for lens, run in measured.items()}
+    together, apart = _paired(logits)
+    missing |= apart
+    if len(together) < 2:
+        return _nothing(_too_few(len(logits["RPL"]), "the raw prior"), missing, concentration)
     rpl = measured["RPL"].aggregation
-    try:
-        vector = joint_bootstrap(
-            {lens: logits_by_stem(run) for lens, run in measured.items()},
-            seed=rpl.bootstrap_seed,
-            B=rpl.B,
-            center=rpl.center,
-            trim=rpl.trim,
-        )
-    except NoEstimateError as exc:
-        return _nothing(str(exc), concentration)
-    return _between(vector, measured, concentration)
+    vector = joint_bootstrap(
+        {lens: logits[lens] for lens in together},
+        seed=rpl.bootstrap_seed,
+        B=rpl.B,
+        center=rpl.center,
+        trim=rpl.trim,
+    )
+    return _between(vector, measured, missing, concentration)
+
+
+def _paired(
+    logits: Mapping[str, Mapping[str, Sequence[float]]],
+) -> tuple[list[str], dict[str, str]]:
+    """Lenses that share enough stems with the raw prior and each other; and why the others don't.
+
+    The lens that shares most goes first, so that a broken one can't take the others with it.
+    """
+    shared = set(logits["RPL"])
+    others = [lens for lens in logits if lens != "RPL"]
+    others.sort(key=lambda lens: (-len(shared & logits[lens].keys()), lens))
+    together, apart = ["RPL"], {}
+    for lens in others:
+        common = shared & logits[lens].keys()
+        if len(common) < MIN_STEMS:
+            apart[lens] = _too_few(len(common), ", ".join([*together, lens]))
+        else:
+            together.append(lens)
+            shared = common
+    return together, apart
+
+
+def _too_few(count: int, who: str) -> str:
+    return (
+        f"a difference needs at least {MIN_STEMS} stems with answers, got {count} ({who}); "
+        f"measure with T at least {MIN_STEMS}"
+    )
 
 
 def _between(
     vector: BeliefVector,
     measured: Mapping[str, RunRecord],
+    missing: dict[str, str],
     concentration: dict[str, ConcentrationRecord],
 ) -> MetricsRecord:
     others = [lens for lens in vector.centers if lens != "RPL"]
     shown = [lens for lens in others if lens != "NUL"]
     beliefs = [lens for lens in _BELIEFS if lens in vector.centers]
-    directed = metrics.directed_gap(vector) if "MEL" in others else None
+    prior = measured["RPL"].aggregates.ci95
+    directed = metrics.directed_gap(vector, prior) if "MEL" in others else None
     rpl = measured["RPL"].aggregation
     return MetricsRecord(
         reason=None,
+        missing=missing,
         stems=len(vector.stems),
         movement={lens: _plain(metrics.movement(vector, lens)) for lens in others},
         evidence_effect={
@@ -133,9 +171,12 @@ def _gain(vector: BeliefVector, lens: str) -> InformationRecord:
     )
 
 
-def _nothing(reason: str, concentration: dict[str, ConcentrationRecord]) -> MetricsRecord:
+def _nothing(
+    reason: str, missing: dict[str, str], concentration: dict[str, ConcentrationRecord]
+) -> MetricsRecord:
     return MetricsRecord(
         reason=reason,
+        missing=missing,
         stems=None,
         movement={},
         evidence_effect={},

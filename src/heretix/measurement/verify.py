@@ -15,15 +15,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from heretix.config import RunConfig, check_claim
 from heretix.errors import BankError, HeretixError, RecordError
 from heretix.evidence.bundlefile import read_bundle
-from heretix.measurement.assembly import as_they_are, metrics_by_model
+from heretix.measurement.assembly import lens_records, metrics_by_model
 from heretix.measurement.build import build_run
 from heretix.measurement.experiments import compared
-from heretix.measurement.lenses import evidence_of
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -33,7 +32,7 @@ from heretix.measurement.record import (
     SampleRecord,
     digest_of,
 )
-from heretix.measurement.vector import lens_record
+from heretix.measurement.showing import Difference, shown_differences, sufficiency_differences
 from heretix.plan import Evidence, Plan, PlannedSample, Precision, PrecisionStep, make_plan
 from heretix.prompts.bank import Bank, load_bank
 from heretix.prompts.frame import Frame, ShownItem
@@ -48,15 +47,6 @@ __all__ = ["Difference", "Verification", "read_artifacts", "verify_artifact", "v
 
 _TOLERANCE: Final = 1e-9
 """Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A place where the record and what follows from it don't agree."""
-
-    path: str
-    recorded: object
-    derived: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +131,12 @@ def verify_artifact(artifact: Artifact) -> list[Verification]:
     lensed = any(run.evidence for run in artifact.runs)
     if not lensed and artifact.metrics is None and artifact.lenses is None:
         return found
+    return [*found, verify_vector(artifact)]
+
+
+def verify_vector(artifact: Artifact) -> Verification:
+    """Verify what lies between the runs: bundles, lines, metrics, experiments."""
+    runs, claim = artifact.runs, artifact.claim or artifact.runs[0].claim
     differences: list[Difference] = []
     bundles: dict[str, Bundle] = {}
     for number, bundle in enumerate(artifact.bundles or []):
@@ -150,61 +146,39 @@ def verify_artifact(artifact: Artifact) -> list[Verification]:
             differences.append(Difference(f"bundles[{number}]", "a bundle", f"none: {exc}"))
         else:
             bundles[loaded.bundle_id] = loaded
-    for run in artifact.runs:
-        differences += _shown_differences(run, bundles)
+            differences += sufficiency_differences(f"bundles[{number}]", loaded, runs, claim)
+    for run in runs:
+        differences += shown_differences(run, bundles, runs)
     publishers = {bundle_id: bundle.publishers for bundle_id, bundle in bundles.items()}
-    derived = metrics_by_model(artifact.runs, publishers)
+    lines = lens_records(runs, claim, list(bundles.values()))
     pairs = [
         *_compare(
             "metrics",
-            {m: r.model_dump(mode="json") for m, r in (artifact.metrics or {}).items()},
-            {m: r.model_dump(mode="json") for m, r in derived.items()},
+            {m: _plain(record) for m, record in (artifact.metrics or {}).items()},
+            {
+                m: _plain(record)
+                for m, record in metrics_by_model(runs, claim, publishers, lines).items()
+            },
         ),
-        *_compare(
-            "lenses",
-            [r.model_dump(mode="json") for r in artifact.lenses or [] if r.execution_id],
-            [lens_record(run).model_dump(mode="json") for run in as_they_are(artifact.runs)],
-        ),
+        *_compare("lenses", list(map(_plain, artifact.lenses or [])), list(map(_plain, lines))),
         *_compare(
             "experiments",
-            [r.model_dump(mode="json") for r in artifact.experiments or []],
-            [r.model_dump(mode="json") for r in compared(artifact.runs)],
+            list(map(_plain, artifact.experiments or [])),
+            list(map(_plain, compared(runs, claim))),
         ),
     ]
     differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
-    vector = Verification(
+    return Verification(
         execution_id="belief vector",
-        run_id=artifact.runs[0].run_id,
+        run_id=runs[0].run_id,
         checked=len(pairs) + len(artifact.bundles or []),
         differences=tuple(differences),
         notes=(),
     )
-    return [*found, vector]
 
 
-def _shown_differences(run: RunRecord, bundles: Mapping[str, Bundle]) -> Iterator[Difference]:
-    """Where a run showed something else than its bundle, or names a bundle that isn't here."""
-    shown = run.evidence
-    if shown is None or shown.bundle_id is None or (shown.variant or "").startswith("policy:"):
-        return
-    path = f"{run.execution_id}.evidence"
-    bundle = bundles.get(shown.bundle_id)
-    if bundle is None:
-        yield Difference(f"{path}.bundle_id", shown.bundle_id, "no bundle of that id is here")
-        return
-    if (bundle.lens, bundle.claim) != (run.lens, run.claim):
-        yield Difference(f"{path}.bundle_id", f"{run.lens} of this claim", bundle.lens)
-    expected = evidence_of(run.lens, bundle)
-    assert expected is not None, "only the raw prior has no evidence"
-    items = {(item.id, item.text) for item in shown.items}
-    whole = {(item.id, item.text) for item in expected.items}
-    if shown.variant is None and items != whole:
-        yield Difference(f"{path}.items", "as recorded", "as bundled")
-    elif (shown.variant or "").startswith("without:"):
-        left_out = str(shown.variant).removeprefix("without:")
-        gone = {i.id for i in bundle.items if left_out in {i.id, i.publisher}}
-        if items != {item for item in whole if item[0] not in gone}:
-            yield Difference(f"{path}.items", "as recorded", f"the bundle without {left_out}")
+def _plain(record: BaseModel) -> Any:
+    return record.model_dump(mode="json")
 
 
 def _rebuild(run: RunRecord) -> RunRecord:
@@ -290,6 +264,7 @@ def _evidence(run: RunRecord) -> Evidence | None:
         bundle_id=shown.bundle_id,
         items=tuple(ShownItem(item.id, item.text) for item in shown.items),
         variant=shown.variant,
+        order=None if shown.order is None else tuple(shown.order),
     )
 
 

@@ -118,12 +118,16 @@ def render_in(
     lens: str,
     items: Sequence[ShownItem],
     nonce: str,
+    order: Sequence[str] | None = None,
 ) -> Prompt:
     """Wording `idx` with the documents before it, their order turned by one for each wording.
 
-    Over as many wordings as there are documents, each document stands once in each place.
+    Over as many wordings as there are documents, each document stands once in each place. `order`
+    names the documents that are turned, where they aren't those shown: what is left of them keeps
+    its order, and what was added stands last.
     """
-    shown = _documents(_rotated(items, idx), nonce) if items else frame.no_documents
+    names = order or [item.id for item in items]
+    shown = _documents(_turned(items, names, idx), nonce) if items else frame.no_documents
     before, _, after = bank.paraphrases[idx].partition(CLAIM)
     user = _filled(
         frame.user_template,
@@ -137,9 +141,10 @@ def _documents(items: Sequence[ShownItem], nonce: str) -> str:
     return "\n\n".join(f"<<{item.id} {nonce}>>\n{item.text}\n<<END {nonce}>>" for item in items)
 
 
-def _rotated(items: Sequence[ShownItem], idx: int) -> Sequence[ShownItem]:
-    shift = idx % len(items)
-    return [*items[shift:], *items[:shift]]
+def _turned(items: Sequence[ShownItem], names: Sequence[str], idx: int) -> Sequence[ShownItem]:
+    shift = idx % len(names)
+    places = {name: place for place, name in enumerate([*names[shift:], *names[:shift]])}
+    return sorted(items, key=lambda item: places.get(item.id, len(places)))
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
@@ -12,19 +13,21 @@ from heretix.report.terminal import interval_bar
 from heretix.report.words import DEMONSTRATION, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from heretix.measurement.record import Artifact, LensRecord, MetricRecord, MetricsRecord
 
 __all__ = ["bundle_view", "vector_view"]
 
+_ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
+"""Reasons of documents that this lens was never meant to show."""
 _STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", "SEL": "green"}
 
 
 def vector_view(artifact: Artifact) -> RenderableType:
     """What a model believes with each kind of evidence, and what lies between."""
     runs = artifact.runs
-    parts: list[RenderableType] = [Text(runs[0].claim, style="bold")]
+    parts: list[RenderableType] = [Text(artifact.claim or runs[0].claim, style="bold")]
     for model, found in (artifact.metrics or {}).items():
         lines = [lens for lens in artifact.lenses or [] if lens.model == model]
         parts += [Text(model, style="dim"), _vector_table(lines), *_metric_lines(found)]
@@ -37,6 +40,8 @@ def vector_view(artifact: Artifact) -> RenderableType:
 def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
     """The documents of a bundle: class, reliability, stance and quote."""
     head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
+    if version := bundle["policy"]["version"]:
+        head.append(f" (policy {version})", style="dim")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("id", "class", "r"):
         table.add_column(name, no_wrap=True)
@@ -51,17 +56,38 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
             f"{item['reliability']['r']:.2f}",
             item["published"] or "undated",
             Text(item["publisher"]),
-            item["stance"] or "—",
+            item["stance"] or "–",
             Text(item["quote"]),
         )
-    parts: list[RenderableType] = [head, table]
-    if bundle["dropped"]:
-        parts.append(Text(f"{len(bundle['dropped'])} left out:", style="dim"))
-        parts += [
+    parts: list[RenderableType] = [head, *([table] if bundle["items"] else [])]
+    if bundle["items"]:
+        parts.append(Text(_stance_note(bundle["items"]), style="dim"))
+    return Group(*parts, *_dropped_lines(bundle["dropped"]))
+
+
+def _stance_note(items: Sequence[Mapping[str, Any]]) -> str:
+    """Who says which side each document takes."""
+    judges = sorted({str(by) for item in items if (by := item.get("stance_by"))})
+    notes = [f"stance by: {', '.join(judges)}"] if judges else []
+    if any(item["stance"] is None for item in items):
+        notes.append("stance –: not judged")
+    return "; ".join(notes)
+
+
+def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """Why documents were left out: how many for each reason, and those that nearly got in."""
+    if not dropped:
+        return []
+    counts = Counter(str(drop["reason"]) for drop in dropped)
+    said = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    near = [drop for drop in dropped if drop["reason"] not in _ELSEWHERE]
+    return [
+        Text(f"{len(dropped)} left out: {said}", style="dim"),
+        *(
             Text(f"  {drop['reason']}: {drop['title']} ({drop['detail']})", style="dim")
-            for drop in bundle["dropped"][:12]
-        ]
-    return Group(*parts)
+            for drop in near[:12]
+        ),
+    ]
 
 
 def _vector_table(lines: list[LensRecord]) -> RenderableType:
@@ -91,10 +117,16 @@ def _vector_table(lines: list[LensRecord]) -> RenderableType:
 def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
     if found.reason is not None:
         return [Text(f"no differences: {found.reason}", style="yellow")]
+    missing = [
+        Text(f"no differences for {lens}: {reason}", style="yellow")
+        for lens, reason in found.missing.items()
+        # The line of the lens has said it already.
+        if not reason.startswith(("`insufficient_evidence`", "no estimate"))
+    ]
     table = Table.grid(padding=(0, 2))
     for name, value in [*_headlines(found), *_details(found)]:
         table.add_row(Text(name, style="dim"), value)
-    return [table]
+    return [*missing, table]
 
 
 def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
@@ -130,8 +162,9 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
     found = [record for record in artifact.experiments or [] if record.model == model]
     if not found:
         return []
+    shown = {run.execution_id: run.evidence.bundle_id for run in artifact.runs if run.evidence}
     titles = {
-        (bundle["lens"], item["id"]): f"{item['publisher']}: {item['title']}"
+        (bundle["bundle_id"], item["id"]): f"{item['publisher']}: {item['title']}"
         for bundle in artifact.bundles or []
         for item in bundle["items"]
     }
@@ -146,14 +179,18 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
             Text(record.variant),
             "—" if record.prob_changed is None else f"{record.prob_changed:.3f}",
             _signed(record.difference) if record.difference else f"— {record.reason}",
-            Text(titles.get((record.lens, left_out), ""), no_wrap=True, overflow="ellipsis"),
+            Text(
+                titles.get((shown.get(record.execution_id), left_out), ""),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
     return [Text(""), table]
 
 
 def _directed(metric: MetricRecord | None) -> str:
     if metric is None:
-        return "undefined: the prior leans to neither side"
+        return "undefined: the prior's interval holds 1/2"
     return f"{_signed(metric)}   ({'amplifies' if metric.value > 0 else 'corrects'} it)"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from heretix.belief.paired import Difference
     from heretix.measurement.measurement import Estimate, Measurement
-    from heretix.measurement.record import RunRecord
+    from heretix.measurement.record import EvidenceRecord, RunRecord
     from heretix.measurement.verify import Verification
     from heretix.plan import Plan
     from heretix.store import RunSummary, StartedExecution
@@ -80,6 +80,8 @@ def run_headline(run: RunRecord) -> RenderableType:
         names = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
         lines.append(Text(f"the model changed during the run: {names}", style="yellow"))
     lines.append(_counts(run))
+    if run.evidence and run.evidence.items:
+        lines.append(_evidence_line(run.evidence))
     return Group(*lines)
 
 
@@ -233,7 +235,10 @@ def _cell(value: float, cells: int) -> int:
 
 
 def _subtitle(run: RunRecord) -> Text:
-    return Text(f"{run.model} · {run.prompt_version} · {_shape(run)}", style="dim")
+    lens = "" if run.lens == "RPL" else f" · {run.lens}"
+    if run.evidence and run.evidence.variant:
+        lens += f" {run.evidence.variant}"
+    return Text(f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}", style="dim")
 
 
 def _shape(run: RunRecord) -> str:
@@ -251,6 +256,16 @@ def _counts(run: RunRecord) -> Text:
     if usage.tokens_out is not None and usage.called:
         parts.append(f"{usage.tokens_in or 0:,} tokens in, {usage.tokens_out:,} out")
     return Text(" · ".join(parts), style="dim")
+
+
+def _evidence_line(shown: EvidenceRecord) -> Text:
+    """What was shown, and what the answers did with it."""
+    used = ", ".join(f"{name} ×{count}" for name, count in shown.used.items() if count)
+    said = (
+        f"{len(shown.items)} documents (heretix evidence show {str(shown.bundle_id)[:16]}) · "
+        f"used: {used or 'none'} · {shown.quotes_verified}/{shown.quotes_given} quotes verified"
+    )
+    return Text(said, style="yellow" if shown.trusted is False else "dim")
 
 
 def _template_table(run: RunRecord) -> Table:

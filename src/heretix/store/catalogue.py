@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from heretix.errors import RecordError
+from heretix.store.executions import claim_sha256
 from heretix.store.records import RunSummary, StartedExecution, StoredRecord
 from heretix.store.schema import executions, results, runs, samples
 
@@ -21,6 +22,7 @@ __all__ = [
     "lens_records",
     "list_runs",
     "newest_sample_at",
+    "runs_of_claim",
     "started",
     "unfinished",
 ]
@@ -69,6 +71,16 @@ def list_runs(
     return [RunSummary(**row) for row in rows.mappings()]
 
 
+def runs_of_claim(connection: Connection, claim: str, limit: int) -> list[RunSummary]:
+    """Summaries of a claim's runs, the latest first."""
+    statement = (
+        _SUMMARY.where(runs.c.claim_sha256 == claim_sha256(claim))
+        .order_by(runs.c.updated_at.desc(), runs.c.run_id)
+        .limit(limit)
+    )
+    return [RunSummary(**row) for row in connection.execute(statement).mappings()]
+
+
 def count_runs(connection: Connection) -> int:
     """How many runs there are."""
     return connection.scalar(select(func.count()).select_from(runs)) or 0
@@ -81,7 +93,7 @@ def newest_sample_at(connection: Connection) -> str | None:
 
 
 def lens_records(connection: Connection, limit: int) -> list[str]:
-    """The latest usable record of each run whose claim and model were seen under a lens."""
+    """The usable record of each run whose claim and model were seen under a lens, latest first."""
     seen = (
         select(runs.c.claim, runs.c.model)
         .where(runs.c.lens.in_(("MEL", "HEL", "SEL")), runs.c.prob_true_rpl.is_not(None))
@@ -93,7 +105,7 @@ def lens_records(connection: Connection, limit: int) -> list[str]:
         .join(runs, runs.c.execution_id == results.c.execution_id)
         .join(seen, (seen.c.claim == runs.c.claim) & (seen.c.model == runs.c.model))
         .where(runs.c.prob_true_rpl.is_not(None), runs.c.variant.is_(None))
-        .order_by(runs.c.updated_at, runs.c.run_id)
+        .order_by(runs.c.updated_at.desc(), runs.c.run_id)
         .limit(limit)
     )
     return list(connection.scalars(statement))

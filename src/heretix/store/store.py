@@ -196,6 +196,11 @@ class Store:
         with self.reading() as connection:
             return catalogue.list_runs(connection, limit=limit, offset=offset, search=search)
 
+    def runs_of_claim(self, claim: str, *, limit: int = 200) -> list[RunSummary]:
+        """Summaries of the runs of one claim, word for word, the latest first."""
+        with self.reading() as connection:
+            return catalogue.runs_of_claim(connection, claim, limit)
+
     def executions_of(self, run_id: str) -> list[ExecutionSummary]:
         """A run's executions, the newest first."""
         with self.reading() as connection:
@@ -238,7 +243,7 @@ class Store:
             return bundles.find_bundle(connection, ref)
 
     def lens_records(self, *, limit: int = 10_000) -> list[str]:
-        """Records of runs that an evidence lens has company in, the latest of each lens."""
+        """Records of runs that an evidence lens has company in, the latest first."""
         with self.reading() as connection:
             return catalogue.lens_records(connection, limit)
 

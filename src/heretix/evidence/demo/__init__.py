@@ -32,13 +32,24 @@ _WRITTEN_AT: Final = "2026-11-15T00:00:00Z"
 
 def demo_claims() -> list[str]:
     """The claims that the documents are about: two true, one false, one contested."""
-    entries = yaml.safe_load((_HERE / "claims.yaml").read_text(encoding="utf-8"))
-    return [entry["claim"] for entry in entries]
+    return list(_claims_by_id().values())
 
 
 def demo_documents() -> Iterator[Document]:
-    """The documents, always in one order."""
+    """The documents, always in one order; each declares its stance on its claim."""
+    claims = _claims_by_id()
     for path in sorted((_HERE / "documents").glob("*.md")):
         data = path.read_bytes()
         found = extract(data, name=path.name, media_type="text/markdown")
-        yield make_document(found, raw=data, url=found.url, retrieved_at=_WRITTEN_AT)
+        yield make_document(
+            found,
+            raw=data,
+            url=found.url,
+            retrieved_at=_WRITTEN_AT,
+            meta={"stance_on": claims[found.meta["claim"]]},
+        )
+
+
+def _claims_by_id() -> dict[str, str]:
+    entries = yaml.safe_load((_HERE / "claims.yaml").read_text(encoding="utf-8"))
+    return {entry["id"]: entry["claim"] for entry in entries}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "GIVES_TEXT",
     "SERVICES",
     "Hit",
     "LocalSearch",

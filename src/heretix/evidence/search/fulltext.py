@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
 
+    from heretix.evidence.document import Document
     from heretix.evidence.fetch import Fetcher
 
 __all__ = ["FullTextSearch"]
@@ -28,6 +29,8 @@ class FullTextSearch:
     def __init__(self, inner: Search, fetcher: Fetcher) -> None:
         self._inner = inner
         self._fetcher = fetcher
+        # Queries about one claim find the same pages; each is fetched once.
+        self._read_before: dict[str, Document | None] = {}
 
     @property
     def name(self) -> str:
@@ -55,9 +58,10 @@ class FullTextSearch:
     async def _read(self, hit: Hit) -> Hit:
         if hit.document is not None or hit.url is None:
             return hit
-        try:
-            document = await self._fetcher.document(hit.url)
-        except (ProviderError, UnreadableError):
+        if hit.url not in self._read_before:
+            self._read_before[hit.url] = await self._fetched(hit.url)
+        document = self._read_before[hit.url]
+        if document is None:
             return hit
         if document.published is None and hit.published is not None:
             document = replace(
@@ -67,3 +71,9 @@ class FullTextSearch:
                 published_confidence=DATE_CONFIDENCE["search"],
             )
         return replace(hit, url=document.url, published=document.published, document=document)
+
+    async def _fetched(self, url: str) -> Document | None:
+        try:
+            return await self._fetcher.document(url)
+        except (ProviderError, UnreadableError):
+            return None

