@@ -284,3 +284,12 @@ def test_a_raw_prior_with_its_negation_is_reported(heretix):
     result, artifact = vector(heretix, "--lens", "RPL", "--negation", "It does not.")
     assert [record.variant for record in artifact.experiments] == ["negation"]
     assert "negation" in result.out
+
+
+def test_one_stored_run_of_a_lens_verifies_by_itself(heretix):
+    """It is checked as far as it goes, and says what only the whole vector can show."""
+    _, artifact = vector(heretix)
+    run = next(run for run in artifact.runs if run.lens == "MEL")
+    result = heretix("verify", run.execution_id)
+    assert result.code == 0, result.out + result.err
+    assert "a run by itself" in " ".join(result.out.split())

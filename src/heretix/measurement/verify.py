@@ -128,10 +128,18 @@ def verify_run(run: RunRecord) -> Verification:
 def verify_artifact(artifact: Artifact) -> list[Verification]:
     """Verify every run and, where there are lenses, the vector, the bundles and the metrics."""
     found = [verify_run(run) for run in artifact.runs]
-    lensed = any(run.evidence for run in artifact.runs)
-    if not lensed and artifact.metrics is None and artifact.lenses is None:
-        return found
+    if artifact.metrics is None and artifact.lenses is None and artifact.bundles is None:
+        return [
+            replace(one, notes=(*one.notes, _NO_BUNDLE)) if run.evidence else one
+            for one, run in zip(found, artifact.runs, strict=True)
+        ]
     return [*found, verify_vector(artifact)]
+
+
+_NO_BUNDLE: Final = (
+    "a run by itself: what was shown is checked by its hashes; whether its bundle says the same "
+    "can be checked in the artifact of the whole vector"
+)
 
 
 def verify_vector(artifact: Artifact) -> Verification:
