@@ -12,9 +12,11 @@ import heretix.economy
 HOUSE = Path(heretix.economy.__file__).parent
 RULES = (
     "accounts",
+    "audit",
     "canon",
     "chain",
     "challenge",
+    "codec",
     "commitment",
     "dispute",
     "episode",

@@ -168,7 +168,7 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
     monkeypatch.setattr(leases.Path, "read_text", hidden)
     store.claim(KEYS, owner)
     assert store.claim(KEYS, new_owner()) == set()
-    assert leases._is_gone(as_if(pid=2**22 + 1))
+    assert leases.is_gone(as_if(pid=2**22 + 1))
 
 
 def hidden(*_: object, **__: object) -> str:

@@ -92,6 +92,9 @@ def test_ids_are_not_looked_up_by_scanning(tmp_path: Path):
             "ix_executions_run_id_created_at"
         ),
         "SELECT * FROM runs ORDER BY updated_at DESC LIMIT 20": "ix_runs_updated_at",
+        "SELECT * FROM runs WHERE claim_sha256 = '' ORDER BY updated_at DESC": (
+            "ix_runs_claim_sha256_updated_at"
+        ),
         "SELECT * FROM samples WHERE cache_key IN ('a', 'b')": "sqlite_autoindex_samples_1",
     }
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ def test_a_run_exists_from_its_first_start_without_numbers(store: Store):
             "execution_id": execution_id(1),
             "created_at": NOW,
             "updated_at": NOW,
+            "claim_sha256": hashlib.sha256(run()["claim"].encode()).hexdigest(),
         }
     ]
 
@@ -60,8 +62,22 @@ def test_a_finished_run_has_its_summary(started: Store):
     assert rows(started, runs) == [
         run(T=4)
         | aggregates(cache_hit_rate=0.5)
-        | {"execution_id": execution_id(1), "created_at": NOW, "updated_at": LATER}
+        | {
+            "execution_id": execution_id(1),
+            "created_at": NOW,
+            "updated_at": LATER,
+            "claim_sha256": hashlib.sha256(run()["claim"].encode()).hexdigest(),
+        }
     ]
+
+
+def test_runs_are_found_by_their_claim(store: Store):
+    """Word for word, the latest first, and nothing that only looks like it."""
+    other = {"run_id": "heretix-rpl-ffffffffffff", "claim": run()["claim"] + " "}
+    store.start_executions([start(), start(2, **other)])
+    (found,) = store.runs_of_claim(run()["claim"])
+    assert found.run_id == run()["run_id"]
+    assert store.runs_of_claim("something else") == []
 
 
 def test_a_rerun_replaces_the_summary_only_at_its_end(started: Store):

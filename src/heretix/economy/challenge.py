@@ -114,7 +114,7 @@ def reveal(
         nonce, bundle_sha256, account
     ):
         return Denied(Denial.WRONG_REVEAL, "this isn't what was committed to")
-    revealed = replace(challenge, bundle_sha256=bundle_sha256, fate=Fate.REVEALED)
+    revealed = replace(challenge, bundle_sha256=bundle_sha256, nonce=nonce, fate=Fate.REVEALED)
     return Moved(episode=replace(_with(episode, revealed), clock_ms=at))
 
 

@@ -128,6 +128,8 @@ class Challenge:
     positions_before: int
     """How many bets had been taken when it was committed."""
     bundle_sha256: str | None = None
+    nonce: bytes | None = None
+    """What hid the bundle: kept once it is revealed, so that anyone can check the commitment."""
     fate: Fate = Fate.COMMITTED
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.dml import Insert
 
-__all__ = ["executions_of", "finish_executions", "start_executions"]
+__all__ = ["claim_sha256", "executions_of", "finish_executions", "start_executions"]
 
-_OURS: Final = frozenset({"execution_id", "created_at", "updated_at"})
-"""Columns of `runs` that follow from the execution."""
+_OURS: Final = frozenset({"execution_id", "created_at", "updated_at", "claim_sha256"})
+"""Columns of `runs` that follow from the execution, or from other columns."""
 _THEIRS: Final = frozenset(column.name for column in runs.c) - _OURS
 _NEEDED_AT_START: Final = frozenset(c.name for c in runs.c if not c.nullable) & _THEIRS
 _FIXED: Final = frozenset({"run_id", "created_at"})
@@ -131,6 +132,7 @@ def _started_run(start: ExecutionStart) -> dict[str, Any]:
         "execution_id": start.execution_id,
         "created_at": start.created_at,
         "updated_at": start.created_at,
+        "claim_sha256": claim_sha256(given["claim"]),
     }
 
 
@@ -143,7 +145,13 @@ def _finished_run(result: ExecutionResult) -> dict[str, Any]:
         "usable": result.status == "ok",
         "execution_id": result.execution_id,
         "updated_at": result.finished_at,
+        "claim_sha256": claim_sha256(result.run["claim"]),
     }
+
+
+def claim_sha256(claim: str) -> str:
+    """What runs of a claim are found by."""
+    return hashlib.sha256(claim.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _check_columns(run: Mapping[str, Any], *, needed: frozenset[str]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.dml import ReturningInsert
 
-__all__ = ["LEASE_S", "claim", "extend", "new_owner", "release", "release_all"]
+__all__ = ["LEASE_S", "claim", "extend", "is_gone", "new_owner", "release", "release_all"]
 
 LEASE_S: Final = 60.0
 """How long a lease lasts without being extended. Owners extend theirs well before that."""
@@ -99,7 +99,7 @@ def _end_orphans(
     connection: Connection, cache_keys: Sequence[str], owners: set[str], now: float
 ) -> set[str]:
     """End leases whose time is over, and those of processes of this machine that are gone."""
-    gone = [owner for owner in owners if _is_gone(owner)]
+    gone = [owner for owner in owners if is_gone(owner)]
     # One that somebody else is ending or extending at this moment is left to them: whoever never
     # waits for a lease while holding another can't be part of a deadlock.
     orphans = connection.execute(
@@ -120,7 +120,7 @@ def _chunks(cache_keys: Sequence[str]) -> Iterator[Sequence[str]]:
     return (cache_keys[start : start + _CHUNK] for start in range(0, len(cache_keys), _CHUNK))
 
 
-def _is_gone(owner: str) -> bool:
+def is_gone(owner: str) -> bool:
     """The owner was a process of this machine, and isn't there any more."""
     machine, _, rest = owner.partition("/")
     pid, _, rest = rest.partition("/")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from sqlalchemy import Connection, Engine, inspect, text
 
 from heretix.errors import RecordError, StoreError
+from heretix.store import economy_schema, web_schema  # noqa: F401  (their tables join `metadata`)
 from heretix.store.engine import WRITES
 from heretix.store.schema import HEAD, metadata
 

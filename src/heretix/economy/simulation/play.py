@@ -1,0 +1,291 @@
+"""Plays episodes one after the other, in one ledger, and reports who gained.
+
+Explorers and noise traders sit at every table; attacks take turns, so that what one of them
+loses isn't what another one gains.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.economy.chain import GENESIS
+from heretix.economy.parameters import Parameters
+from heretix.economy.simulation.agents import HonestExplorer, Kind, NoiseTrader
+from heretix.economy.simulation.attackers import ATTACKERS, RumourMonger
+from heretix.economy.simulation.table import Books, Moment, Table
+from heretix.economy.simulation.tally import Result, Source, Standing, sources_of, standing
+from heretix.economy.simulation.world import Nature, World
+from heretix.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heretix.economy.simulation.agents import Agent
+
+__all__ = [
+    "DEFAULT_AGENTS",
+    "STRATEGIES",
+    "Report",
+    "Setup",
+    "Simulation",
+    "WealthAt",
+    "read_agents",
+    "simulate",
+]
+
+_EVERYONE: Final[tuple[type[Agent], ...]] = (
+    HonestExplorer,
+    NoiseTrader,
+    *ATTACKERS,
+    RumourMonger,
+)
+STRATEGIES: Final[Mapping[str, type[Agent]]] = {agent.strategy: agent for agent in _EVERYONE}
+DEFAULT_AGENTS: Final[Mapping[str, int]] = {
+    HonestExplorer.strategy: 4,
+    NoiseTrader.strategy: 4,
+    **{agent.strategy: 1 for agent in ATTACKERS},
+}
+_MOMENTS: Final = (Moment.OPEN, Moment.EARLY, Moment.MIDDLE, Moment.LATE, Moment.CLOSING)
+_POINTS: Final = 200
+"""How finely the history of wealth is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Who plays, in what world, by which numbers. The same setup gives the same ledger."""
+
+    seed: int = 1
+    agents: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_AGENTS))
+    attacks_at_once: int = 1
+    """How many attacks sit at a table; with several, one can live on another's failures."""
+    nature: Nature = field(default_factory=Nature)
+    parameters: Parameters = field(default_factory=Parameters)
+
+    def __post_init__(self) -> None:
+        if self.attacks_at_once < 1:
+            raise UsageError(f"`attacks_at_once` must be at least 1, got {self.attacks_at_once}")
+        for strategy, count in self.agents.items():
+            if strategy not in STRATEGIES:
+                raise UsageError(
+                    f"`agents` must name strategies, got {strategy!r}; "
+                    f"there are {', '.join(STRATEGIES)}"
+                )
+            if count < 0:
+                raise UsageError(f"`{strategy}` must be a number of agents, got {count}")
+        if not any(self.agents.values()):
+            raise UsageError("`agents` must seat somebody, got nobody")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WealthAt:
+    """What a seat of a strategy had gained on average by the end of an episode."""
+
+    episode: int
+    strategy: str
+    wealth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Who gained, and the ledger that it can be checked against."""
+
+    setup: Setup
+    episodes: int
+    ledger_hash: str
+    """Of the last transfer: the same setup gives the same."""
+    transfers: int
+    outcomes: Mapping[str, int]
+    standings: tuple[Standing, ...]
+    wealth: tuple[WealthAt, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "seed": self.setup.seed,
+            "episodes": self.episodes,
+            "attacks_at_once": self.setup.attacks_at_once,
+            "agents": dict(self.setup.agents),
+            "ledger_hash": self.ledger_hash,
+            "transfers": self.transfers,
+            "outcomes": dict(self.outcomes),
+            "nature": asdict(self.setup.nature),
+            "standings": [
+                {
+                    "strategy": line.strategy,
+                    "kind": line.kind.value,
+                    "agents": line.agents,
+                    "episodes": line.episodes,
+                    "mean": line.mean,
+                    "lo99": line.lo,
+                    "hi99": line.hi,
+                    "total": line.total,
+                    "verdict": line.verdict.value,
+                    "sources": {source.value: sum_ for source, sum_ in line.sources.items()},
+                }
+                for line in self.standings
+            ],
+            "wealth": [asdict(point) for point in self.wealth],
+        }
+
+
+class Simulation:
+    """A population and its ledger; `play_next` plays one episode."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.books = Books()
+        self.world = World(setup.seed, setup.nature)
+        self.agents: dict[str, list[Agent]] = {
+            strategy: [STRATEGIES[strategy](f"{strategy}-{n}", self.books) for n in range(count)]
+            for strategy, count in setup.agents.items()
+            if count
+        }
+        self._regulars = [s for s in self.agents if STRATEGIES[s].kind is not Kind.ATTACK]
+        self._attacks = [s for s in self.agents if STRATEGIES[s].kind is Kind.ATTACK]
+        self.results: list[Result] = []
+        self.outcomes: Counter[str] = Counter()
+        self.episodes = 0
+        self._hash, self._transfers = GENESIS, 0
+
+    def play_next(self) -> Table:
+        """Play one episode to its end."""
+        number = self.episodes
+        seated = self._seated(number)
+        before = {strategy: self._gained(strategy) for strategy in seated}
+        table = Table(self.books, self.world, self.world.claim(number), self.setup.parameters)
+        _play(table, [agent for strategy in seated for agent in self.agents[strategy]])
+        found = [
+            Result(
+                episode=number,
+                strategy=strategy,
+                seats=len(self.agents[strategy]),
+                amount=self._gained(strategy) - before[strategy],
+            )
+            for strategy in seated
+        ]
+        # All at once: an interrupted episode leaves no trace in the report.
+        self.results += found
+        self.outcomes[_ending(table)] += 1
+        self.episodes += 1
+        state = self.books.ledger.state
+        self._hash, self._transfers = state.last_hash, state.last_seq
+        return table
+
+    def report(self) -> Report:
+        """What the episodes played so far came to."""
+        owners = {
+            account: strategy
+            for strategy, agents in self.agents.items()
+            for agent in agents
+            for account in agent.accounts
+        }
+        sources = sources_of(self.books.ledger.transfers[: self._transfers], owners)
+        lines = [
+            standing(
+                strategy,
+                STRATEGIES[strategy].kind,
+                agents=len(agents),
+                results=[r for r in self.results if r.strategy == strategy],
+                sources=sources.get(strategy, dict.fromkeys(Source, 0)),
+            )
+            for strategy, agents in self.agents.items()
+        ]
+        return Report(
+            setup=self.setup,
+            episodes=self.episodes,
+            ledger_hash=self._hash,
+            transfers=self._transfers,
+            outcomes=dict(self.outcomes),
+            standings=tuple(lines),
+            wealth=_wealth(self.results, self.episodes),
+        )
+
+    def _seated(self, number: int) -> list[str]:
+        """Everyone but the attacks, and the attacks whose turn it is."""
+        count = min(self.setup.attacks_at_once, len(self._attacks))
+        first = number * count
+        turns = [self._attacks[(first + n) % len(self._attacks)] for n in range(count)]
+        return [*self._regulars, *turns]
+
+    def _gained(self, strategy: str) -> int:
+        return sum(self.books.gained(agent.accounts) for agent in self.agents[strategy])
+
+
+def simulate(episodes: int, setup: Setup | None = None) -> Report:
+    """Play a number of episodes, and report."""
+    simulation = Simulation(setup or Setup())
+    for _ in range(episodes):
+        simulation.play_next()
+    return simulation.report()
+
+
+def read_agents(text: str) -> dict[str, int]:
+    """A population from `honest=4,noise=4,wash=1`."""
+    agents: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        strategy, equals, count = part.partition("=")
+        if not equals or not count.strip().isdecimal():
+            raise UsageError(
+                f"`agents` must be like honest=4,noise=4,wash=1, got {part!r}; "
+                f"there are {', '.join(STRATEGIES)}"
+            )
+        agents[strategy.strip()] = int(count)
+    return agents
+
+
+def _play(table: Table, agents: Sequence[Agent]) -> None:
+    """All moments of an episode; at each one everybody acts, in an order of chance."""
+    for moment in _MOMENTS:
+        for share, agent in _order(table, agents, moment):
+            table.set_time(moment, share)
+            agent.act(table, moment)
+        if moment is Moment.OPEN:
+            table.set_time(Moment.EARLY)
+            table.begin()
+    for _, agent in _order(table, agents, Moment.REVEAL):
+        table.set_time(Moment.REVEAL)
+        agent.act(table, Moment.REVEAL)
+    table.set_time(Moment.RESULT)
+    table.freeze()
+    table.measure()
+    for _ in range(table.episode.terms.parameters.dispute_rounds):
+        for _, agent in _order(table, agents, Moment.RESULT):
+            agent.act(table, Moment.RESULT)
+    table.close()
+
+
+def _order(table: Table, agents: Sequence[Agent], moment: Moment) -> list[tuple[float, Agent]]:
+    """Who acts when: by patience in the closing window, by lot otherwise."""
+    if moment is Moment.CLOSING:
+        timed = [(agent.patience(table), agent) for agent in agents]
+        return sorted(timed, key=lambda pair: (pair[0], pair[1].name))
+    lot = {
+        agent.name: table.world.chance("order", table.claim.number, moment.name, agent.name)
+        for agent in agents
+    }
+    return [(0.0, agent) for agent in sorted(agents, key=lambda agent: lot[agent.name])]
+
+
+def _ending(table: Table) -> str:
+    outcome = table.outcome
+    if outcome.void is not None:
+        return "void"
+    return "held" if outcome.winner is None else outcome.winner.value
+
+
+def _wealth(results: Sequence[Result], episodes: int) -> tuple[WealthAt, ...]:
+    """The mean seat of each strategy over time, at about 200 points."""
+    every = max(1, episodes // _POINTS)
+    sums: dict[str, float] = {}
+    points = []
+    for n, result in enumerate(results):
+        sums[result.strategy] = sums.get(result.strategy, 0.0) + result.amount / result.seats
+        last = n + 1 == len(results) or results[n + 1].episode != result.episode
+        if last and (result.episode % every == every - 1 or result.episode == episodes - 1):
+            points += [
+                WealthAt(episode=result.episode + 1, strategy=strategy, wealth=wealth)
+                for strategy, wealth in sums.items()
+            ]
+    return tuple(points)

@@ -1,0 +1,269 @@
+"""The exploration track: credits for stored findings, their decay, and everybody's standing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from heretix.economy.accounts import AccountKind, house_account, user_account
+from heretix.economy.codec import dumps
+from heretix.economy.exploration import (
+    Crediting,
+    CreditRules,
+    Grant,
+    PastReward,
+    StakeRules,
+    burn_due,
+    burn_group,
+    credit,
+    credit_group,
+    failure_rate,
+    reputation,
+)
+from heretix.economy.finding import (
+    Finding,
+    choose_finding,
+    claim_id_of,
+    findings_in,
+    require_verified,
+)
+from heretix.economy.journal import Journal
+from heretix.economy.money import XC
+from heretix.errors import UsageError
+from heretix.measurement.anomalies import find_anomalies
+from heretix.store import exploration
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping
+
+    from heretix.economy.clock import Clock
+    from heretix.measurement.anomalies import Anomaly
+    from heretix.store import Store
+
+__all__ = ["Burn", "Credited", "Prospect", "Standing", "Track"]
+
+DAY_MS: Final = 86_400_000
+_WEEK_DAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credited:
+    """A finding, and what it earned."""
+
+    person: str
+    finding: Finding
+    crediting: Crediting
+    balance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burn:
+    """What decay took from one person."""
+
+    person: str
+    amount: int
+    balance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One person, as the leaderboard shows them."""
+
+    person: str
+    reputation_ppm: int
+    rewards: int
+    """Settled rewards that the reputation follows from."""
+    attempts: int
+    passed: int
+    failure_rate_ppm: int
+    credits: int
+    granted: int
+    """Credits before decay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """An anomaly, and whether its claim was credited already."""
+
+    anomaly: Anomaly
+    credited_to: str | None
+
+
+class Track:
+    """Rules and store together; one transaction a move."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        credits_: CreditRules | None = None,
+        stakes: StakeRules | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._credits = credits_ or CreditRules()
+        self._stakes = stakes or StakeRules()
+
+    def credit(
+        self,
+        person: str,
+        claim: str,
+        *,
+        model: str | None = None,
+        lens: str | None = None,
+        simulated: bool = False,
+    ) -> Credited:
+        """Credit a stored finding: what its two intervals are apart at least. Once per claim.
+
+        With `simulated`, planted models count too; that is for practice.
+        """
+        user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
+        with self._store.reading() as connection:
+            records = exploration.claim_records(connection, claim)
+        finding = choose_finding(findings_in(records), claim, model=model, lens=lens)
+        if finding.simulated and not simulated:
+            raise UsageError(
+                f"`{finding.model}` is simulated: its beliefs were planted, and earn nothing; "
+                "measure with a model, or practise with --simulated"
+            )
+        require_verified(records, finding)
+        claim_id = claim_id_of(claim)
+        with self._store.writing() as connection:
+            journal = Journal(connection, self._clock)
+            day = journal.at_ms // DAY_MS
+            crediting = credit(
+                finding.evidence,
+                finding.prior,
+                claim_credited=exploration.grant_of(connection, claim_id) is not None,
+                credited_this_week=exploration.credited_in_week(
+                    connection, person, day // _WEEK_DAYS
+                ),
+                rules=self._credits,
+            )
+            if crediting.amount > 0:
+                self._grant(journal, person, claim_id, finding, crediting)
+            balance = exploration.people(connection).get(person, 0)
+        return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
+
+    def decay(self) -> list[Burn]:
+        """Burn what has decayed by today, for everybody. On the same day again: nothing."""
+        burns = []
+        with self._store.writing() as connection:
+            journal = Journal(connection, self._clock)
+            today = journal.at_ms // DAY_MS
+            for person, balance in sorted(exploration.people(connection).items()):
+                grants = _grants(connection, person)
+                due = burn_due(
+                    grants,
+                    burnt=sum(grant.amount for grant in grants) - balance,
+                    today=today,
+                    half_life_days=self._credits.half_life_days,
+                )
+                if due > 0:
+                    group = burn_group(person, today, due)
+                    journal.post(group, move="decay", request={"day": today, "amount": due})
+                    burns.append(Burn(person=person, amount=due, balance=balance - due))
+        return burns
+
+    def standing(self, person: str) -> Standing:
+        """One person's standing today."""
+        with self._store.reading() as connection:
+            return self._standing(
+                person,
+                exploration.events(connection, person=person),
+                exploration.grants(connection, person=person),
+                exploration.people(connection).get(person, 0),
+            )
+
+    def leaderboard(self, *, limit: int = 20) -> list[Standing]:
+        """Everybody who explored or challenged: by reputation, then by credits."""
+        with self._store.reading() as connection:
+            events = exploration.events(connection)
+            grants = exploration.grants(connection)
+            balances = exploration.people(connection)
+        names = {row["person"] for row in (*events, *grants)}
+        found = [
+            self._standing(
+                name,
+                [row for row in events if row["person"] == name],
+                [row for row in grants if row["person"] == name],
+                balances.get(name, 0),
+            )
+            for name in names
+        ]
+        found.sort(key=lambda s: (-s.reputation_ppm, -s.credits, s.person))
+        return found[:limit]
+
+    def prospects(self, *, limit: int = 20) -> list[Prospect]:
+        """The anomaly feed, with whose claim each is already."""
+        listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed]
+        with self._store.reading() as connection:
+            found = []
+            for anomaly in listed[:limit]:
+                grant = exploration.grant_of(connection, claim_id_of(anomaly.claim))
+                taken = None if grant is None else grant["person"]
+                found.append(Prospect(anomaly=anomaly, credited_to=taken))
+        return found
+
+    def _grant(
+        self,
+        journal: Journal,
+        person: str,
+        claim_id: str,
+        finding: Finding,
+        crediting: Crediting,
+    ) -> None:
+        mint = house_account(AccountKind.ISSUANCE, XC.code)
+        journal.add_accounts([mint])
+        journal.add_accounts([user_account(person, XC.code)], person=person)
+        request = {"claim_id": claim_id, "person": person}
+        group = credit_group(person, claim_id, crediting.amount)
+        journal.post(group, move="credit", request=request)
+        day = journal.at_ms // DAY_MS
+        exploration.add_grant(
+            journal.connection,
+            {
+                "claim_id": claim_id,
+                "claim": finding.claim,
+                "person": person,
+                "amount": crediting.amount,
+                "found": crediting.found,
+                "day": day,
+                "week": day // _WEEK_DAYS,
+                "evidence_json": dumps(finding),
+                "at_ms": journal.at_ms,
+            },
+        )
+
+    def _standing(
+        self, person: str, events: list[RowMapping], grants: list[RowMapping], credits_: int
+    ) -> Standing:
+        now_ms = self._clock.now_ms()
+        rewards = [
+            PastReward(
+                amount=row["amount"],
+                scale=row["scale"],
+                age_days=max(0, now_ms - row["at_ms"]) // DAY_MS,
+            )
+            for row in events
+            if row["kind"] == "reward"
+        ]
+        attempts = [bool(row["passed"]) for row in events if row["kind"] == "attempt"]
+        return Standing(
+            person=person,
+            reputation_ppm=reputation(rewards, self._credits),
+            rewards=len(rewards),
+            attempts=len(attempts),
+            passed=sum(attempts),
+            failure_rate_ppm=failure_rate(attempts, self._stakes),
+            credits=credits_,
+            granted=sum(row["amount"] for row in grants),
+        )
+
+
+def _grants(connection: Connection, person: str) -> list[Grant]:
+    return [
+        Grant(amount=row["amount"], day=row["day"])
+        for row in exploration.grants(connection, person=person)
+    ]

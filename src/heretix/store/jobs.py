@@ -1,0 +1,263 @@
+"""Jobs in the database: submitted, claimed under a lease, kept alive, ended.
+
+Whoever works on a job is named in its row; every change of theirs asks for that name, so that a
+worker that was taken for dead can't write over the one that took its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    Connection,
+    and_,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from heretix.store.engine import conflict_insert
+from heretix.store.leases import is_gone
+from heretix.store.schema import runs, samples
+from heretix.store.web_schema import job_runs, jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement
+
+__all__ = [
+    "claim_job",
+    "count_use",
+    "delete_job",
+    "insert_job",
+    "is_job_waiting",
+    "job_by_id",
+    "job_by_key",
+    "keep_alive",
+    "list_jobs",
+    "list_runs",
+    "mean_latency_ms",
+    "revisions",
+    "save_runs",
+    "update_claimed",
+    "update_job",
+]
+
+Row = dict[str, Any]
+"""By column."""
+
+_ACTIVE: Final = ("queued", "running")
+_LATEST_RUNS: Final = 10
+_CHUNK: Final = 500
+_NEXT: Final = jobs.c.revision + 1
+
+
+def insert_job(connection: Connection, row: Row) -> bool:
+    """Keep a job; False when its owner used the key before."""
+    insertion = conflict_insert(connection.dialect.name, jobs).on_conflict_do_nothing()
+    return connection.scalar(insertion.returning(jobs.c.job_id), row) is not None
+
+
+def job_by_id(connection: Connection, job_id: str, *, lock: bool = False) -> Row | None:
+    """A job; with `lock`, nobody else changes it in the meantime."""
+    statement = select(jobs).where(jobs.c.job_id == job_id)
+    found = connection.execute(statement.with_for_update() if lock else statement)
+    row = found.mappings().first()
+    return None if row is None else _plain(row)
+
+
+def job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
+    """The job that an owner submitted under a key."""
+    statement = select(jobs).where(jobs.c.owner_id == owner_id, jobs.c.key == key)
+    row = connection.execute(statement).mappings().first()
+    return None if row is None else _plain(row)
+
+
+def list_jobs(
+    connection: Connection,
+    *,
+    owner_id: str | None,
+    state: str | None,
+    limit: int,
+    before: str | None,
+) -> list[Row]:
+    """Jobs, the newest first; `before` is the id at which the last page ended."""
+    statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc()).limit(limit)
+    if owner_id is not None:
+        statement = statement.where(jobs.c.owner_id == owner_id)
+    if state is not None:
+        statement = statement.where(jobs.c.state == state)
+    if before is not None:
+        last = select(jobs.c.created_at, jobs.c.job_id).where(jobs.c.job_id == before)
+        at = connection.execute(last).first()
+        if at is None:
+            return []
+        statement = statement.where(tuple_(jobs.c.created_at, jobs.c.job_id) < tuple_(*at))
+    return [_plain(row) for row in connection.execute(statement).mappings()]
+
+
+def count_use(
+    connection: Connection, owner_id: str, day: str, *, without: str | None = None
+) -> tuple[int, int, int]:
+    """Jobs of the day, jobs that wait or run, and millionths of a dollar of the day.
+
+    A job that hasn't ended counts with all that it may spend, and so does one that ended without
+    anybody knowing what it cost. `without` is a job to leave out.
+    """
+    active = jobs.c.state.in_(_ACTIVE)
+    ended = func.coalesce(jobs.c.spent_micros, jobs.c.budget_micros, 0)
+    reserved = func.coalesce(jobs.c.budget_micros, jobs.c.spent_micros, 0)
+    today = jobs.c.day == day
+    statement = select(
+        func.coalesce(func.sum(case((today, 1), else_=0)), 0),
+        func.coalesce(func.sum(case((active, 1), else_=0)), 0),
+        func.coalesce(func.sum(case((and_(today, active), reserved), (today, ended), else_=0)), 0),
+    ).where(jobs.c.owner_id == owner_id, or_(today, active))
+    if without is not None:
+        statement = statement.where(jobs.c.job_id != without)
+    row = connection.execute(statement).one()
+    return int(row[0]), int(row[1]), int(row[2])
+
+
+def is_job_waiting(connection: Connection, *, now: float) -> bool:
+    """Whether there is a job to claim. Asked first: a claim writes, and this only reads."""
+    found = connection.execute(select(jobs.c.job_id).where(_free(connection, now)).limit(1))
+    return found.first() is not None
+
+
+def claim_job(
+    connection: Connection, worker: str, *, now: float, until: float, stamp: str
+) -> Row | None:
+    """Take the job that has waited longest: nobody works on it, or whoever did is gone."""
+    # One that somebody else is taking at this moment is theirs; the next one may be free.
+    chosen = connection.execute(
+        select(jobs)
+        .where(_free(connection, now))
+        .order_by(jobs.c.created_at, jobs.c.job_id)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    row = chosen.mappings().first()
+    if row is None:
+        return None
+    values = {
+        "state": "running",
+        "worker": worker,
+        "lease_until": until,
+        "attempt": row["attempt"] + 1,
+        "losses": row["losses"] + (row["state"] == "running"),
+        "revision": row["revision"] + 1,
+        "started_at": row["started_at"] or stamp,
+        "updated_at": stamp,
+    }
+    connection.execute(update(jobs).where(jobs.c.job_id == row["job_id"]).values(values))
+    return {**_plain(row), **values}
+
+
+def keep_alive(
+    connection: Connection, job_id: str, worker: str, *, until: float, news: Row | None
+) -> bool | None:
+    """Extend a worker's lease, with what there is to tell.
+
+    Whether cancelling was asked for; None when the job isn't the worker's any more.
+    """
+    values: dict[str, Any] = {"lease_until": until}
+    if news is not None:
+        values |= news | {"revision": _NEXT}
+    return connection.execute(
+        update(jobs).where(_held(job_id, worker)).values(values).returning(jobs.c.cancel_requested)
+    ).scalar()
+
+
+def update_claimed(connection: Connection, job_id: str, worker: str, values: Row) -> bool:
+    """Change a job that a worker holds; False when it doesn't any more."""
+    changed = connection.execute(
+        update(jobs).where(_held(job_id, worker)).values({**values, "revision": _NEXT})
+    )
+    return changed.rowcount == 1
+
+
+def update_job(connection: Connection, job_id: str, values: Row) -> None:
+    """Change a job."""
+    connection.execute(
+        update(jobs).where(jobs.c.job_id == job_id).values({**values, "revision": _NEXT})
+    )
+
+
+def delete_job(connection: Connection, job_id: str) -> None:
+    """Forget a job. What it measured stays."""
+    connection.execute(delete(job_runs).where(job_runs.c.job_id == job_id))
+    connection.execute(delete(jobs).where(jobs.c.job_id == job_id))
+
+
+def save_runs(connection: Connection, rows: Sequence[Row]) -> None:
+    """Keep what a job has measured; a later execution of a recipe takes the earlier one's place."""
+    if not rows:
+        return
+    statement = conflict_insert(connection.dialect.name, job_runs)
+    fixed = {"job_id", "run_id"}
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[job_runs.c.job_id, job_runs.c.run_id],
+            set_={c.name: statement.excluded[c.name] for c in job_runs.c if c.name not in fixed},
+        ),
+        list(rows),
+    )
+
+
+def list_runs(connection: Connection, job_id: str) -> list[Row]:
+    """What a job has measured, in the order in which it was finished."""
+    statement = (
+        select(job_runs)
+        .where(job_runs.c.job_id == job_id)
+        .order_by(job_runs.c.finished_at, job_runs.c.run_id)
+    )
+    return [_plain(row) for row in connection.execute(statement).mappings()]
+
+
+def revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
+    """How jobs are doing: what changes of them while they run, and nothing else."""
+    found = []
+    for start in range(0, len(job_ids), _CHUNK):
+        statement = select(
+            jobs.c.job_id, jobs.c.revision, jobs.c.state, jobs.c.progress_json, jobs.c.error
+        ).where(jobs.c.job_id.in_(job_ids[start : start + _CHUNK]))
+        found += [_plain(row) for row in connection.execute(statement).mappings()]
+    return found
+
+
+def mean_latency_ms(connection: Connection, model: str) -> float | None:
+    """How long a model took for an answer in its latest runs; None without any."""
+    latest = (
+        select(runs.c.run_id)
+        .where(runs.c.model == model)
+        .order_by(runs.c.updated_at.desc())
+        .limit(_LATEST_RUNS)
+    )
+    mean = connection.scalar(
+        select(func.avg(samples.c.latency_ms)).where(
+            samples.c.run_id.in_(latest), samples.c.error.is_(None)
+        )
+    )
+    return None if mean is None else float(mean)
+
+
+def _held(job_id: str, worker: str) -> ColumnElement[bool]:
+    return and_(jobs.c.job_id == job_id, jobs.c.worker == worker, jobs.c.state == "running")
+
+
+def _free(connection: Connection, now: float) -> ColumnElement[bool]:
+    """Jobs that nobody works on: they wait, their lease is over, or their worker is gone."""
+    running = select(jobs.c.worker).where(jobs.c.state == "running")
+    gone = [worker for worker in connection.scalars(running) if worker and is_gone(worker)]
+    left = or_(jobs.c.lease_until < now, jobs.c.worker.in_(gone))
+    return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left))
+
+
+def _plain(row: Any) -> Row:
+    return {str(name): value for name, value in row.items()}

@@ -1,0 +1,270 @@
+"""People in the database: accounts, sessions, tokens, attempts to sign in, and the audit log."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Double,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+
+from heretix.store.engine import conflict_insert
+from heretix.store.web_schema import attempts, audit, people, sessions, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Select
+    from sqlalchemy.sql.dml import ReturningInsert
+
+__all__ = [
+    "append_audit",
+    "audit_entries",
+    "count_attempts",
+    "count_people",
+    "delete_session",
+    "delete_sessions",
+    "forget_attempts",
+    "insert_person",
+    "insert_session",
+    "insert_token",
+    "list_people",
+    "list_tokens",
+    "person_by_id",
+    "person_by_name",
+    "prune_sessions",
+    "replace_hash",
+    "session_and_person",
+    "token_and_person",
+    "token_by_id",
+    "touch_session",
+    "touch_token",
+    "update_person",
+    "update_token",
+]
+
+_SESSION: Final = select(
+    people,
+    sessions.c.created_at.label("opened_at"),
+    sessions.c.seen_at,
+    sessions.c.expires_at,
+).join(people, people.c.person_id == sessions.c.person_id)
+_TOKEN: Final = select(
+    people,
+    tokens.c.token_id,
+    tokens.c.role.label("token_role"),
+    tokens.c.expires_at,
+    tokens.c.last_used_at,
+    tokens.c.revoked_at,
+).join(people, people.c.person_id == tokens.c.person_id)
+
+
+Row = dict[str, Any]
+"""By column."""
+
+
+def insert_person(connection: Connection, row: dict[str, Any]) -> bool:
+    """Add an account; False when the name is taken."""
+    insertion = conflict_insert(connection.dialect.name, people).on_conflict_do_nothing()
+    return connection.scalar(insertion.returning(people.c.person_id), row) is not None
+
+
+def person_by_name(connection: Connection, folded_name: str, *, lock: bool = False) -> Row | None:
+    """The account of a folded name; with `lock`, nobody else changes it in the meantime."""
+    statement = select(people).where(people.c.folded_name == folded_name)
+    return _first(connection, statement.with_for_update() if lock else statement)
+
+
+def person_by_id(connection: Connection, person_id: str, *, lock: bool = False) -> Row | None:
+    """The account of an id; with `lock`, nobody else changes it in the meantime."""
+    statement = select(people).where(people.c.person_id == person_id)
+    return _first(connection, statement.with_for_update() if lock else statement)
+
+
+def list_people(connection: Connection, *, limit: int, offset: int) -> list[Row]:
+    """Accounts by name."""
+    statement = select(people).order_by(people.c.folded_name).limit(limit).offset(offset)
+    return _all(connection, statement)
+
+
+def count_people(connection: Connection) -> int:
+    """How many accounts there are, disabled ones included."""
+    return int(connection.scalar(select(func.count()).select_from(people)) or 0)
+
+
+def update_person(connection: Connection, person_id: str, values: dict[str, Any]) -> None:
+    """Change an account."""
+    connection.execute(update(people).where(people.c.person_id == person_id).values(values))
+
+
+def replace_hash(connection: Connection, person_id: str, *, old: str, new: str) -> None:
+    """Put a newer hash in the place of `old`, unless the password was changed meanwhile."""
+    connection.execute(
+        update(people)
+        .where(people.c.person_id == person_id, people.c.password_hash == old)
+        .values(password_hash=new)
+    )
+
+
+def insert_session(connection: Connection, row: dict[str, Any]) -> None:
+    """Keep a session."""
+    connection.execute(insert(sessions), row)
+
+
+def session_and_person(connection: Connection, token_sha256: str) -> Row | None:
+    """A session with the account that it belongs to."""
+    statement = _SESSION.where(sessions.c.token_sha256 == token_sha256)
+    return _first(connection, statement)
+
+
+def touch_session(connection: Connection, token_sha256: str, seen_at: float) -> None:
+    """Note that a session was used."""
+    connection.execute(
+        update(sessions).where(sessions.c.token_sha256 == token_sha256).values(seen_at=seen_at)
+    )
+
+
+def delete_session(connection: Connection, token_sha256: str) -> str | None:
+    """End a session; the id of whom it belonged to."""
+    statement = delete(sessions).where(sessions.c.token_sha256 == token_sha256)
+    return connection.scalar(statement.returning(sessions.c.person_id))
+
+
+def delete_sessions(connection: Connection, person_id: str, *, keep: str | None = None) -> int:
+    """End all sessions of a person, but for the one of the hash `keep`."""
+    statement = delete(sessions).where(sessions.c.person_id == person_id)
+    if keep is not None:
+        statement = statement.where(sessions.c.token_sha256 != keep)
+    return connection.execute(statement).rowcount
+
+
+def prune_sessions(connection: Connection, *, now: float) -> None:
+    """Forget sessions whose time is over."""
+    connection.execute(delete(sessions).where(sessions.c.expires_at < now))
+
+
+def insert_token(connection: Connection, row: dict[str, Any]) -> None:
+    """Keep a token's hash."""
+    connection.execute(insert(tokens), row)
+
+
+def token_and_person(connection: Connection, token_sha256: str) -> Row | None:
+    """A token with the account that it belongs to."""
+    statement = _TOKEN.where(tokens.c.token_sha256 == token_sha256)
+    return _first(connection, statement)
+
+
+def token_by_id(connection: Connection, token_id: str) -> Row | None:
+    """A token by its public id."""
+    statement = select(tokens).where(tokens.c.token_id == token_id)
+    return _first(connection, statement)
+
+
+def list_tokens(connection: Connection, person_id: str | None) -> list[Row]:
+    """Tokens, the newest first: of one person, or of all."""
+    statement = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.token_id)
+    if person_id is not None:
+        statement = statement.where(tokens.c.person_id == person_id)
+    return _all(connection, statement)
+
+
+def touch_token(connection: Connection, token_id: str, used_at: float) -> None:
+    """Note that a token was used."""
+    update_token(connection, token_id, {"last_used_at": used_at})
+
+
+def update_token(connection: Connection, token_id: str, values: dict[str, Any]) -> None:
+    """Change what is known of a token."""
+    connection.execute(update(tokens).where(tokens.c.token_id == token_id).values(values))
+
+
+def count_attempts(
+    connection: Connection, subjects: Iterable[str], *, now: float, window_s: float
+) -> dict[str, tuple[int, float]]:
+    """Count one more attempt for each subject; how many there are by now, and since when."""
+    statement = _one_more(connection.dialect.name)
+    counted = {}
+    # In one order everywhere, so that no two processes wait for each other in a circle.
+    for subject in sorted(subjects):
+        row = connection.execute(
+            statement, {"subject": subject, "count": 1, "since": now, "begin": now - window_s}
+        ).one()
+        counted[subject] = (int(row[0]), float(row[1]))
+    return counted
+
+
+def forget_attempts(
+    connection: Connection, *, cleared: Sequence[str], forgiven: Sequence[str], before: float
+) -> None:
+    """After a success: clear some counts, take one back from others, and drop what is old."""
+    connection.execute(delete(attempts).where(attempts.c.subject.in_(sorted(cleared))))
+    for subject in sorted(forgiven):
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.subject == subject, attempts.c.count > 0)
+            .values(count=attempts.c.count - 1)
+        )
+    connection.execute(delete(attempts).where(attempts.c.since < before))
+
+
+def append_audit(connection: Connection, row: dict[str, Any]) -> None:
+    """Add an entry to the log."""
+    connection.execute(insert(audit), row)
+
+
+def audit_entries(
+    connection: Connection,
+    *,
+    before: int | None,
+    limit: int,
+    who: str | None,
+    what: str | None,
+) -> list[Row]:
+    """Entries of the log, the newest first."""
+    statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+    if before is not None:
+        statement = statement.where(audit.c.seq < before)
+    if who is not None:
+        statement = statement.where(audit.c.who == who)
+    if what is not None:
+        statement = statement.where(audit.c.what == what)
+    return _all(connection, statement)
+
+
+def _first(connection: Connection, statement: Select[*tuple[Any, ...]]) -> Row | None:
+    row = connection.execute(statement).mappings().first()
+    return None if row is None else {str(name): value for name, value in row.items()}
+
+
+def _all(connection: Connection, statement: Select[*tuple[Any, ...]]) -> list[Row]:
+    rows = connection.execute(statement).mappings()
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+@cache
+def _one_more(dialect: str) -> ReturningInsert[int, float]:
+    statement = conflict_insert(dialect, attempts)
+    over = attempts.c.since < bindparam("begin", type_=Double)
+    return (
+        statement.values(
+            subject=bindparam("subject"), count=bindparam("count"), since=bindparam("since")
+        )
+        .on_conflict_do_update(
+            index_elements=[attempts.c.subject],
+            set_={
+                "count": case((over, literal_column("1")), else_=attempts.c.count + 1),
+                "since": case((over, statement.excluded.since), else_=attempts.c.since),
+            },
+        )
+        .returning(attempts.c.count, attempts.c.since)
+    )

@@ -1,0 +1,114 @@
+"""What other processes do to an exchange while a test watches: bet, and die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from exchanging import H, O
+from sqlalchemy import event
+
+from heretix.economy.clock import HeldClock
+from heretix.economy.exchange import Exchange
+from heretix.store import Store
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.synchronize import Barrier
+
+# A server that has everything imported and forks: real processes, without a second each to start.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["exchange_processes", "psycopg"])
+
+
+def run_together(arguments: list[tuple[Any, ...]]) -> list[int | None]:
+    """Let one process bet for each of `arguments` at the same moment; their exit codes."""
+    barrier = PROCESSES.Barrier(len(arguments))
+    children = [PROCESSES.Process(target=bet_away, args=(barrier, *args)) for args in arguments]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children]
+
+
+def bet_away(barrier: Barrier, url: str, episode: str, person: str, bets: int) -> None:
+    """Bet again and again on one market, each bet asked for twice."""
+    with Store.open(url, busy_timeout_ms=60_000) as store:
+        exchange = Exchange(store, clock=HeldClock(2_000))
+        barrier.wait()
+        for number in range(bets):
+            side = H if number % 2 else O
+            asked = {"min_shares": 0, "key": f"bet-{number}"}
+            first = exchange.stake(episode, person, side, 10 + number, **asked)
+            assert exchange.stake(episode, person, side, 10 + number, **asked) == first
+
+
+def settle_and_die(jobs: Connection) -> None:
+    """Fork for each (url, episode, at_ms, way, seed) that comes, and report how each child ended.
+
+    Forking from here spares each child the imports; nothing of a database is open while forking.
+    """
+    while (job := jobs.recv()) is not None:
+        child = os.fork()
+        if child == 0:
+            try:
+                _settle(*job)
+            except BaseException:  # noqa: BLE001  (the end of a process is an outermost edge)
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        jobs.send(os.waitstatus_to_exitcode(status))
+
+
+def _settle(url: str, episode: str, at_ms: int, way: str, seed: int) -> None:
+    chance = random.Random(seed)
+    # Any moment: this one doesn't wait for a statement to end, or even for a system call.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with Store.open(url) as store:
+        exchange = Exchange(store, clock=HeldClock(at_ms))
+        if way == "timer":
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0002, 0.03))
+        elif way == "instruction":
+            _die_inside(store, chance.randrange(1, 400))
+        else:
+            _die_between(store, chance.randrange(1, 18))
+        exchange.close(episode)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_between(store: Store, left: int) -> None:
+    """Before the `left`th statement, before the commit, or right after it."""
+    counter = {"left": left}
+
+    def count(*_: object) -> None:
+        counter["left"] -= 1
+        if counter["left"] == 0:
+            _die()
+
+    event.listen(store._engine, "before_cursor_execute", count)
+    event.listen(store._engine, "commit", count)
+    event.listen(store._engine.pool, "checkin", count)
+
+
+def _die_inside(store: Store, left: int) -> None:
+    """In the middle of a statement, after some hundreds of SQLite's instructions."""
+    counter = {"left": left}
+
+    def count() -> int:
+        counter["left"] -= 1
+        if counter["left"] == 0:
+            _die()
+        return 0
+
+    @event.listens_for(store._engine, "begin")
+    def watch(connection: Any) -> None:
+        connection.connection.driver_connection.set_progress_handler(count, 20)

@@ -1,0 +1,150 @@
+"""A real exchange on a real store, with a held clock and chances that can be foreseen."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+from playing import GATE_PASSED, PURSE, make_measurement, make_terms, sha
+
+from heretix.economy.challenge import Evidence
+from heretix.economy.clock import HeldClock
+from heretix.economy.commitment import evidence_commitment
+from heretix.economy.exchange import Exchange
+from heretix.economy.judging import Direction
+from heretix.economy.market import Side
+from heretix.economy.records import Source
+from heretix.store import Store
+
+H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741
+PEOPLE = ("ann", "bob", "cat", "dan")
+
+
+def foreseen():
+    """Bytes that look drawn, the same ones every time."""
+    numbers = itertools.count()
+    return lambda size: hashlib.sha256(f"draw {next(numbers)}".encode()).digest()[:size]
+
+
+class Table:
+    """An exchange with people at it, and one episode to play.
+
+    Times are those of `playing.make_terms`: challenges from 1,000 ms, the close between 8,000 and
+    10,000, the freeze at 11,000.
+    """
+
+    def __init__(self, store: Store, **terms) -> None:
+        self.store = store
+        self.clock = HeldClock()
+        self.exchange = Exchange(store, clock=self.clock, entropy=foreseen())
+        self.exchange.ensure_house()
+        for name in PEOPLE:
+            self.exchange.join(name, purse=PURSE)
+        source = Source(executions=("exec-c0",))
+        self.id = self.exchange.draft(make_terms(**terms), c0=source)
+        self._keys = itertools.count()
+
+    @property
+    def episode(self):
+        return self.exchange.episode(self.id)
+
+    def key(self) -> str:
+        return f"key-{next(self._keys)}"
+
+    def at(self, at_ms: int) -> Exchange:
+        """The exchange at a moment."""
+        self.clock.hold(at_ms)
+        return self.exchange
+
+    def start(self) -> None:
+        """Open, and let challenges begin."""
+        self.exchange.open(self.id)
+        self.at(1_000).begin_challenge(self.id)
+
+    def bet(self, name: str, side: Side, amount: int, *, key: str | None = None):
+        key = key or self.key()
+        return self.exchange.stake(self.id, name, side, amount, min_shares=0, key=key)
+
+    def challenge(self, name: str, bundle: str, *, amount: int = 5_000, direction=Direction.UP):
+        """Commit and reveal at once."""
+        nonce, account = nonce_of(name, bundle), f"user:{name}:PLAY"
+        committed = self.exchange.commit(
+            self.id,
+            name,
+            direction=direction,
+            commitment=evidence_commitment(nonce, sha(bundle), account),
+            amount=amount,
+            key=self.key(),
+        )
+        return self.exchange.reveal(
+            self.id, committed.number, name, nonce=nonce, bundle_sha256=sha(bundle)
+        )
+
+    def freeze(self):
+        return self.at(11_000).freeze(self.id)
+
+    def judge(self, number: int, gate=GATE_PASSED, belief_ppm: int = 600_000):
+        evidence = None if gate is None else Evidence(gate=gate, belief_ppm=belief_ppm)
+        source = Source(executions=("exec-gate",), bundle_id=f"bundle-{number}")
+        return self.exchange.judge_challenge(self.id, number, evidence, source=source)
+
+    def measure(self, stage: str, **changes):
+        episode = self.episode
+        if stage == "second":
+            self.at(episode.frozen_ms + episode.terms.parameters.durability_ms)
+        measurement = make_measurement(episode.judges, **changes)
+        source = Source(executions=(f"exec-{stage}",))
+        return self.exchange.measure(self.id, measurement, stage=stage, source=source)
+
+    def wait_out(self) -> Exchange:
+        """Let the time for disputes pass."""
+        episode = self.episode
+        return self.at(episode.measured_ms + episode.terms.parameters.dispute_window_ms)
+
+    def ready(self) -> None:
+        """Everything up to the settlement: bets, late bets, challenges of each kind."""
+        self.start()
+        self.at(2_000)
+        self.bet("ann", H, 5_000)
+        self.bet("bob", O, 3_000)
+        self.challenge("cat", "evidence")
+        self.challenge("dan", "noise", direction=Direction.DOWN)
+        self.at(10_000)
+        self.bet("dan", O, 700)
+        self.freeze()
+        self.judge(0)
+        self.judge(1)
+        self.measure("first")
+        self.measure("second")
+        self.wait_out()
+
+    def ready_to_dispute(self) -> None:
+        """Measured, and the time for disputes still runs."""
+        self.start()
+        self.at(2_000)
+        self.bet("ann", H, 5_000)
+        self.bet("bob", O, 3_000)
+        self.freeze()
+        self.measure("first")
+        self.measure("second")
+
+    def close(self):
+        return self.exchange.close(self.id)
+
+
+def nonce_of(name: str, bundle: str) -> bytes:
+    """The nonce that a person hides a bundle with."""
+    return hashlib.sha256(f"{name}/{bundle}".encode()).digest()
+
+
+def everything(store: Store) -> dict[str, list[tuple]]:
+    """Every row of the economy's tables."""
+    from heretix.store import economy_schema
+
+    with store.reading() as connection:
+        return {
+            name: sorted(
+                map(tuple, connection.execute(getattr(economy_schema, name).select())), key=repr
+            )
+            for name in economy_schema.__all__
+        }

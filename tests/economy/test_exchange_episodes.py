@@ -1,0 +1,475 @@
+"""Episodes on both databases: from draft to settlement, every move written whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from exchanging import H, O, Table, everything, nonce_of
+from playing import GATE_FAILED, GATE_PASSED_DOWN, PURSE, make_measurement, make_terms, sha
+
+from heretix.economy.commitment import evidence_commitment, seed_commitment
+from heretix.economy.episode import Fate, Ground, State
+from heretix.economy.judging import Direction
+from heretix.economy.outcome import VoidReason
+from heretix.economy.records import Source
+from heretix.errors import ConfigError, RefusedError, UsageError
+from heretix.store import episodes, ledger
+
+
+def status(action) -> str:
+    """What an action is refused with."""
+    with pytest.raises(RefusedError) as caught:
+        action()
+    return caught.value.status
+
+
+def profit(table: Table, *names: str) -> int:
+    """What people have gained or lost since they joined."""
+    return sum(table.exchange.balance(name) - PURSE for name in names)
+
+
+def test_a_whole_episode_settles(table):
+    """Heretic wins, the late bet came back, the challenge that failed paid, nothing is left."""
+    table.ready()
+    episode = table.close()
+    assert episode.state is State.SETTLED
+    assert table.exchange.verify().ok
+    assert all(h.balance == 0 for h in table.exchange.balances(episode=table.id))
+    assert profit(table, "ann") > 0 > profit(table, "dan")
+    assert profit(table, "cat") > 0
+    settled = table.exchange.settlement(table.id)
+    assert settled.outcome.winner is H
+    assert table.exchange.statements(table.id)[-1].lines == settled.lines
+
+
+def test_the_moves_are_told_in_their_order(table):
+    """Each statement names its move, and adds up to what was paid."""
+    table.ready()
+    assert table.exchange.settlement(table.id) is None
+    table.close()
+    statements = table.exchange.statements(table.id)
+    assert [s.move for s in statements] == [
+        "open",
+        "stake",
+        "stake",
+        "commit",
+        "commit",
+        "stake",
+        "freeze",
+        "judge",
+        "judge",
+        "settle",
+    ]
+    for statement in statements:
+        transfers = [e.transfer for e in table.exchange.history(group=statement.group)][::-1]
+        assert [(line.transfer, line.amount) for line in statement.lines] == [
+            (transfer.id, transfer.amount) for transfer in transfers
+        ]
+
+
+def test_what_an_episode_was_told_is_kept_with_its_source(table):
+    """The starting belief, the gates and both measurements, with the executions behind them."""
+    table.ready()
+    told = table.exchange.measurements(table.id)
+    assert [item.stage for item in told] == ["c0", "gate:0", "gate:1", "first", "second"]
+    assert told[0].record == {"c0_ppm": 500_000}
+    assert told[0].source == Source(executions=("exec-c0",))
+    assert told[1].source == Source(executions=("exec-gate",), bundle_id="bundle-0")
+    assert told[3].source.executions == ("exec-first",)
+    assert told[3].record["p_up_ppm"] == 990_000
+
+
+def test_every_move_can_be_repeated(table):
+    """Right after itself, each move gives the same result and writes nothing."""
+    exchange, id_ = table.exchange, table.id
+
+    def twice(action):
+        first = action()
+        before = everything(table.store)
+        assert action() == first
+        assert everything(table.store) == before
+        return first
+
+    twice(lambda: exchange.open(id_))
+    table.at(1_000)
+    twice(lambda: exchange.begin_challenge(id_))
+    table.at(2_000)
+    twice(lambda: table.bet("ann", H, 5_000, key="a"))
+    twice(lambda: table.bet("bob", O, 5_000, key="b"))
+    nonce = nonce_of("cat", "e")
+    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
+    asked = {"direction": Direction.UP, "commitment": commitment, "amount": 5_000, "key": "c"}
+    twice(lambda: exchange.commit(id_, "cat", **asked))
+    twice(lambda: exchange.reveal(id_, 0, "cat", nonce=nonce, bundle_sha256=sha("e")))
+    table.at(11_000)
+    twice(lambda: exchange.freeze(id_))
+    twice(lambda: table.judge(0))
+    twice(lambda: table.measure("first"))
+    twice(lambda: table.measure("second"))
+    dispute = {"ground": Ground.ARTIFACT_FRAUD, "bond": 1_000, "key": "d"}
+    twice(lambda: exchange.dispute(id_, "dan", **dispute))
+    again = make_measurement(table.episode.judges, shift="0.9")
+    ruling = {"ground_confirmed": False, "measurements": (again, again)}
+    twice(lambda: exchange.rule(id_, **ruling))
+    table.wait_out()
+    twice(lambda: exchange.close(id_))
+    assert exchange.verify().ok
+
+
+def test_moves_out_of_their_order_are_refused(table):
+    """A later move before an earlier one changes nothing."""
+    exchange, id_ = table.exchange, table.id
+    before = everything(table.store)
+    assert status(lambda: exchange.begin_challenge(id_)) == "wrong_state"
+    assert status(lambda: exchange.freeze(id_)) == "wrong_state"
+    assert status(lambda: exchange.close(id_)) == "wrong_state"
+    assert status(lambda: exchange.conclude_unmeasured(id_)) == "wrong_state"
+    assert status(lambda: table.judge(0)) == "wrong_state"
+    assert status(lambda: table.challenge("ann", "e")) == "wrong_state"
+    measurement = make_measurement(("judge-00",))
+    assert status(lambda: exchange.measure(id_, measurement, stage="first")) == "wrong_state"
+    assert status(lambda: exchange.measure(id_, measurement, stage="second")) == "out_of_order"
+    ground = Ground.ARTIFACT_FRAUD
+    assert (
+        status(lambda: exchange.dispute(id_, "ann", ground=ground, bond=9_999, key="k"))
+        == "wrong_state"
+    )
+    both = (measurement, measurement)
+    assert (
+        status(lambda: exchange.rule(id_, ground_confirmed=True, measurements=both))
+        == "wrong_state"
+    )
+    assert everything(table.store) == before
+
+
+def test_moves_come_in_their_time(table):
+    """Too early and too late are refusals of their own."""
+    exchange, id_ = table.exchange, table.id
+    exchange.open(id_)
+    assert status(lambda: exchange.begin_challenge(id_)) == "too_early"
+    table.at(1_000)
+    exchange.begin_challenge(id_)
+    assert status(lambda: exchange.freeze(id_)) == "too_early"
+    table.bet("ann", H, 100)
+    table.bet("bob", O, 100)
+    table.freeze()
+    table.measure("first")
+    measurement = make_measurement(table.episode.judges, shift="0.5")
+    assert status(lambda: exchange.measure(id_, measurement, stage="second")) == "too_early"
+    table.measure("second")
+    assert status(lambda: exchange.close(id_)) == "too_early"
+    table.wait_out()
+    assert exchange.close(id_).state is State.SETTLED
+    late = exchange.draft(make_terms())
+    assert status(lambda: exchange.open(late)) == "too_late"
+
+
+def test_an_episode_that_does_not_exist_is_refused(table):
+    """Whatever is asked of it."""
+    exchange = table.exchange
+    for action in (
+        exchange.open,
+        exchange.begin_challenge,
+        exchange.freeze,
+        exchange.close,
+        exchange.conclude_unmeasured,
+        exchange.episode,
+        exchange.positions,
+        exchange.statements,
+        exchange.measurements,
+        exchange.settlement,
+        exchange.record,
+    ):
+        assert status(lambda action=action: action("ep-none")) == "unknown_episode"
+
+
+def test_the_secret_is_shown_by_the_freeze_and_not_before(table):
+    """No record, export or summary has it; then everybody can check it against the terms."""
+    with table.store.reading() as connection:
+        row = episodes.episode_row(connection, table.id)
+    secret = row["secret"]
+    assert seed_commitment(bytes.fromhex(secret)) == table.episode.terms.seed_commitment
+    table.start()
+    table.bet("ann", H, 100)
+    for shown in (
+        table.exchange.record(table.id),
+        list(table.exchange.export()),
+        table.exchange.episodes(),
+        table.exchange.statements(table.id),
+        table.episode,
+    ):
+        assert secret not in repr(shown)
+        assert repr(bytes.fromhex(secret)) not in repr(shown)
+    table.freeze()
+    assert table.exchange.record(table.id)["episode"]["seed"] == secret
+
+
+def test_each_draft_draws_a_secret_of_its_own(table):
+    """Terms that are used twice make two episodes that nobody can foretell from each other."""
+    other = table.exchange.episode(table.exchange.draft(make_terms()))
+    assert other.id != table.id
+    assert other.terms.seed_commitment != table.episode.terms.seed_commitment
+
+
+def test_an_unknown_currency_is_refused(table):
+    """A currency is data, and this one isn't there."""
+    with pytest.raises(UsageError, match="`currency` must be one of"):
+        table.exchange.draft(make_terms(currency="EUR"))
+
+
+def test_a_seed_that_is_too_small_is_refused_at_open(table):
+    """And the draft stays a draft."""
+    small = table.exchange.draft(make_terms(seed_stake=1))
+    with pytest.raises(ConfigError, match="`stake` must be large enough"):
+        table.exchange.open(small)
+    assert table.exchange.episode(small).state is State.DRAFT
+
+
+def test_a_house_without_money_opens_nothing(store):
+    """The ledger refuses the seed, and with it the whole move."""
+    table = Table(store, seed_stake=2 * 10**9)
+    before = everything(store)
+    assert status(lambda: table.exchange.open(table.id)) == "insufficient_funds"
+    assert everything(store) == before
+
+
+def test_without_stakes_on_both_sides_everything_goes_back(table):
+    """Nobody but the house bet on one side: void, unmeasured."""
+    table.start()
+    table.bet("ann", H, 5_000)
+    table.freeze()
+    table.exchange.conclude_unmeasured(table.id)
+    assert table.exchange.conclude_unmeasured(table.id).state is State.MEASURED
+    table.wait_out()
+    assert table.close().state is State.VOID
+    assert table.exchange.settlement(table.id).outcome.void is VoidReason.NO_OUTSIDE_STAKE
+    assert profit(table, "ann") == 0
+    assert table.exchange.verify().ok
+
+
+def test_with_stakes_on_both_sides_it_must_be_measured(table):
+    """Concluding without a measurement is no way out."""
+    table.start()
+    table.bet("ann", H, 100)
+    table.bet("bob", O, 100)
+    table.freeze()
+    assert status(lambda: table.exchange.conclude_unmeasured(table.id)) == "not_void"
+
+
+def test_a_cached_sample_voids(table):
+    """The first measurement is enough to know: no second is waited for."""
+    table.start()
+    table.bet("ann", H, 100)
+    table.bet("bob", O, 100)
+    table.freeze()
+    judges = table.episode.judges
+    whole = make_measurement(judges)
+    cached = replace(
+        whole, readings=(replace(whole.readings[0], from_cache=1), *whole.readings[1:])
+    )
+    table.exchange.measure(table.id, cached, stage="first")
+    assert table.episode.state is State.MEASURED
+    table.wait_out()
+    assert table.close().state is State.VOID
+
+
+def test_a_measurement_is_not_exchanged_for_another(table):
+    """What was measured stands."""
+    table.start()
+    table.bet("ann", H, 100)
+    table.bet("bob", O, 100)
+    table.freeze()
+    table.measure("first")
+    assert status(lambda: table.measure("first", shift="0.1")) == "id_conflict"
+
+
+def test_a_ruling_on_a_challenge_is_not_exchanged_for_another(table):
+    """It is judged once; the same ruling again is no matter."""
+    table.start()
+    table.bet("ann", H, 100)
+    table.challenge("cat", "e")
+    table.freeze()
+    table.judge(0, GATE_FAILED)
+    assert status(lambda: table.judge(0)) == "id_conflict"
+    assert table.judge(0, GATE_FAILED).challenges[0].fate is Fate.FAILED
+
+
+def test_a_wrong_reveal_is_refused(table):
+    """Other evidence, another nonce, another person, another challenge."""
+    table.start()
+    nonce = nonce_of("cat", "e")
+    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
+    asked = {"direction": Direction.UP, "commitment": commitment, "amount": 5_000, "key": "c"}
+    table.exchange.commit(table.id, "cat", **asked)
+    reveal = table.exchange.reveal
+    for number, person, nonce_, bundle, expected in (
+        (0, "cat", nonce, "other", "wrong_reveal"),
+        (0, "cat", nonce_of("cat", "x"), "e", "wrong_reveal"),
+        (0, "dan", nonce, "e", "wrong_reveal"),
+        (1, "cat", nonce, "e", "unknown_challenge"),
+        (-1, "cat", nonce, "e", "unknown_challenge"),
+    ):
+        attempt = {"nonce": nonce_, "bundle_sha256": sha(bundle)}
+        assert status(lambda n=number, p=person, a=attempt: reveal(table.id, n, p, **a)) == expected
+    assert table.episode.challenges[0].fate is Fate.COMMITTED
+
+
+def test_a_failed_challenge_makes_the_next_stake_larger_than_a_passed_one(table):
+    """Attempts are remembered across episodes; a fresh account starts at the maximum."""
+    fresh = table.exchange.min_stake(table.id, "cat")
+    table.start()
+    table.bet("ann", H, 100)
+    table.challenge("cat", "good")
+    table.challenge("dan", "bad")
+    table.freeze()
+    table.judge(0)
+    table.judge(1, GATE_FAILED)
+    assert table.exchange.min_stake(table.id, "cat") < fresh
+    assert table.exchange.min_stake(table.id, "dan") == fresh
+    assert table.exchange.min_stake(table.id, "dan", compute_cost=10**6) == 10**6
+
+
+def test_a_stake_below_the_least_is_refused(table):
+    """The least is worked out inside the move."""
+    table.start()
+    least = table.exchange.min_stake(table.id, "cat")
+    assert status(lambda: table.challenge("cat", "e", amount=least - 1)) == "stake_too_small"
+    assert table.challenge("cat", "e", amount=least).stake == least
+
+
+def test_rewards_are_remembered_for_the_reputation(table):
+    """Who earned what at which scale, and which attempts passed."""
+    from heretix.store.economy_schema import reputation_events
+
+    table.ready()
+    table.close()
+    with table.store.reading() as connection:
+        rows = connection.execute(
+            reputation_events.select().order_by(
+                reputation_events.c.kind, reputation_events.c.number
+            )
+        ).all()
+    assert [(r.kind, r.number, r.account, r.passed) for r in rows] == [
+        ("attempt", 0, "user:cat:PLAY", True),
+        ("attempt", 1, "user:dan:PLAY", False),
+        ("reward", 0, "user:cat:PLAY", None),
+    ]
+    reward = table.exchange.settlement(table.id).rewards.rewards[0]
+    assert (rows[2].amount, rows[2].scale) == (reward.amount, reward.scale)
+
+
+def test_a_dispute_that_changes_the_result_gets_its_bond_back(table):
+    """The larger panel says otherwise: its word stands, twice at most."""
+    table.ready_to_dispute()
+    before = table.exchange.balance("dan")
+    dispute = table.exchange.dispute(
+        table.id, "dan", ground=Ground.ARTIFACT_FRAUD, bond=1_000, key="d"
+    )
+    assert (dispute.round, dispute.upheld) == (1, None)
+    assert status(table.close) == "dispute_pending"
+    judges = table.episode.judges
+    assert len(judges) == 11
+    down = make_measurement(judges, shift="-0.8", p_up_ppm=10_000)
+    table.exchange.rule(table.id, ground_confirmed=False, measurements=(down, down))
+    assert table.episode.disputes[0].upheld is True
+    assert table.exchange.balance("dan") == before
+    table.wait_out()
+    table.close()
+    assert table.exchange.settlement(table.id).outcome.winner is O
+    assert table.exchange.verify().ok
+
+
+def test_a_dispute_that_changes_nothing_pays_for_the_panel(table):
+    """The bond goes to operations; a second round is the last."""
+    table.ready_to_dispute()
+    exchange = table.exchange
+    for round_ in (1, 2):
+        exchange.dispute(
+            table.id, "dan", ground=Ground.WRONG_LENS_OR_MODEL, bond=1_000, key=f"d{round_}"
+        )
+        same = make_measurement(table.episode.judges)
+        exchange.rule(table.id, ground_confirmed=False, measurements=(same, same))
+    third = {"ground": Ground.ARTIFACT_FRAUD, "bond": 1_000, "key": "d3"}
+    assert status(lambda: exchange.dispute(table.id, "dan", **third)) == "no_rounds_left"
+    assert exchange.balance("operations:PLAY") == 2_000
+    assert [m.stage for m in exchange.measurements(table.id)][-2:] == ["round:1", "round:2"]
+    assert table.close().state is State.SETTLED
+    assert exchange.verify().ok
+
+
+def test_a_ruling_on_a_dispute_is_not_exchanged_for_another(table):
+    """The panel has spoken."""
+    table.ready_to_dispute()
+    ground = Ground.ARTIFACT_FRAUD
+    table.exchange.dispute(table.id, "dan", ground=ground, bond=1_000, key="d")
+    same = make_measurement(table.episode.judges)
+    table.exchange.rule(table.id, ground_confirmed=False, measurements=(same, same))
+    assert (
+        status(
+            lambda: table.exchange.rule(table.id, ground_confirmed=True, measurements=(same, same))
+        )
+        == "id_conflict"
+    )
+
+
+def test_a_challenge_down_moves_the_path_down(table):
+    """Directions are kept through the store."""
+    table.start()
+    table.bet("ann", H, 100)
+    table.challenge("cat", "e", direction=Direction.DOWN)
+    table.freeze()
+    episode = table.judge(0, GATE_PASSED_DOWN, 400_000)
+    assert episode.belief_ppm < 500_000
+    assert table.episode == episode
+
+
+def test_episodes_are_listed_by_state_and_page(table):
+    """The newest first, without decoding any."""
+    table.clock.hold(500)
+    others = [table.exchange.draft(make_terms(claim=f"claim {n}")) for n in range(3)]
+    table.exchange.open(others[0])
+    listed = table.exchange.episodes()
+    assert {item.id for item in listed[:3]} == set(others)
+    assert listed[3].id == table.id
+    assert [item.id for item in table.exchange.episodes(state=State.OPEN)] == [others[0]]
+    (open_one,) = table.exchange.episodes(state=State.OPEN)
+    assert (open_one.claim, open_one.market.money) == ("claim 0", 10_000)
+    pages = [table.exchange.episodes(limit=1, offset=n)[0] for n in range(4)]
+    assert pages == listed
+    assert table.exchange.episodes(state=State.VOID) == []
+
+
+def test_terms_that_were_changed_in_the_store_stop_every_move(table):
+    """The hash of the open says so, and no money moves."""
+    from sqlalchemy import text
+
+    table.start()
+    table.bet("ann", H, 100)
+    with table.store.writing() as connection:
+        old = episodes.record_json(connection, table.id)
+        new = old.replace('"fee_ppm":200000', '"fee_ppm":100000')
+        assert new != old
+        connection.execute(
+            text("UPDATE episodes SET record_json = :new, record_sha256 = 'x'"), {"new": new}
+        )
+    assert status(lambda: table.bet("ann", H, 100)) == "terms_changed"
+    assert status(table.freeze) == "terms_changed"
+
+
+def test_a_claim_may_hold_any_character(store):
+    """NUL, quotes and emoji come back as they were."""
+    claim = "tin ‘whiskers’ \x00 \U0001f9ea"
+    table = Table(store, claim=claim)
+    table.start()
+    assert table.episode.terms.claim == claim
+    assert table.exchange.episodes()[0].claim == claim
+
+
+def test_the_times_of_transfers_follow_the_chain(table):
+    """The clock is read by whoever has the turn."""
+    table.ready()
+    table.close()
+    with table.store.reading() as connection:
+        times = [row["at_ms"] for row in ledger.stream_transfers(connection)]
+    assert times == sorted(times)

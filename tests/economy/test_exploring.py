@@ -1,0 +1,216 @@
+"""The exploration track on a store: credits from measurements, decay, standing, the feed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from panel_bench import CLAIM, PAPER, REPLY, bundle_of
+from playing import SEED, make_terms
+from sqlalchemy import insert
+
+from heretix.config import RunConfig
+from heretix.economy.accounts import user_account
+from heretix.economy.clock import HeldClock
+from heretix.economy.docket import Docket, Filed
+from heretix.economy.episode import draft_episode
+from heretix.economy.exploration import CreditRules, NoCredit
+from heretix.economy.finding import claim_id_of
+from heretix.economy.journal import Journal
+from heretix.economy.track import DAY_MS, Track
+from heretix.errors import RecordError, UsageError
+from heretix.evidence.bundlefile import dump_bundle
+from heretix.measurement.measurement import prepare
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.store.economy_schema import reputation_events
+from heretix.store.schema import results
+
+MONDAY = 20_003 * DAY_MS
+"""The first day of a week, as weeks are counted from 1970."""
+MOVED = "sim:moved?sel=-2"
+
+
+@pytest.fixture
+def store(store_url):
+    with Store.open(store_url) as store:
+        yield store
+
+
+@pytest.fixture
+def clock():
+    return HeldClock(MONDAY)
+
+
+def measured(store, *, claim=CLAIM, model=MOVED, **size):
+    """Measure a claim's raw prior and what two documents make of it."""
+    bundle = bundle_of(PAPER, REPLY, claim=claim)
+    store.save_bundle(bundle.bundle_id, claim, "SEL", dump_bundle(bundle))
+    config = RunConfig.parse(
+        {"models": (model,), "K": 16, "T": 16, "B": 500, "lenses": ("RPL", "SEL"), **size}
+    )
+    request = prepare(config, Settings(), claims=[claim], bundles={(claim, "SEL"): bundle})
+    asyncio.run(request.run(store))
+
+
+def test_a_stored_finding_earns_what_its_intervals_are_apart(store, clock):
+    """Credits follow from the two records, and are on the ledger."""
+    measured(store)
+    track = Track(store, clock=clock)
+    credited = track.credit("ada", CLAIM, simulated=True)
+    assert credited.finding.lens == "SEL"
+    assert credited.finding.evidence.hi_ppm < credited.finding.prior.lo_ppm
+    assert credited.crediting.reason is None
+    assert credited.balance == credited.crediting.amount > 0
+    standing = track.standing("ada")
+    assert (standing.credits, standing.granted) == (credited.balance, credited.balance)
+
+
+def test_a_claim_is_credited_once_whoever_asks(store, clock):
+    """Another person, another model or another spelling of the claim earns nothing more."""
+    measured(store)
+    measured(store, model="sim:other?sel=-2.5")
+    shouted = CLAIM.upper().rstrip(".") + " ."
+    measured(store, claim=shouted)
+    track = Track(store, clock=clock)
+    assert track.credit("ada", CLAIM, model=MOVED, simulated=True).crediting.amount > 0
+    for claim, model in ((CLAIM, "sim:other?sel=-2.5"), (shouted, MOVED)):
+        again = track.credit("bob", claim, model=model, simulated=True)
+        assert again.crediting.reason is NoCredit.CLAIM_CREDITED
+        assert again.balance == 0
+
+
+def test_overlapping_and_unstable_intervals_earn_nothing(store, clock):
+    """What could be chance, or isn't steady, is no finding; the claim stays open to others."""
+    measured(store, model="sim:still?sel=0")
+    track = Track(store, clock=clock)
+    still = track.credit("ada", CLAIM, simulated=True)
+    assert still.crediting.reason is NoCredit.INTERVALS_OVERLAP
+    wild = "sim:wild?sel=-3&template_sd=2.5"
+    measured(store, model=wild)
+    unstable = track.credit("ada", CLAIM, model=wild, simulated=True)
+    assert unstable.crediting.reason is NoCredit.UNSTABLE_LENS
+    measured(store)
+    assert track.credit("ada", CLAIM, model=MOVED, simulated=True).crediting.amount > 0
+
+
+def test_credits_of_a_week_are_capped(store, clock):
+    """The cap holds over claims; the next week begins anew."""
+    claims = [f"{CLAIM[:-1]}, case {n}." for n in range(3)]
+    for claim in claims:
+        measured(store, claim=claim)
+    track = Track(store, clock=clock, credits_=CreditRules(weekly_cap=500))
+    amounts = []
+    for claim in claims[:2]:
+        amounts.append(track.credit("ada", claim, simulated=True).crediting)
+    assert sum(crediting.amount for crediting in amounts) == 500
+    assert amounts[1].reason is NoCredit.WEEKLY_CAP
+    clock.advance(7 * DAY_MS)
+    assert track.credit("ada", claims[2], simulated=True).crediting.amount > 0
+
+
+def test_decay_is_posted_as_burns_once_a_day(store, clock):
+    """After one half-life half is left; burning daily or once comes to the same balance."""
+    measured(store)
+    track = Track(store, clock=clock)
+    granted = track.credit("ada", CLAIM, simulated=True).balance
+    assert track.decay() == []
+    clock.advance(45 * DAY_MS)
+    (first,) = track.decay()
+    assert first.amount > 0
+    assert track.decay() == []
+    clock.advance(45 * DAY_MS)
+    track.decay()
+    assert track.standing("ada").credits == granted // 2
+    clock.advance(10_000 * DAY_MS)
+    track.decay()
+    assert track.standing("ada").credits == 0
+
+
+def test_simulated_models_are_for_practice(store, clock):
+    """Planted beliefs earn nothing unless somebody asks for practice."""
+    measured(store)
+    with pytest.raises(UsageError, match="--simulated"):
+        Track(store, clock=clock).credit("ada", CLAIM)
+
+
+def test_a_finding_must_be_named_and_be_there(store, clock):
+    """Several findings must be told apart; without one there is nothing to credit."""
+    track = Track(store, clock=clock)
+    with pytest.raises(RecordError, match="heretix lens"):
+        track.credit("ada", CLAIM)
+    measured(store)
+    measured(store, model="sim:other?sel=-2")
+    with pytest.raises(UsageError, match="name one"):
+        track.credit("ada", CLAIM, simulated=True)
+    with pytest.raises(RecordError):
+        track.credit("ada", CLAIM, lens="HEL", simulated=True)
+    with pytest.raises(UsageError, match="`name`"):
+        track.credit("a:b", CLAIM)
+
+
+def test_a_changed_record_earns_nothing(store, clock):
+    """An interval that doesn't follow from its samples is found before it is paid for."""
+    measured(store)
+    with store.writing() as connection:
+        for row in connection.execute(results.select()).mappings().all():
+            record = json.loads(row["record_json"])
+            record["aggregates"]["ci95"] = [0.01, 0.02]
+            change = results.update().where(results.c.execution_id == row["execution_id"])
+            connection.execute(change.values(record_json=json.dumps(record)))
+    with pytest.raises(RecordError, match="must follow from its own samples"):
+        Track(store, clock=clock).credit("ada", CLAIM, simulated=True)
+
+
+def add_events(store, clock, *rows):
+    """An episode, and what it says about people: (name, kind, number, passed, amount, at_ms)."""
+    terms = make_terms()
+    episode = replace(draft_episode("ep-1", terms), terms_hash=terms.hash())
+    with store.writing() as connection:
+        journal = Journal(connection, clock)
+        Docket().file(connection, Filed(episode=episode, secret=SEED), at_ms=0)
+        for name in {row[0] for row in rows}:
+            journal.add_accounts([user_account(name, "PLAY")], person=name)
+        for name, kind, number, passed, amount, at_ms in rows:
+            event = {
+                "episode_id": "ep-1",
+                "kind": kind,
+                "number": number,
+                "account": user_account(name, "PLAY").id,
+                "passed": passed,
+                "amount": amount,
+                "scale": None if amount is None else 100_000,
+                "at_ms": at_ms,
+            }
+            connection.execute(insert(reputation_events), event)
+
+
+def test_reputation_shrinks_and_fades_and_ranks(store, clock):
+    """One reward counts an eleventh; half a year halves it; losses rank below nothing."""
+    add_events(
+        store,
+        clock,
+        ("ada", "attempt", 0, True, None, MONDAY),
+        ("ada", "reward", 0, None, 110_000, MONDAY),
+        ("bob", "attempt", 1, False, None, MONDAY),
+        ("bob", "reward", 1, None, -55_000, MONDAY),
+    )
+    track = Track(store, clock=clock)
+    board = track.leaderboard()
+    assert [standing.person for standing in board] == ["ada", "bob"]
+    assert board[0].reputation_ppm == 100_000
+    assert board[1].reputation_ppm < 0
+    assert (board[0].passed, board[0].attempts) == (1, 1)
+    assert board[0].failure_rate_ppm == 950_000
+    assert track.leaderboard(limit=1) == board[:1]
+    clock.advance(180 * DAY_MS)
+    assert track.standing("ada").reputation_ppm == 50_000
+    assert track.standing("nobody").reputation_ppm == 0
+
+
+def test_claims_are_told_apart_by_their_words_alone():
+    """Case, spaces and the last dot make no other claim; another word does."""
+    assert claim_id_of(" Tin  whiskers grow. ") == claim_id_of("tin whiskers GROW")
+    assert claim_id_of("Tin whiskers grow") != claim_id_of("Tin whiskers shrink")
