@@ -9,7 +9,15 @@
     │   ├── UnreadableError              a document that gives no text
     │   ├── ModelError                   a model id, or a model file
     │   │   └── MissingKeyError          a provider without its key
-    │   └── RecordError                  a record or run that can't be found or read
+    │   ├── MissingPartError             an optional part that isn't installed
+    │   ├── RecordError                  a record or run that can't be found or read
+    │   ├── RefusedError                 a move that the economy's rules refuse, with `status`
+    │   ├── AccountError                 a name, password, role or quota that can't be taken
+    │   ├── AccessError                  who asks may not do that
+    │   │   └── SignInError              a password, session or token that doesn't fit
+    │   ├── ConflictError                what is asked doesn't fit what is there by now
+    │   ├── QuotaError                   more than a person may use
+    │   └── TooManyRequestsError         too much at a time, with `retry_after_s`
     ├── NoEstimateError              1   measured, but too little came back to say anything
     ├── InsufficientEvidenceError    1   too few documents to measure a belief with
     ├── BudgetReachedError           1   stopped at the budget; what was answered is stored
@@ -36,29 +44,37 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AccessError",
+    "AccountError",
     "BankError",
     "BatchPendingError",
     "BudgetReachedError",
     "CallTimeoutError",
     "ClaimError",
     "ConfigError",
+    "ConflictError",
     "ConnectionFailedError",
     "HeretixError",
     "InsufficientEvidenceError",
     "MissingKeyError",
+    "MissingPartError",
     "ModelError",
     "NoEstimateError",
     "PolicyError",
     "ProviderDownError",
     "ProviderError",
+    "QuotaError",
     "RateLimitedError",
     "RecordError",
+    "RefusedError",
     "RejectedError",
     "RetryableError",
     "ServerError",
+    "SignInError",
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
+    "TooManyRequestsError",
     "UnconfirmedError",
     "UnreadableError",
     "UsageError",
@@ -110,8 +126,50 @@ class MissingKeyError(ModelError):
     """The provider needs a key that the environment doesn't have."""
 
 
+class MissingPartError(UsageError):
+    """An optional part of Heretix that this needs isn't installed; the message says how to."""
+
+
 class RecordError(UsageError):
     """A record, run or execution can't be found, read or understood."""
+
+
+class AccountError(UsageError):
+    """A name, password, role or quota can't be taken as it was given."""
+
+
+class AccessError(UsageError):
+    """Whoever asks may not do that."""
+
+
+class SignInError(AccessError):
+    """Nobody knows who asks: the name and password, the session or the token doesn't fit."""
+
+
+class ConflictError(UsageError):
+    """What is asked doesn't fit what is there by now; look again before asking again."""
+
+
+class QuotaError(UsageError):
+    """It would be more than the person may use; nothing was begun."""
+
+
+class TooManyRequestsError(UsageError):
+    """Too much was asked in a short time."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """Seconds after which it may be asked again."""
+
+
+class RefusedError(UsageError):
+    """The rules of the economy refuse a move, or what it names doesn't exist; nothing changed."""
+
+    def __init__(self, message: str, *, status: str = "refused") -> None:
+        super().__init__(message)
+        self.status = status
+        """Why, as the rules enumerate it: `insufficient_funds`, `wrong_state`, …"""
 
 
 class NoEstimateError(HeretixError):

@@ -17,12 +17,24 @@ from heretix.cli import (
     corpus,
     describe,
     doctor,
+    episode,
     evidence,
+    explore,
+    export,
+    jobs,
+    ledger,
     lens,
+    market,
     models,
     policy,
     records,
+    report,
+    rewards,
     run,
+    serve,
+    simulate,
+    users,
+    worker,
 )
 from heretix.errors import HeretixError
 from heretix.version import VERSION
@@ -45,13 +57,25 @@ app.command("show")(records.show)
 app.command("verify")(records.verify)
 app.command("runs")(records.runs)
 app.command("diff")(records.diff)
+app.command("report")(report.report)
 app.command("anomalies")(anomalies.anomalies)
 app.command("doctor")(doctor.doctor)
+app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
+app.command("simulate")(simulate.simulate)
 app.add_typer(models.app, name="models")
 app.add_typer(batch.app, name="batch")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(evidence.app, name="evidence")
+app.add_typer(export.app, name="export")
 app.add_typer(policy.app, name="policy")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(market.app, name="market")
+app.add_typer(episode.app, name="episode")
+app.add_typer(rewards.app, name="rewards")
+app.add_typer(explore.app, name="explore")
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(users.app, name="users")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,243 @@
+"""Who acts, when, and under which key: what the commands of the economy share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from heretix.cli.progress import Tally
+    from heretix.economy.clerk import Clerk
+    from heretix.economy.clock import Clock
+    from heretix.economy.exchange import Exchange
+    from heretix.economy.market import Side
+    from heretix.economy.panel import Panel
+    from heretix.measurement.runner import Observer
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+__all__ = [
+    "Counter",
+    "amount_of",
+    "clock_at",
+    "counter",
+    "duration_ms",
+    "measured",
+    "print_json",
+    "say",
+    "side_of",
+]
+
+AsOption = Annotated[
+    str, typer.Option("--as", help="Who acts. Play money: a name is all it takes.", metavar="NAME")
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        help="Hold the clock: a UTC time (2026-11-15T12:00) or +7d from now.",
+        metavar="TIME",
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Idempotency key: the same one never acts twice. Else random."),
+]
+EpisodeArgument = Annotated[
+    str, typer.Argument(help="The episode's id, or `latest`.", metavar="EPISODE")
+]
+AmountArgument = Annotated[str, typer.Argument(help="Play money, such as 25 or 12.50.")]
+
+LATEST = "latest"
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """Where business is done: a store, its exchange, and the time."""
+
+    store: Store
+    exchange: Exchange
+    clock: Clock
+    settings: Settings
+
+    def named(self, ref: str) -> str:
+        """The id of the episode that `ref` means: an id, or the newest one."""
+        from heretix.errors import RecordError
+
+        if ref != LATEST:
+            return ref
+        newest = self.exchange.episodes(limit=1)
+        if not newest:
+            raise RecordError("`latest` names no episode: none was opened here yet")
+        return newest[0].id
+
+    def held(self, at_ms: int) -> Counter:
+        """The same counter at a moment that has just passed."""
+        from heretix.economy.clock import HeldClock
+        from heretix.economy.exchange import Exchange
+
+        clock = HeldClock(at_ms)
+        return replace(self, clock=clock, exchange=Exchange(self.store, clock=clock))
+
+    def panel(self, observer: Observer | None = None) -> Panel:
+        """The panel that measures into this store."""
+        from heretix.economy.panel import Panel
+
+        return Panel(self.store, self.settings, observer=observer)
+
+    def clerk(self, observer: Observer | None = None) -> Clerk:
+        """The clerk that has things measured."""
+        from heretix.economy.clerk import Clerk
+
+        return Clerk(
+            self.store,
+            self.exchange,
+            self.panel(observer),
+            clock=self.clock,
+            settings=self.settings,
+        )
+
+
+@contextlib.contextmanager
+def counter(db: str | None, at: str | None = None, *, create: bool = True) -> Iterator[Counter]:
+    """Open the store for business. The operator's accounts are made on first use."""
+    from heretix.economy.exchange import Exchange
+    from heretix.errors import RefusedError
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    clock = clock_at(at)
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    with Store.open(settings.db, create=create) as store:
+        exchange = Exchange(store, clock=clock)
+        exchange.ensure_house()
+        try:
+            yield Counter(store=store, exchange=exchange, clock=clock, settings=settings)
+        except RefusedError as exc:
+            raise RefusedError(_readable(str(exc)), status=exc.status) from exc
+
+
+def clock_at(text: str | None) -> Clock:
+    """The machine's clock, or one that is held at the time `text` names."""
+    from heretix.economy.clock import HeldClock, SystemClock
+
+    if text is None:
+        return SystemClock()
+    if text.startswith("+"):
+        return HeldClock(SystemClock().now_ms() + duration_ms("--at", text[1:]))
+    from datetime import UTC, datetime
+
+    from heretix.errors import UsageError
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"`--at` must be a time like 2026-11-15T12:00 or +7d, got {text!r}"
+        ) from exc
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return HeldClock(int(moment.timestamp() * 1000))
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as 10m or 1d12h."""
+    from heretix.errors import UsageError
+
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise UsageError(
+            f"`{name}` must be a duration such as 30s, 10m, 36h, 7d or 1d12h, got {text!r}"
+        )
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+
+
+def amount_of(text: str, currency: str = "PLAY") -> int:
+    """Minor units of an amount as people write it."""
+    from decimal import Decimal, InvalidOperation
+
+    from heretix.economy.treasury import require_currency
+    from heretix.errors import UsageError
+
+    exponent = require_currency(currency).exponent
+    try:
+        minor = Decimal(text).scaleb(exponent)
+        if not minor.is_finite() or minor != minor.to_integral_value() or minor <= 0:
+            raise InvalidOperation
+    except InvalidOperation as exc:
+        raise UsageError(
+            f"`amount` must be above 0 with at most {exponent} decimals, got {text!r}"
+        ) from exc
+    return int(minor)
+
+
+def side_of(text: str) -> Side:
+    """The side that a word or its first letter names."""
+    from heretix.economy.market import Side
+    from heretix.errors import UsageError
+
+    word = text.strip().lower()
+    found = [side for side in Side if word and side.value.startswith(word)]
+    if len(found) != 1:
+        raise UsageError(f"`side` must be heretic or orthodox, got {text!r}")
+    return found[0]
+
+
+def key_of(text: str | None) -> str:
+    """The key that was given, or a new one."""
+    return text or uuid.uuid4().hex
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line as it is: a name may hold what would otherwise be markup or an emoji."""
+    opt.console().print(text, style=style, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    """Print data for programs."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def measured(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a measurement to its end; Ctrl-C says that nothing was decided."""
+    import asyncio
+
+    import stamina.instrumentation
+
+    # The retry library's log lines would run into the display.
+    stamina.instrumentation.set_on_retry_hooks([])
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        opt.err_console().print("Stopped. Nothing was decided; the same command begins anew.")
+        raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
+    """A display of how far a measurement is."""
+    from heretix.cli.progress import watching
+
+    with watching(opt.err_console(), samples, as_json=as_json) as tally:
+        yield tally
+
+
+def _readable(message: str) -> str:
+    """A refusal with its moments as people write them; rules count milliseconds."""
+    from heretix.report.economy import moment
+
+    return _MOMENT.sub(lambda found: f"{moment(int(found[0]))} UTC", message)

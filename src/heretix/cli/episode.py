@@ -1,0 +1,493 @@
+"""`heretix episode`: open one, bring evidence, have it judged, settle, dispute."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import acting
+from heretix.cli import options as opt
+from heretix.cli.episode_evidence import brought_by, lens_of
+from heretix.cli.episode_views import app, say_where
+
+if TYPE_CHECKING:
+    from heretix.economy.episode import Episode
+    from heretix.economy.proposal import Proposal
+
+__all__ = ["app"]
+
+FinalOption = Annotated[
+    bool,
+    typer.Option(
+        "--final", help="Let failed calls stand: what can't be reached counts as missing."
+    ),
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", "-m", help="A model of the lens. Repeat it for several."),
+]
+JudgeOption = Annotated[
+    list[str] | None,
+    typer.Option("--judge", help="A model that may be drawn to judge. Give at least J."),
+]
+PracticeOption = Annotated[
+    bool, typer.Option("--practice", help="Simulated models that evidence moves up: no key.")
+]
+DocumentOption = Annotated[
+    list[str] | None,
+    typer.Option("--document", help="Evidence: a file, folder or address. Repeat it."),
+]
+BundleOption = Annotated[
+    str | None,
+    typer.Option("--bundle", help="A bundle file, or the id of a stored bundle.", metavar="REF"),
+]
+
+
+@app.command("open")
+def open_episode(
+    claim: Annotated[str, typer.Argument(help="The claim; or the id of a draft.")],
+    model: ModelsOption = None,
+    judge: JudgeOption = None,
+    practice: PracticeOption = False,
+    lens: Annotated[
+        str, typer.Option("--lens", help="How evidence is shown: HEL, MEL or SEL.")
+    ] = "HEL",
+    bundle: BundleOption = None,
+    K: Annotated[int, typer.Option("-K", help="Paraphrase slots.", min=1)] = 16,
+    R: Annotated[int, typer.Option("-R", help="Replicates per slot.", min=1)] = 2,
+    T: Annotated[int, typer.Option("-T", help="Templates.", min=1)] = 16,
+    B: Annotated[int, typer.Option("-B", help="Bootstrap replicas.", min=1)] = 5000,
+    judges: Annotated[int, typer.Option("--judges", help="J: how many are drawn.", min=3)] = 5,
+    seed_stake: Annotated[
+        str, typer.Option("--seed-stake", help="What the house stakes on both sides.")
+    ] = "1000",
+    base_rate: Annotated[
+        float, typer.Option("--base-rate", help="How often heretics win: splits the seed.")
+    ] = 0.5,
+    begin_after: Annotated[
+        str | None,
+        typer.Option(
+            "--begin-after", help="Only bets until then (else 0s; a draft 1d, to be opened in)."
+        ),
+    ] = None,
+    challenge_for: Annotated[
+        str, typer.Option("--challenge-for", help="How long bets and evidence are taken.")
+    ] = "7d",
+    candle: Annotated[
+        str | None, typer.Option("--candle", help="The last part, in which the close is drawn.")
+    ] = None,
+    freeze_after: Annotated[
+        str | None, typer.Option("--freeze-after", help="How long evidence can be revealed then.")
+    ] = None,
+    durability: Annotated[
+        str, typer.Option("--durability", help="From the freeze to the second measurement.")
+    ] = "7d",
+    dispute_for: Annotated[
+        str, typer.Option("--dispute-for", help="How long a result can be disputed.")
+    ] = "48h",
+    draft_only: Annotated[
+        bool, typer.Option("--draft", help="Measure and write it down, but don't open it yet.")
+    ] = False,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Measure what the models believe now, fix the terms, and open the market.
+
+    With --practice everything runs here and costs nothing.
+    """
+    with acting.counter(db, at) as counter:
+        held = counter
+        if not _is_draft(counter, claim):
+            lens = lens_of(counter, lens, bundle, claim)
+            proposal = _proposal(
+                claim,
+                lens=lens,
+                models=model,
+                judge_pool=judge,
+                practice=practice,
+                sizes={"K": K, "R": R, "T": T, "B": B},
+                judges=judges,
+                seed_stake=seed_stake,
+                base_rate=base_rate,
+                begin_after=begin_after or ("1d" if draft_only else "0s"),
+                times=(challenge_for, candle, freeze_after, durability, dispute_for),
+            )
+            samples = K * R * len(proposal.models)
+            with acting.watched(samples, as_json=as_json) as tally:
+                drafted = acting.measured(counter.clerk(tally).draft(proposal))
+            # Terms count from the moment they were written: that is when it opens, too.
+            held = counter.held(drafted.at_ms)
+            claim = drafted.episode
+        found = held.exchange.episode(claim) if draft_only else _opened(held, claim)
+        say_where(held, found, as_json=as_json, whole=True)
+
+
+@app.command("challenge")
+def challenge(
+    episode: acting.EpisodeArgument,
+    document: DocumentOption = None,
+    bundle: BundleOption = None,
+    down: Annotated[
+        bool, typer.Option("--down", help="It moves the belief down. Else up.")
+    ] = False,
+    stake: Annotated[
+        str | None,
+        typer.Option("--stake", help="What is put behind it (else the least that is asked)."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file to reveal with. Keep it secret.")
+    ] = Path("reveal.json"),
+    person: acting.AsOption = "me",
+    key: acting.KeyOption = None,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Commit to evidence without showing it. The stake pays for the attempt if it fails.
+
+    A larger stake lets the credited belief move further, and earn more; it is the bond as well.
+    """
+    from heretix.cli.reveal_file import Secret, write_secret
+    from heretix.economy.accounts import user_account
+    from heretix.economy.codec import encode
+    from heretix.economy.commitment import SECRET_BYTES, evidence_commitment
+    from heretix.economy.judging import Direction
+    from heretix.economy.question import Question
+    from heretix.errors import RecordError, UsageError
+    from heretix.report.economy import money
+
+    chosen = acting.key_of(key)
+    if out.exists():
+        raise RecordError(f"`{out}` exists; a reveal file is never overwritten: choose another")
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        exchange = counter.exchange
+        found = _begun(counter, episode)
+        terms = found.terms
+        brought = brought_by(counter, terms.claim, document, bundle)
+        exchange.join(person, terms.currency)
+        cost = counter.panel().compute_cost(Question.of(found.id, terms), terms.models) or 0
+        least = exchange.min_stake(episode, person, compute_cost=cost)
+        amount = least if stake is None else acting.amount_of(stake, terms.currency)
+        if amount < least:
+            said = f"{money(least, terms.currency)}, got {money(amount, terms.currency)}"
+            raise UsageError(f"`--stake` must be at least {said}")
+        nonce = secrets.token_bytes(SECRET_BYTES)
+        account = user_account(person, terms.currency).id
+        secret = Secret(episode=episode, number=None, person=person, nonce=nonce, bundle=brought)
+        # The file first: a commitment whose nonce is lost can never be revealed.
+        write_secret(out, secret)
+        try:
+            taken = exchange.commit(
+                episode,
+                person,
+                direction=Direction.DOWN if down else Direction.UP,
+                commitment=evidence_commitment(nonce, brought.bundle_id, account),
+                amount=amount,
+                key=chosen,
+                compute_cost=cost,
+            )
+        except BaseException:
+            out.unlink(missing_ok=True)
+            raise
+        write_secret(
+            out,
+            Secret(
+                episode=episode, number=taken.number, person=person, nonce=nonce, bundle=brought
+            ),
+        )
+    if as_json:
+        acting.print_json({"key": chosen, "challenge": encode(taken), "reveal": str(out)})
+        return
+    acting.say(
+        f"challenge {taken.number} committed: {money(taken.stake, terms.currency)} that the belief "
+        f"goes {taken.direction.value}"
+    )
+    acting.say(_reach(found, taken.stake, down=down), style="dim")
+    acting.say(f"keep {out} secret, then: heretix episode reveal {out}")
+
+
+@app.command("reveal")
+def reveal(
+    file: Annotated[Path, typer.Argument(help="What `episode challenge` wrote.")],
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Show the evidence that was committed to. Reveals end with the freeze."""
+    from heretix.cli.reveal_file import read_secret
+    from heretix.economy.codec import encode
+    from heretix.errors import RecordError
+    from heretix.evidence.bundlefile import dump_bundle
+
+    secret = read_secret(file)
+    if secret.number is None:
+        raise RecordError(f"`{file}` belongs to no challenge: its commitment was never taken")
+    bundle = secret.bundle
+    with acting.counter(db, at, create=False) as counter:
+        shown = counter.exchange.reveal(
+            secret.episode,
+            secret.number,
+            secret.person,
+            nonce=secret.nonce,
+            bundle_sha256=bundle.bundle_id,
+        )
+        counter.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+    if as_json:
+        acting.print_json(encode(shown))
+    else:
+        acting.say(
+            f"challenge {shown.number} revealed: {len(bundle.items)} documents, "
+            f"bundle {bundle.bundle_id[:16]}"
+        )
+
+
+@app.command("freeze")
+def freeze(
+    episode: acting.EpisodeArgument,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Reveal the seed, draw the close and the judges; stakes after the close come back."""
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        _begun(counter, episode)
+        say_where(counter, counter.exchange.freeze(episode), as_json=as_json)
+
+
+@app.command("judge")
+def judge(
+    episode: acting.EpisodeArgument,
+    final: FinalOption = False,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Measure the lens with and without each challenge's evidence, in the order of commitment."""
+    from heretix.economy.codec import encode
+
+    heard = []
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        exchange = counter.exchange
+        found = exchange.episode(episode)
+        terms = found.terms
+        pending = counter.clerk().pending(found)
+        samples = 2 * terms.K * terms.R * len(terms.models) * len(pending)
+        with acting.watched(samples, as_json=as_json) as tally:
+            clerk = counter.clerk(tally)
+            while (result := acting.measured(clerk.judge_next(episode, final=final))) is not None:
+                heard.append(result)
+        found = exchange.episode(episode)
+        if as_json:
+            acting.print_json([encode(item) for item in heard])
+            return
+        for item in heard:
+            gate = item.hearing.evidence
+            why = item.hearing.reason or ""
+            if gate is not None:
+                p_up, width = gate.gate.p_up_ppm / 1e6, gate.gate.ci_width_ppm / 1e6
+                why = f"P(up) {p_up:.4f}, interval {width:.3f} wide"
+            acting.say(f"challenge {item.number} {item.fate.value}: {why}")
+        say_where(counter, found, as_json=False)
+
+
+@app.command("measure")
+def measure(
+    episode: acting.EpisodeArgument,
+    final: FinalOption = False,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Have the judges measured: at the freeze, and again after the durability window."""
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        found = counter.exchange.episode(episode)
+        samples = 2 * found.terms.K * found.terms.R * len(found.judges)
+        if counter.clerk().next_stage(episode) is None:
+            samples = 0
+        with acting.watched(samples, as_json=as_json) as tally:
+            after = acting.measured(counter.clerk(tally).measure(episode, final=final))
+        say_where(counter, after, as_json=as_json)
+
+
+@app.command("settle")
+def settle(
+    episode: acting.EpisodeArgument,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Pay everybody, once the result can't be disputed any more. It happens once."""
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        say_where(counter, counter.exchange.close(episode), as_json=as_json)
+
+
+@app.command("dispute")
+def dispute(
+    episode: acting.EpisodeArgument,
+    ground: Annotated[
+        str,
+        typer.Option(
+            "--ground", help="recomputation_mismatch, wrong_lens_or_model or artifact_fraud."
+        ),
+    ] = "recomputation_mismatch",
+    bond: Annotated[
+        str | None, typer.Option("--bond", help="What is put behind it (else the least).")
+    ] = None,
+    person: acting.AsOption = "me",
+    key: acting.KeyOption = None,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Put a bond against the result: a larger panel is drawn and measures again."""
+    from heretix.economy.dispute import dispute_bond
+    from heretix.economy.episode import Ground
+    from heretix.errors import UsageError
+
+    if ground not in {item.value for item in Ground}:
+        known = ", ".join(item.value for item in Ground)
+        raise UsageError(f"`--ground` must be one of {known}, got {ground!r}")
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        found = counter.exchange.episode(episode)
+        terms = found.terms
+        counter.exchange.join(person, terms.currency)
+        staked = found.market.money if found.market else 0
+        amount = (
+            dispute_bond(staked, terms.parameters)
+            if bond is None
+            else acting.amount_of(bond, terms.currency)
+        )
+        counter.exchange.dispute(
+            episode, person, ground=Ground(ground), bond=amount, key=acting.key_of(key)
+        )
+        say_where(counter, counter.exchange.episode(episode), as_json=as_json)
+
+
+@app.command("rule")
+def rule(
+    episode: acting.EpisodeArgument,
+    confirmed: Annotated[
+        bool | None,
+        typer.Option(
+            "--confirmed/--not-confirmed",
+            help="Whether the ground was right; a recomputation is checked by itself.",
+        ),
+    ] = None,
+    final: FinalOption = False,
+    at: acting.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Have the larger panel measure, and let its word stand."""
+    with acting.counter(db, at, create=False) as counter:
+        episode = counter.named(episode)
+        found = counter.exchange.episode(episode)
+        samples = 4 * found.terms.K * found.terms.R * len(found.judges)
+        with acting.watched(samples, as_json=as_json) as tally:
+            work = counter.clerk(tally).rule(episode, ground_confirmed=confirmed, final=final)
+            after = acting.measured(work)
+        say_where(counter, after, as_json=as_json)
+
+
+def _is_draft(counter: acting.Counter, ref: str) -> bool:
+    """Whether `ref` names an episode rather than stating a claim."""
+    from heretix.errors import RefusedError
+
+    try:
+        counter.exchange.episode(ref)
+    except RefusedError:
+        return False
+    return True
+
+
+def _opened(counter: acting.Counter, episode: str) -> Episode:
+    """Open a draft, and let challenges begin if their time has come."""
+    counter.exchange.open(episode)
+    return _begun(counter, episode)
+
+
+def _begun(counter: acting.Counter, episode: str) -> Episode:
+    """The episode; nobody has to announce that the time for challenges has come."""
+    from heretix.economy.episode import State
+
+    found = counter.exchange.episode(episode)
+    due = found.terms.challenge_from_ms <= counter.clock.now_ms()
+    if found.state is State.OPEN and due:
+        return counter.exchange.begin_challenge(episode)
+    return found
+
+
+def _proposal(
+    claim: str,
+    *,
+    lens: str,
+    models: list[str] | None,
+    judge_pool: list[str] | None,
+    practice: bool,
+    sizes: dict[str, int],
+    judges: int,
+    seed_stake: str,
+    base_rate: float,
+    begin_after: str,
+    times: tuple[str, str | None, str | None, str, str],
+) -> Proposal:
+    from heretix.economy.parameters import Parameters
+    from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+    from heretix.errors import ConfigError
+
+    if practice:
+        models = models or list(PRACTICE_MODELS)
+        judge_pool = judge_pool or list(PRACTICE_JUDGES)
+    if not models or not judge_pool:
+        raise ConfigError(
+            "`--model` and `--judge` are missing: name the models of the lens and those that may "
+            "judge, or play with --practice"
+        )
+    if not 0 < base_rate < 1:
+        raise ConfigError(f"`--base-rate` must lie between 0 and 1, got {base_rate:g}")
+    challenge_for, candle, freeze_after, durability, dispute_for = times
+    length = acting.duration_ms("--challenge-for", challenge_for)
+    return Proposal(
+        claim=claim,
+        models=tuple(models),
+        judge_pool=tuple(judge_pool),
+        lens=lens,
+        K=sizes["K"],
+        R=sizes["R"],
+        T=sizes["T"],
+        B=sizes["B"],
+        seed_stake=acting.amount_of(seed_stake),
+        seed_heretic_ppm=round(base_rate * 1_000_000),
+        challenge_after_ms=acting.duration_ms("--begin-after", begin_after),
+        challenge_for_ms=length,
+        candle_ms=length // 7 if candle is None else acting.duration_ms("--candle", candle),
+        reveal_for_ms=length // 7
+        if freeze_after is None
+        else acting.duration_ms("--freeze-after", freeze_after),
+        parameters=Parameters(
+            judges=judges,
+            durability_ms=acting.duration_ms("--durability", durability),
+            dispute_window_ms=acting.duration_ms("--dispute-for", dispute_for),
+        ),
+    )
+
+
+def _reach(episode: Episode, stake: int, *, down: bool) -> str:
+    """How far the credited belief can move on a stake."""
+    from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
+    from heretix.economy.rewards import farthest
+
+    scale = episode.terms.parameters.reward_scale
+    end = farthest(scale, episode.belief_ppm, BELIEF_MIN if down else BELIEF_MAX, stake)
+    start = episode.belief_ppm
+    return f"as a bond it covers a move from {start / 1e6:.2%} to {end / 1e6:.2%}"

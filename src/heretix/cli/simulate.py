@@ -1,0 +1,149 @@
+"""`heretix simulate`: who gains when thousands of episodes are played by the real rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from heretix.economy.simulation.play import Report, Simulation
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    episodes: Annotated[int, typer.Option("--episodes", "-n", help="Episodes.", min=1)] = 2_000,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed, the same ledger.")] = 1,
+    agents: Annotated[
+        str | None,
+        typer.Option("--agents", help="Who plays, like honest=4,noise=4,wash=1.", metavar="LIST"),
+    ] = None,
+    attacks_at_once: Annotated[
+        int, typer.Option("--attacks-at-once", help="Attacks at one table; they take turns.", min=1)
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the report as JSON.", metavar="FILE")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="Draw wealth by strategy: .svg, .png, .pdf, .html.", metavar="FILE"
+        ),
+    ] = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Play episodes with honest explorers, noise traders and attackers, and say who gains.
+
+    Every move goes through the economy's own rules and ledger. Ctrl-C ends the simulation and
+    reports the episodes that were finished.
+    """
+    from heretix.economy.simulation.play import DEFAULT_AGENTS, Setup, Simulation, read_agents
+
+    _check_plot(plot)
+    setup = Setup(
+        seed=seed,
+        agents=dict(DEFAULT_AGENTS) if agents is None else read_agents(agents),
+        attacks_at_once=attacks_at_once,
+    )
+    simulation = Simulation(setup)
+    finished = _run(simulation, episodes)
+    report = simulation.report()
+    if not finished:
+        opt.err_console().print(f"stopped after {report.episodes} of {episodes} episodes")
+    content = json.dumps(report.as_dict(), indent=2)
+    if out is not None:
+        _write(out, content)
+    if plot is not None and report.wealth:
+        _draw(report, plot)
+    if as_json:
+        typer.echo(content)
+        return
+    console = opt.console()
+    console.print(_table(report))
+    ended = ", ".join(f"{count} {name}" for name, count in sorted(report.outcomes.items()))
+    console.print(f"\n{report.episodes:,} episodes: {ended}")
+    console.print(f"seed {seed}, {report.transfers:,} transfers, ledger {report.ledger_hash}")
+
+
+def _run(simulation: Simulation, episodes: int) -> bool:
+    """Play; False when the user has had enough."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("simulating", BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=opt.err_console(), transient=True) as progress:
+            for _ in progress.track(range(episodes)):
+                simulation.play_next()
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _table(report: Report) -> Table:
+    from rich.table import Table
+
+    from heretix.economy.money import PLAY, format_amount
+    from heretix.economy.simulation.tally import Verdict
+
+    unit = 10**PLAY.exponent
+    styles = {Verdict.GAINS: "green", Verdict.LOSES: "red"}
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    for name in ("agents", "episodes", "mean return", "99% interval", "total"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for line in sorted(report.standings, key=lambda line: -(line.mean or 0.0)):
+        interval = (
+            "—"
+            if line.lo is None or line.hi is None
+            else f"{line.lo / unit:+,.2f} to {line.hi / unit:+,.2f}"
+        )
+        table.add_row(
+            line.strategy,
+            line.kind.value,
+            str(line.agents),
+            f"{line.episodes:,}",
+            "—" if line.mean is None else f"{line.mean / unit:+,.2f}",
+            interval,
+            format_amount(line.total, PLAY),
+            line.verdict.value,
+            style=styles.get(line.verdict),
+        )
+    return table
+
+
+def _check_plot(path: Path | None) -> None:
+    """Before the work, not after it: whether the picture could be written at all."""
+    if path is None:
+        return
+    from heretix.errors import ConfigError
+    from heretix.report.charts.output import FORMATS
+
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"`--plot` must end in one of {', '.join(FORMATS)}, got {path.name!r}")
+
+
+def _draw(report: Report, path: Path) -> None:
+    from heretix.economy.money import PLAY
+    from heretix.report.charts import WealthPoint, save_chart, wealth_by_strategy
+
+    unit = 10**PLAY.exponent
+    points = [
+        WealthPoint(strategy=point.strategy, at=point.episode, wealth=point.wealth / unit)
+        for point in report.wealth
+    ]
+    save_chart(wealth_by_strategy(points, unit=PLAY.code), path)
+
+
+def _write(path: Path, content: str) -> None:
+    from heretix.report.charts.output import write_file
+
+    write_file(path, f"{content}\n".encode())
