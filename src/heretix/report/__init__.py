@@ -1,1 +1,1 @@
-"""Views of records: for the terminal, for notebooks."""
+"""Views of records: for the terminal, notebooks, pages and pictures."""

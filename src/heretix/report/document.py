@@ -1,0 +1,213 @@
+"""A report as one HTML file: opens offline, runs no script, prints, and says how it was made.
+
+Everything from records is untrusted. The templates escape it, and the page's own policy allows
+neither scripts nor anything from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.errors import ConfigError
+from heretix.measurement.verify import verify_artifact
+from heretix.report.charts import bootstrap_distribution, chart_svg, template_forest
+from heretix.report.charts.comparison import run_names
+from heretix.report.charts.figure import listed, number, retitled, shortened
+from heretix.report.charts.lenses import claim_of
+from heretix.report.charts.theme import LENS_NAMES, css_variables, dark_css
+from heretix.report.grouping import experiment_runs, plain_runs, shared_pictures
+from heretix.report.method import method_lines
+from heretix.report.words import DEMONSTRATION, LEGACY, span
+from heretix.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from heretix.measurement.record import Artifact, RunRecord, SampleRecord
+    from heretix.measurement.verify import Verification
+
+__all__ = ["report_html"]
+
+_SHOWN_DIFFERENCES: Final = 20
+_NAMED_SOURCES: Final = 6
+_NAME_CHARS: Final = 46
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Figure:
+    """A drawn chart, and where its answers stand on the page."""
+
+    svg: Markup
+    sources: tuple[tuple[str, str], ...]
+    """(anchor, what to call it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Section:
+    """One run on the page."""
+
+    anchor: str
+    name: str
+    run: RunRecord
+    warnings: tuple[str, ...]
+    figures: tuple[_Figure, ...]
+    method: tuple[str, ...]
+    provenance: tuple[tuple[str, str], ...]
+    verification: Verification | None
+    answers: tuple[tuple[int, tuple[SampleRecord, ...]], ...]
+    """By template."""
+    experiment: bool
+    """Made to be compared with others: seen together in a chart, not one by one."""
+
+
+def report_html(artifacts: Sequence[Artifact]) -> str:
+    """The whole report of these artifacts, verified while it is made."""
+    plain, experiments = plain_runs(artifacts), experiment_runs(artifacts)
+    runs = [*plain, *experiments]
+    found = [check for artifact in artifacts for check in verify_artifact(artifact)]
+    checked = {check.execution_id: check for check in found}
+    names = [
+        listed(shortened(part, _NAME_CHARS) for part in name if part) for name in run_names(runs)
+    ]
+    sections = [
+        _section(
+            run,
+            anchor=f"run-{place}",
+            name=name,
+            verification=checked.get(run.execution_id),
+            experiment=place > len(plain),
+        )
+        for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
+    ]
+    by_execution = {section.run.execution_id: section for section in sections}
+    claims = list(dict.fromkeys(run.claim for run in plain))
+    page = _environment().get_template("report.html")
+    return page.render(
+        title=claims[0] if len(claims) == 1 else f"{len(claims)} claims",
+        sections=sections,
+        shared=list(_shared_figures(artifacts, by_execution, several=len(claims) > 1)),
+        bundles=[(claim_of(a), bundle) for a in artifacts for bundle in a.bundles or []],
+        between=[check for check in found if check.execution_id not in by_execution],
+        palette=css_variables(),
+        recolour=dark_css("figure svg"),
+        lens_names=LENS_NAMES,
+        shown_differences=_SHOWN_DIFFERENCES,
+        version=VERSION,
+    )
+
+
+def _section(
+    run: RunRecord,
+    *,
+    anchor: str,
+    name: str,
+    verification: Verification | None,
+    experiment: bool,
+) -> _Section:
+    ordered = sorted(run.samples, key=lambda s: (s.paraphrase_idx, s.slot, s.replicate_idx))
+    by_template = groupby(ordered, key=lambda sample: sample.paraphrase_idx)
+    return _Section(
+        anchor=anchor,
+        name=name,
+        run=run,
+        warnings=tuple(_warnings(run, verification)),
+        figures=() if experiment else tuple(_figures(run, anchor)),
+        method=tuple(method_lines(run)),
+        provenance=tuple(_provenance(run)),
+        verification=verification,
+        answers=tuple((index, tuple(samples)) for index, samples in by_template),
+        experiment=experiment,
+    )
+
+
+def _shared_figures(
+    artifacts: Sequence[Artifact], sections: Mapping[str, _Section], *, several: bool
+) -> Iterator[_Figure]:
+    for place, picture in enumerate(shared_pictures(artifacts)):
+        about = f": {picture.claim}" if several and picture.claim else ""
+        behind = [sections[run.execution_id] for run in picture.runs]
+        sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
+        if len(sources) > _NAMED_SOURCES:
+            sources = (("runs", f"the answers of {len(sources)} runs"),)
+        svg = _drawn(retitled(picture.chart, f"{picture.title}{about}"), f"shared-{place}")
+        yield _Figure(svg=svg, sources=sources)
+
+
+def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
+    answers = f"all {run.usage.attempted} answers"
+    charts = {"What each wording gave": template_forest(run)}
+    if run.status == "ok":
+        charts["Where the interval comes from"] = bootstrap_distribution(run)
+    for place, (title, chart) in enumerate(charts.items()):
+        yield _Figure(
+            svg=_drawn(retitled(chart, title), f"{anchor}-{place}"),
+            sources=((f"{anchor}-answers", answers),),
+        )
+
+
+def _warnings(run: RunRecord, verification: Verification | None) -> Iterator[str]:
+    if run.demonstration:
+        yield DEMONSTRATION
+    if run.aggregation.agg == "simple":
+        yield LEGACY
+    if run.aggregates.is_stable is False:
+        yield "not stable: the interval is wider than 0.20"
+    if len(run.served) > 1:
+        served = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
+        yield f"the model changed during the run: {served}"
+    if run.evidence is not None and run.evidence.trusted is False:
+        yield "too many quotes aren't in the documents; not to be trusted"
+    if verification is not None and not verification.ok:
+        yield f"NOT verified: {len(verification.differences)} values don't follow from the record"
+
+
+def _provenance(run: RunRecord) -> Iterator[tuple[str, str]]:
+    how, options = run.aggregation, run.options
+    yield "run", run.run_id
+    yield "execution", run.execution_id
+    yield "model", f"{run.model} ({run.provider})"
+    yield "served", ", ".join(str(s.provider_model_id) for s in run.served) or "nobody"
+    yield "lens", f"{run.lens}: {LENS_NAMES[run.lens]}"
+    yield "measured", f"{run.started_at} to {run.finished_at}"
+    yield "sampling", f"K={run.sampling.K} R={run.sampling.R} T={run.sampling.T}"
+    yield "method", f"{how.method}, B={how.B}, trim={how.trim:g}"
+    yield "bootstrap seed", f"{how.bootstrap_seed} ({how.seed_source})"
+    yield "bank", f"{run.prompt_version} ({run.prompts.source}), sha256 {run.prompts.bank_sha256}"
+    yield "sent", ", ".join(f"{k}={v}" for k, v in options.model_dump().items() if v is not None)
+    yield "cost", "unknown" if run.usage.cost_usd is None else f"${run.usage.cost_usd:.4f}"
+    yield "made by", f"heretix {run.heretix_version}"
+    yield "record sha256", run.sha256
+
+
+def _drawn(chart: dict[str, Any], prefix: str) -> Markup:
+    from markupsafe import Markup
+
+    # The engine escapes every text that it draws; a test draws markup to see that it does.
+    return Markup(chart_svg(chart, prefix=prefix))  # noqa: S704
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as exc:
+        raise ConfigError(
+            "`report` needs its templates' engine: `uv sync --extra web`, "
+            "or `pip install 'heretix[web]'`"
+        ) from exc
+    environment = Environment(
+        loader=PackageLoader("heretix.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "span": lambda ends: span(*ends),
+        "signed": lambda value: number(value, signed=True),
+    }
+    return environment
