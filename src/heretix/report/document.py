@@ -197,7 +197,7 @@ def _environment() -> Environment:
     except ImportError as exc:
         raise ConfigError(
             "`report` needs its templates' engine: `uv sync --extra web`, "
-            "or `pip install 'heretix[web]'`"
+            "or `pip install 'heretix[charts]'`"
         ) from exc
     environment = Environment(
         loader=PackageLoader("heretix.report"),

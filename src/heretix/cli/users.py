@@ -1,0 +1,320 @@
+"""`heretix users`: accounts, roles, quotas, tokens and the audit log of a store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.people import People, Person, Role, Token
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Accounts of the web app: who may do what, and who did what.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(help="The person's name.", metavar="NAME")]
+RoleArgument = Annotated[
+    str, typer.Argument(help="reader (look), explorer (measure) or operator.", metavar="ROLE")
+]
+RoleOption = Annotated[
+    str | None, typer.Option("--role", help="reader (look), explorer (measure) or operator.")
+]
+_SECONDS_A_DAY = 86_400.0
+_NO_LIMIT = "none"
+
+
+@app.command("add")
+def add(
+    name: NameArgument,
+    role: RoleOption = "reader",
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="For programs: tokens only, no signing in.")
+    ] = False,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Make an account. The password is asked for, or read from a line of standard input."""
+    from heretix.people import check_name
+
+    # Said before anybody has typed a password.
+    check_name(name)
+    wanted = _role(role or "reader")
+    password = None if no_password else _password()
+    with _people(db, create=True) as people:
+        _show(people.add(name, role=wanted, password=password), as_json=as_json)
+
+
+@app.command("list")
+def list_people(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """List the accounts."""
+    from rich.table import Table
+
+    with _people(db) as people:
+        found = people.list(limit=10_000)
+    if as_json:
+        typer.echo(json.dumps([asdict(person) for person in found], indent=2))
+        return
+    if not found:
+        opt.console().print("no accounts: whoever reaches this machine is its operator")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("name", "role", "state", "jobs a day", "at a time", "USD a day", "since"):
+        table.add_column(column)
+    for person in found:
+        quotas = person.quotas
+        micros = quotas.usd_micros_per_day
+        table.add_row(
+            _plain(person.name),
+            person.role.value,
+            "" if person.active else "disabled",
+            _limit(quotas.jobs_per_day),
+            _limit(quotas.running_jobs),
+            "" if micros is None else f"{micros / 1e6:,.2f}",
+            person.created_at[:10],
+        )
+    opt.console().print(table)
+
+
+@app.command("role")
+def set_role(
+    name: NameArgument,
+    role: RoleArgument,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Let a person do more, or less."""
+    with _people(db) as people:
+        _show(people.set_role(name, _role(role)), as_json=as_json)
+
+
+@app.command("password")
+def set_password(name: NameArgument, db: opt.DbOption = None) -> None:
+    """Set a person's password and sign them out everywhere."""
+    with _people(db) as people:
+        person = people.find(name)
+        people.set_password(person.name, _password())
+    typer.echo(f"{person.name} has a new password")
+
+
+@app.command("quota")
+def set_quotas(
+    name: NameArgument,
+    jobs_per_day: Annotated[
+        str | None, typer.Option("--jobs-per-day", help="A number, or `none` for no limit.")
+    ] = None,
+    running_jobs: Annotated[
+        str | None, typer.Option("--running-jobs", help="Jobs at a time, or `none`.")
+    ] = None,
+    usd_per_day: Annotated[
+        str | None, typer.Option("--usd-per-day", help="Dollars, or `none`.")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say how much a person may use; what isn't named stays as it is."""
+    with _people(db) as people:
+        person = people.find(name)
+        changes: dict[str, int | None] = {}
+        for option, text, column, scale in (
+            ("--jobs-per-day", jobs_per_day, "jobs_per_day", None),
+            ("--running-jobs", running_jobs, "running_jobs", None),
+            ("--usd-per-day", usd_per_day, "usd_micros_per_day", 1e6),
+        ):
+            if text is not None:
+                changes[column] = _amount(option, text, scale)
+        if changes:
+            person = people.set_quotas(name, replace(person.quotas, **changes))
+    _show(person, as_json=as_json)
+
+
+@app.command("disable")
+def disable(name: NameArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Shut a person out, sessions and tokens included."""
+    with _people(db) as people:
+        _show(people.deactivate(name), as_json=as_json)
+
+
+@app.command("enable")
+def enable(name: NameArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Let a person in again."""
+    with _people(db) as people:
+        _show(people.activate(name), as_json=as_json)
+
+
+@app.command("tokens")
+def tokens(
+    name: NameArgument,
+    new: Annotated[
+        str | None,
+        typer.Option(
+            "--new", help="Make a token with this label; it is shown once.", metavar="LABEL"
+        ),
+    ] = None,
+    role: RoleOption = None,
+    days: Annotated[
+        float | None, typer.Option("--days", help="With --new: valid for so long.", min=0.001)
+    ] = None,
+    revoke: Annotated[
+        str | None, typer.Option("--revoke", help="End the token of this id.", metavar="ID")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """List a person's API tokens, make one, or end one."""
+    from heretix.people import LOCAL
+
+    with _people(db) as people:
+        person = people.find(name)
+        if revoke is not None:
+            people.tokens.revoke(revoke, by=LOCAL)
+        if new is not None:
+            issued = people.tokens.issue(
+                person,
+                label=new,
+                role=_role(role) if role is not None else None,
+                expires_in_s=None if days is None else days * _SECONDS_A_DAY,
+                by=LOCAL,
+            )
+            content = {"secret": issued.secret, **asdict(issued.token)}
+            typer.echo(json.dumps(content, indent=2) if as_json else issued.secret)
+            if not as_json:
+                opt.err_console().print("keep it: it can't be shown again", style="dim")
+            return
+        found = people.tokens.list(person.id)
+    _show_tokens(found, as_json=as_json)
+
+
+@app.command("audit")
+def audit(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Entries.", min=1, max=1000)] = 50,
+    before: Annotated[
+        int | None, typer.Option("--before", help="Older than the entry of this number.", min=1)
+    ] = None,
+    who: Annotated[str | None, typer.Option("--who", help="By this person only.")] = None,
+    what: Annotated[str | None, typer.Option("--what", help="Only this, as job.submit.")] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Show who did what, the newest first."""
+    from rich.table import Table
+
+    with _people(db) as people:
+        entries = people.audit.entries(limit=limit, before=before, who=who, what=what)
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("no.", "when", "who", "what", "subject", "from"):
+        table.add_column(column)
+    for entry in entries:
+        table.add_row(
+            str(entry.seq),
+            entry.at,
+            _plain(entry.who),
+            entry.what,
+            _plain(entry.subject or ""),
+            _plain(entry.address or ""),
+        )
+    opt.console().print(table)
+
+
+@contextmanager
+def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
+    from heretix.people import People
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    with Store.open(db or Settings.from_env().db, create=create) as store:
+        yield People(store)
+
+
+def _password() -> str:
+    """From a terminal, hidden and twice; from a pipe, one line. Never from the command line,
+    which other programs can read."""
+    from heretix.people import check_password
+
+    if sys.stdin.isatty():
+        return check_password(
+            str(typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
+        )
+    return check_password(sys.stdin.readline().rstrip("\r\n"))
+
+
+def _role(text: str) -> Role:
+    from heretix.errors import AccountError
+    from heretix.people import Role
+
+    try:
+        return Role(text.strip().lower())
+    except ValueError as exc:
+        known = ", ".join(role.value for role in Role)
+        raise AccountError(f"`role` must be one of {known}, got {text!r}") from exc
+
+
+def _amount(option: str, text: str, scale: float | None) -> int | None:
+    from heretix.errors import AccountError
+
+    if text.strip().lower() == _NO_LIMIT:
+        return None
+    try:
+        value = round(float(text) * scale) if scale else int(text)
+    except (ValueError, OverflowError) as exc:
+        raise AccountError(f"`{option}` must be a number or `none`, got {text!r}") from exc
+    return value
+
+
+def _show(person: Person, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(person), indent=2, ensure_ascii=False))
+    else:
+        state = "" if person.active else ", disabled"
+        typer.echo(f"{person.name}: {person.role.value}{state}")
+
+
+def _show_tokens(found: list[Token], *, as_json: bool) -> None:
+    from datetime import UTC, datetime
+
+    from rich.table import Table
+
+    if as_json:
+        typer.echo(json.dumps([asdict(token) for token in found], indent=2, ensure_ascii=False))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("id", "label", "role", "made", "ends", "last used", "state"):
+        table.add_column(column)
+
+    def day(seconds: float | None) -> str:
+        return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+    for token in found:
+        table.add_row(
+            token.id,
+            _plain(token.label),
+            token.role.value,
+            token.created_at[:10],
+            day(token.expires_at),
+            day(token.last_used_at),
+            "revoked" if token.revoked_at else "",
+        )
+    opt.console().print(table)
+
+
+def _limit(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _plain(text: str) -> str:
+    """Names and labels are other people's: they don't get to colour the table."""
+    from rich.markup import escape
+
+    return escape(text)

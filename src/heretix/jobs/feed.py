@@ -1,0 +1,174 @@
+"""The feed: how jobs are doing, as it happens, for any number of watchers.
+
+One reader a process asks the store about all watched jobs at once; a watcher costs no query. A
+watcher that is slow misses steps in between, never the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.errors import StoreError
+from heretix.jobs.job import JobState, Progress
+from heretix.store import jobs as rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from heretix.store import Store
+
+__all__ = ["Feed", "JobEvent"]
+
+POLL_S: Final = 0.25
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """A change of a job."""
+
+    job_id: str
+    seq: int
+    """Grows; whoever has seen up to here asks for what comes after."""
+    state: JobState
+    progress: Progress
+    error: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will come after it."""
+        return self.state.ended
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "job_id": self.job_id,
+            "seq": self.seq,
+            "state": self.state.value,
+            "ended": self.ended,
+            "progress": self.progress.as_dict(),
+            "error": self.error,
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    """Somebody who waits for news of one job. Only the newest is kept."""
+
+    news: JobEvent | None = None
+    gone: bool = False
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, event: JobEvent | None) -> None:
+        # The last news stay: somebody who hasn't seen them yet still does, and then it is over.
+        self.news, self.gone = event or self.news, event is None
+        self.ready.set()
+
+
+class Feed:
+    """News of jobs, within one event loop. Who may see a job is for the caller to know."""
+
+    def __init__(self, store: Store, *, poll_s: float = POLL_S) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
+        self._known: dict[str, JobEvent] = {}
+        self._more = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[JobEvent, None]:
+        """News after `after`, the present state first, until the job ends or is deleted."""
+        watcher = _Watcher()
+        if job_id in self._known:
+            watcher.tell(self._known[job_id])
+        self._watchers[job_id].add(watcher)
+        self._start()
+        try:
+            while True:
+                await watcher.ready.wait()
+                watcher.ready.clear()
+                event = watcher.news
+                if event is not None and event.seq > after:
+                    after = event.seq
+                    yield event
+                # More may have come while the reader of this stream was busy.
+                if (watcher.gone and watcher.news is event) or (event and event.ended):
+                    return
+        finally:
+            self._forget(job_id, watcher)
+
+    async def aclose(self) -> None:
+        """End all streams."""
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.tell(None)
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    def _start(self) -> None:
+        self._more.set()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+
+    def _forget(self, job_id: str, watcher: _Watcher) -> None:
+        watchers = self._watchers[job_id]
+        watchers.discard(watcher)
+        if not watchers:
+            del self._watchers[job_id]
+            self._known.pop(job_id, None)
+
+    async def _read(self) -> None:
+        """Ask the store, again and again, while anybody watches."""
+        while self._watchers:
+            self._more.clear()
+            wanted = list(self._watchers)
+            try:
+                found = await asyncio.to_thread(self._revisions, wanted)
+            except StoreError as exc:
+                # Watchers are told when it is back; a stream that breaks off only comes again.
+                _log.warning("jobs couldn't be watched: %s", exc)
+            else:
+                self._tell(wanted, found)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until it is time to ask again, or somebody wants to know of another job."""
+        try:
+            async with asyncio.timeout(self._poll_s):
+                await self._more.wait()
+        except TimeoutError:
+            return
+
+    def _revisions(self, job_ids: list[str]) -> dict[str, dict[str, Any]]:
+        with self._store.reading() as connection:
+            return {row["job_id"]: row for row in rows.revisions(connection, job_ids)}
+
+    def _tell(self, wanted: list[str], found: dict[str, dict[str, Any]]) -> None:
+        for job_id in wanted:
+            if job_id not in self._watchers:
+                continue
+            row = found.get(job_id)
+            event = None if row is None else self._event(row)
+            for watcher in self._watchers[job_id]:
+                if watcher.news is not event or event is None:
+                    watcher.tell(event)
+
+    def _event(self, row: dict[str, Any]) -> JobEvent:
+        """The event in a row; the one that is known already while nothing has changed."""
+        known = self._known.get(row["job_id"])
+        if known is not None and known.seq == row["revision"]:
+            return known
+        event = JobEvent(
+            job_id=row["job_id"],
+            seq=row["revision"],
+            state=JobState(row["state"]),
+            progress=Progress.of_json(row["progress_json"]),
+            error=row["error"],
+        )
+        self._known[event.job_id] = event
+        return event

@@ -1,0 +1,393 @@
+"""Jobs: submitted within quotas, looked at, cancelled, resumed. Workers do the rest."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.errors import ConfigError, ConflictError, QuotaError, RecordError
+from heretix.jobs.job import Job, JobRun, JobState, Progress
+from heretix.jobs.planning import JobPlan, plan_request
+from heretix.people import LOCAL, Person, Role
+from heretix.people.audit import iso, note
+from heretix.people.replies import check_key
+from heretix.store import jobs as rows
+from heretix.store.people import person_by_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from heretix.jobs.request import MeasureRequest
+    from heretix.measurement.measurement import Measurement
+    from heretix.measurement.record import Artifact, RunRecord
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+__all__ = ["Jobs", "Usage"]
+
+_MOST: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a person has used of their quotas. Jobs under way count with all they may spend."""
+
+    jobs_today: int
+    active_jobs: int
+    usd_micros_today: int
+
+
+class Jobs:
+    """The jobs of one store.
+
+    With `check_keys=False`, keys and corpora are expected where the workers are, and not here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        check_keys: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._check_keys = check_keys
+        self._clock = clock
+
+    def plan(self, request: MeasureRequest) -> JobPlan:
+        """What a request will take. Call it from a thread that has no event loop."""
+        return plan_request(request, self._store, self._settings, calls=False)
+
+    def submit(
+        self,
+        owner: Person,
+        request: MeasureRequest,
+        *,
+        key: str | None = None,
+        address: str | None = None,
+    ) -> Job:
+        """Have a request measured. The same key and request again give the same job.
+
+        Whoever has a daily limit and names no budget sets aside all that is left of the day.
+        """
+        owner.require(Role.EXPLORER)
+        if key is not None:
+            check_key(key)
+        measurement = self._checked(request)
+        with self._store.writing() as connection:
+            owner = _fresh(connection, owner)
+            known = rows.job_by_key(connection, owner.id, key) if key is not None else None
+            if known is not None:
+                return _same(known, request)
+            row = self._row(owner, request, key)
+            row["budget_micros"] = self._budget(
+                connection, owner, row["day"], _micros(request.budget_usd), measurement
+            )
+            if not rows.insert_job(connection, row):
+                # Only whoever has no account, and no row to wait for, can be overtaken here.
+                assert key is not None
+                found = rows.job_by_key(connection, owner.id, key)
+                assert found is not None
+                return _same(found, request)
+            note(
+                connection,
+                self._clock(),
+                "job.submit",
+                by=owner,
+                subject=row["job_id"],
+                address=address,
+            )
+        return Job.of(row)
+
+    def get(self, job_id: str, *, by: Person) -> Job:
+        """A job of one's own; operators see all."""
+        with self._store.reading() as connection:
+            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+
+    def cancel(self, job_id: str, *, by: Person, address: str | None = None) -> Job:
+        """Stop a job: at once while it waits, within a second while it runs."""
+        now = self._clock()
+        with self._store.writing() as connection:
+            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            state = JobState(row["state"])
+            if state.ended:
+                raise ConflictError(f"`{job_id}` is {state.value} already; nothing is left to stop")
+            values: dict[str, Any] = {"cancel_requested": True, "updated_at": iso(now)}
+            if state is JobState.QUEUED:
+                values |= {
+                    "state": JobState.CANCELLED.value,
+                    "cancel_requested": False,
+                    "finished_at": iso(now),
+                }
+            rows.update_job(connection, job_id, values)
+            note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
+            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+
+    def resume(
+        self,
+        job_id: str,
+        *,
+        by: Person,
+        budget_usd: float | None = None,
+        address: str | None = None,
+    ) -> Job:
+        """Go on with a job that failed or was cancelled: only what is missing is asked for."""
+        by.require(Role.EXPLORER)
+        now = self._clock()
+        measurement = self._checked(self.get(job_id, by=by).request)
+        with self._store.writing() as connection:
+            row = _visible(rows.job_by_id(connection, job_id), job_id, by)
+            # The person first, then the job, as `submit` does: no two wait for each other.
+            owner = _owner(connection, row, by)
+            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            state = JobState(row["state"])
+            if state not in {JobState.FAILED, JobState.CANCELLED}:
+                raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
+            # All that it has cost counts again, on this day: rather too much than too little.
+            day = iso(now)[:10]
+            values = {
+                "state": JobState.QUEUED.value,
+                "cancel_requested": False,
+                "budget_micros": self._budget(
+                    connection, owner, day, _larger_budget(row, budget_usd), measurement, job_id
+                ),
+                "day": day,
+                "losses": 0,
+                "error": None,
+                "error_kind": None,
+                "finished_at": None,
+                "progress_json": Progress().as_json(),
+                "updated_at": iso(now),
+            }
+            rows.update_job(connection, job_id, values)
+            note(connection, now, "job.resume", by=by, subject=job_id, address=address)
+            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+
+    def delete(self, job_id: str, *, by: Person, address: str | None = None) -> None:
+        """Forget a job that has ended. What it measured stays, and so does what it cost today."""
+        now = self._clock()
+        with self._store.writing() as connection:
+            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            if not JobState(row["state"]).ended:
+                raise ConflictError(f"`{job_id}` is {row['state']}; cancel it first")
+            if row["day"] == iso(now)[:10] and by.role < Role.OPERATOR:
+                raise ConflictError(
+                    f"`{job_id}` counts against today's quotas; it can be deleted tomorrow"
+                )
+            rows.delete_job(connection, job_id)
+            note(connection, now, "job.delete", by=by, subject=job_id, address=address)
+
+    def usage(self, person: Person) -> Usage:
+        """What a person has used today."""
+        with self._store.reading() as connection:
+            found = rows.count_use(connection, person.id, iso(self._clock())[:10])
+        return Usage(jobs_today=found[0], active_jobs=found[1], usd_micros_today=found[2])
+
+    def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
+        """What a job has measured so far: of each claim, model and lens the last."""
+        with self._store.reading() as connection:
+            _visible(rows.job_by_id(connection, job_id), job_id, by)
+            found = [JobRun.of(row) for row in rows.list_runs(connection, job_id)]
+        return list({(r.claim, r.model, r.lens, r.variant): r for r in found}.values())
+
+    def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
+        """The artifacts of what a job has measured so far, one a claim."""
+        from heretix.jobs.measuring import asked, kept_bundles, with_bundles
+        from heretix.measurement.assembly import assemble
+
+        with self._store.reading() as connection:
+            row = _visible(rows.job_by_id(connection, job_id), job_id, by)
+        request = Job.of(row).request
+        measurement = asked(request, self._settings, budget_usd=None, calls=False)
+        bundles = kept_bundles(self._store, row["bundles_json"]) if row["bundles_json"] else {}
+        measurement = with_bundles(measurement, request, bundles)
+        by_claim: dict[str, list[str]] = {}
+        for run in self.runs(job_id, by=by):
+            of = request.claims[0] if run.claim == request.negation else run.claim
+            by_claim.setdefault(of, []).append(run.execution_id)
+        for claim in measurement.claims:
+            if executions := by_claim.get(claim.text):
+                yield assemble(measurement, claim, [self._record(name) for name in executions])
+
+    def list(
+        self,
+        *,
+        by: Person,
+        owner: str | None = None,
+        state: JobState | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[Job]:
+        """One's own jobs, the newest first; operators see all, or those of the id `owner`."""
+        if by.role < Role.OPERATOR:
+            owner = by.id
+        with self._store.reading() as connection:
+            found = rows.list_jobs(
+                connection,
+                owner_id=owner,
+                state=state.value if state else None,
+                limit=max(1, min(limit, _MOST)),
+                before=before,
+            )
+        return [Job.of(row) for row in found]
+
+    def _record(self, execution_id: str) -> RunRecord:
+        from heretix.measurement.record import RunRecord
+
+        return RunRecord.model_validate_json(self._store.find(execution_id).record_json)
+
+    def _checked(self, request: MeasureRequest) -> Measurement:
+        """Refuse at once what can't work."""
+        # Imported as needed, here and above: a server answers before anybody submits.
+        from heretix.evidence.corpus import corpus_path
+        from heretix.evidence.demo import DEMO_CORPUS
+        from heretix.jobs.measuring import asked
+        from heretix.measurement.lenses import corpora_folder
+        from heretix.measurement.spending import Spending
+        from heretix.providers.prices import load_prices
+
+        budget_usd, settings = request.budget_usd, self._settings
+        measurement = asked(request, settings, budget_usd=budget_usd, calls=self._check_keys)
+        # It refuses a budget that can't be kept, since a price isn't known.
+        Spending(load_prices(settings), measurement.models, budget_usd=budget_usd)
+        corpus = request.corpus
+        if self._check_keys and request.shows_evidence and corpus not in {None, DEMO_CORPUS}:
+            assert corpus is not None
+            if not corpus_path(corpora_folder(settings), corpus).exists():
+                raise ConfigError(f"`corpus` {corpus!r} doesn't exist here; leave it out, or ask")
+        return measurement
+
+    def _row(self, owner: Person, request: MeasureRequest, key: str | None) -> dict[str, Any]:
+        stamp = iso(self._clock())
+        return {
+            "job_id": f"job-{uuid.uuid4()}",
+            "owner_id": owner.id,
+            "owner_name": owner.name,
+            "key": key,
+            "request_json": request.canonical,
+            "state": JobState.QUEUED.value,
+            "cancel_requested": False,
+            "revision": 1,
+            "progress_json": Progress().as_json(),
+            "budget_micros": None,
+            "spent_micros": 0,
+            "day": stamp[:10],
+            "attempt": 0,
+            "losses": 0,
+            "error": None,
+            "error_kind": None,
+            "created_at": stamp,
+            "updated_at": stamp,
+            "started_at": None,
+            "finished_at": None,
+        }
+
+    def _budget(
+        self,
+        connection: Connection,
+        owner: Person,
+        day: str,
+        wanted: int | None,
+        measurement: Measurement,
+        job_id: str | None = None,
+    ) -> int | None:
+        """What a job may spend, if its owner's quotas let it run at all."""
+        jobs_today, active, micros = rows.count_use(connection, owner.id, day, without=job_id)
+        quotas = owner.quotas
+        if quotas.jobs_per_day is not None and jobs_today >= quotas.jobs_per_day:
+            raise QuotaError(
+                f"`{owner.name}` may submit {quotas.jobs_per_day:,} jobs a day (UTC), and did; "
+                "wait for tomorrow, or ask an operator for more"
+            )
+        if quotas.running_jobs is not None and active >= quotas.running_jobs:
+            raise QuotaError(
+                f"`{owner.name}` may have {quotas.running_jobs:,} jobs at a time, and has; "
+                "wait for one to end, or cancel one"
+            )
+        limit = quotas.usd_micros_per_day
+        if limit is None or not _costs(measurement, owner):
+            return wanted
+        left = max(0, limit - micros)
+        if left == 0 or (wanted is not None and wanted > left):
+            raise QuotaError(
+                f"`{owner.name}` may spend {_dollars(limit)} a day (UTC), and {_dollars(left)} "
+                "of it is left; give a `budget_usd` within that, or ask an operator for more"
+            )
+        return left if wanted is None else wanted
+
+
+def _costs(measurement: Measurement, owner: Person) -> bool:
+    """Whether a measurement costs money; refused when nobody can tell how much."""
+    from heretix.providers.prices import load_prices
+
+    prices = load_prices(measurement.settings)
+    found = {model: prices.find(model) for model in measurement.models}
+    unknown = [model for model, price in found.items() if price is None]
+    if unknown:
+        raise QuotaError(
+            f"`{owner.name}` has a daily limit, which can't be kept with {unknown[0]}: "
+            "its price isn't known"
+        )
+    return not all(price is not None and price.is_free for price in found.values())
+
+
+def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
+    """The budget of a job that is resumed; the old one will do while something is left of it."""
+    budget: int | None = row["budget_micros"] if budget_usd is None else _micros(budget_usd)
+    spent: int | None = row["spent_micros"]
+    if budget is not None and (spent is None or spent >= budget):
+        raise QuotaError(
+            f"`{row['job_id']}` has used up its budget of {_dollars(budget)}; "
+            "give a larger `budget_usd`"
+        )
+    return budget
+
+
+def _fresh(connection: Connection, person: Person) -> Person:
+    """The person as the store has them now; nobody else submits for them in the meantime."""
+    if person.is_local:
+        return person
+    row = person_by_id(connection, person.id, lock=True)
+    if row is None:
+        raise RecordError(f"`{person.name}` has no account any more")
+    fresh = Person.of(row)
+    fresh.require(Role.EXPLORER)
+    return fresh
+
+
+def _owner(connection: Connection, row: dict[str, Any], by: Person) -> Person:
+    """Whose quotas a job counts against, whoever resumes it."""
+    if row["owner_id"] == by.id:
+        return _fresh(connection, by)
+    found = person_by_id(connection, row["owner_id"], lock=True)
+    return LOCAL if found is None else Person.of(found)
+
+
+def _visible(row: dict[str, Any] | None, job_id: str, by: Person) -> dict[str, Any]:
+    """A job that `by` may see; that of somebody else looks as if it didn't exist."""
+    if row is None or (row["owner_id"] != by.id and by.role < Role.OPERATOR):
+        raise RecordError(f"`{job_id[:60]}` names no job of yours")
+    return row
+
+
+def _same(row: dict[str, Any], request: MeasureRequest) -> Job:
+    """The job that was submitted before, if it is the same request."""
+    if row["request_json"] != request.canonical:
+        raise ConflictError(
+            f"`{row['key']}` was used for another request; choose a new key for a new one"
+        )
+    return Job.of(row)
+
+
+def _micros(usd: float | None) -> int | None:
+    return None if usd is None else max(1, round(usd * 1e6))
+
+
+def _dollars(micros: int) -> str:
+    return f"${micros / 1e6:,.2f}" if micros >= 10_000 else f"${micros / 1e6:,.6f}"

@@ -1,0 +1,211 @@
+"""People: accounts, and how somebody proves to be who they say. Every change is in the log."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from heretix.errors import AccessError, ConflictError, RecordError, SignInError
+from heretix.people.attempts import Attempts
+from heretix.people.audit import Audit, iso, note
+from heretix.people.password import Passwords, check_password
+from heretix.people.person import LOCAL, Person, Quotas, check_name, folded
+from heretix.people.role import Role
+from heretix.people.session import Session, Sessions
+from heretix.people.token import Tokens
+from heretix.store import people as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heretix.store import Store
+
+__all__ = ["People"]
+
+_WRONG = "the name or the password is wrong"
+
+
+class People:
+    """The accounts of one store. `by` is whoever makes a change, for the log."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        passwords: Passwords | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._passwords = passwords or Passwords()
+        self._attempts = Attempts(store, clock)
+        self.sessions = Sessions(store, clock)
+        self.tokens = Tokens(store, clock)
+        self.audit = Audit(store, clock)
+
+    def add(
+        self,
+        name: str,
+        *,
+        role: Role = Role.READER,
+        password: str | None = None,
+        quotas: Quotas = Quotas(),  # noqa: B008  (frozen)
+        by: Person = LOCAL,
+        address: str | None = None,
+    ) -> Person:
+        """Make an account. Without a password nobody can sign in; tokens can be issued."""
+        name = check_name(name)
+        row = {
+            "person_id": f"person-{secrets.token_hex(8)}",
+            "name": name,
+            "folded_name": folded(name),
+            "role": role.value,
+            "active": True,
+            "password_hash": (
+                None if password is None else self._passwords.hash(check_password(password))
+            ),
+            **_quota_columns(quotas),
+            "created_at": iso(self._clock()),
+        }
+        with self._store.writing() as connection:
+            if not rows.insert_person(connection, row):
+                raise ConflictError(f"`name` {name!r} is taken, or too much like one that is")
+            note(connection, self._clock(), "person.add", by=by, subject=name, address=address)
+        return Person.of(row)
+
+    def list(self, *, limit: int = 100, offset: int = 0) -> list[Person]:
+        """People by name."""
+        with self._store.reading() as connection:
+            return [
+                Person.of(row) for row in rows.list_people(connection, limit=limit, offset=offset)
+            ]
+
+    def count(self) -> int:
+        """How many accounts there are. None: whoever reaches this machine is its operator."""
+        with self._store.reading() as connection:
+            return rows.count_people(connection)
+
+    def find(self, name: str) -> Person:
+        """The person of a name, in whatever case it is written."""
+        with self._store.reading() as connection:
+            row = rows.person_by_name(connection, folded(name))
+        if row is None:
+            raise RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
+        return Person.of(row)
+
+    def get(self, person_id: str) -> Person:
+        """The person of an id."""
+        if person_id == LOCAL.id:
+            return LOCAL
+        with self._store.reading() as connection:
+            row = rows.person_by_id(connection, person_id)
+        if row is None:
+            raise RecordError(f"`{person_id[:60]}` is nobody's id")
+        return Person.of(row)
+
+    def set_role(
+        self, name: str, role: Role, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Let a person do more, or less, from now on."""
+        return self._change(name, {"role": role.value}, "person.role", by=by, address=address)
+
+    def set_quotas(
+        self, name: str, quotas: Quotas, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Say how much a person may use."""
+        return self._change(name, _quota_columns(quotas), "person.quotas", by=by, address=address)
+
+    def set_password(
+        self, name: str, password: str, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Give a person another password. Whoever was signed in with the old one is signed out."""
+        kept = self._passwords.hash(check_password(password))
+        return self._change(
+            name, {"password_hash": kept}, "person.password", by=by, address=address, ends=True
+        )
+
+    def change_password(
+        self, person: Person, old: str, new: str, *, address: str | None = None
+    ) -> Person:
+        """Let people change their own password, if they know it."""
+        check_password(new)
+        self.authenticate(person.name, old, address=address)
+        return self.set_password(person.name, new, by=person, address=address)
+
+    def deactivate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
+        """Shut a person out, sessions and tokens included. What they did stays."""
+        if folded(name) == folded(by.name):
+            raise AccessError(f"`{name}` can't disable itself; let another operator do it")
+        return self._change(
+            name, {"active": False}, "person.disable", by=by, address=address, ends=True
+        )
+
+    def activate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
+        """Let a person in again."""
+        return self._change(name, {"active": True}, "person.enable", by=by, address=address)
+
+    def authenticate(self, name: str, password: str, *, address: str | None = None) -> Person:
+        """Whoever has this name and password. An unknown name takes as long as a known one."""
+        self._attempts.begin(name, address)
+        with self._store.reading() as connection:
+            row = rows.person_by_name(connection, folded(name))
+        kept = row["password_hash"] if row is not None and row["active"] else None
+        if not self._passwords.fits(password, kept):
+            self._note_refusal(row, address)
+            raise SignInError(_WRONG)
+        assert row is not None
+        assert kept is not None
+        self._attempts.succeeded(name, address)
+        if self._passwords.outdated(kept):
+            new = self._passwords.hash(password)
+            with self._store.writing() as connection:
+                rows.replace_hash(connection, row["person_id"], old=kept, new=new)
+        return Person.of(row)
+
+    def sign_in(
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str | None = None,
+        replacing: str | None = None,
+    ) -> Session:
+        """Sign in. `replacing` is the token of the session that the browser had before."""
+        person = self.authenticate(name, password, address=address)
+        return self.sessions.open(person, address=address, replacing=replacing)
+
+    def _note_refusal(self, row: dict[str, Any] | None, address: str | None) -> None:
+        # A name that nobody has isn't written down: people type passwords into the wrong field.
+        subject = row["name"] if row is not None else None
+        self.audit.write("session.refused", by=None, subject=subject, address=address)
+
+    def _change(
+        self,
+        name: str,
+        values: dict[str, Any],
+        what: str,
+        *,
+        by: Person,
+        address: str | None,
+        ends: bool = False,
+    ) -> Person:
+        with self._store.writing() as connection:
+            row = rows.person_by_name(connection, folded(name), lock=True)
+            if row is None:
+                raise RecordError(
+                    f"`{name[:60]}` names nobody; `heretix users list` shows who is here"
+                )
+            rows.update_person(connection, row["person_id"], values)
+            if ends:
+                rows.delete_sessions(connection, row["person_id"])
+            note(connection, self._clock(), what, by=by, subject=row["name"], address=address)
+        return Person.of({**row, **values})
+
+
+def _quota_columns(quotas: Quotas) -> dict[str, int | None]:
+    return {
+        "jobs_per_day": quotas.jobs_per_day,
+        "running_jobs": quotas.running_jobs,
+        "usd_micros_per_day": quotas.usd_micros_per_day,
+    }

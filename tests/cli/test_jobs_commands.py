@@ -1,0 +1,61 @@
+"""`heretix jobs` and `heretix worker`: left by one, measured by another."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+SMALL = ("-m", "mock:a", "-K", "4", "-R", "2", "-B", "100")
+
+
+def test_a_job_is_submitted_and_measured(heretix):
+    """The worker takes it up, and what it found can be shown."""
+    job = json.loads(heretix("jobs", "submit", "Tea is good", *SMALL, "--json").out)
+    assert job["state"] == "queued"
+    assert "1 job done" in heretix("worker", "--once").out
+    shown = json.loads(heretix("jobs", "show", job["id"], "--json").out)
+    assert shown["state"] == "done"
+    (run,) = shown["runs"]
+    assert heretix("show", run["execution_id"]).code == 0
+    assert "p=" in heretix("jobs", "show", job["id"]).out
+    assert job["id"] in heretix("jobs", "list").out
+
+
+def test_the_same_key_submits_once(heretix):
+    """However often the command is given."""
+    ids = {
+        json.loads(heretix("jobs", "submit", "Tea", *SMALL, "--key", "k", "--json").out)["id"]
+        for _ in range(2)
+    }
+    assert len(ids) == 1
+
+
+def test_jobs_are_cancelled_and_resumed(heretix):
+    """And mistakes are told with exit code 2."""
+    job = json.loads(heretix("jobs", "submit", "Tea", *SMALL, "--lens", "RPL,NUL", "--json").out)
+    assert "cancelled" in heretix("jobs", "cancel", job["id"]).out
+    again = heretix("jobs", "cancel", job["id"])
+    assert (again.code, "already" in again.err) == (2, True)
+    assert "queued" in heretix("jobs", "resume", job["id"]).out
+    assert heretix("worker", "--once").code == 0
+    assert len(json.loads(heretix("jobs", "show", job["id"], "--json").out)["runs"]) == 2
+    for args in (("show", "job-0"), ("submit", " ", *SMALL), ("submit", "Tea", "-m", "local:/x")):
+        assert heretix("jobs", *args).code == 2
+
+
+def test_a_worker_ends_at_a_signal_and_gives_its_job_back(heretix, folder):
+    """Quietly, and as asked."""
+    heretix("jobs", "submit", "Tea", "-m", "mock:a?latency_ms=600000", "-K", "2", "-R", "1")
+    program = Path(sys.executable).with_name("heretix")
+    with subprocess.Popen(
+        [program, "worker"], cwd=folder, env=os.environ, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert "working on" in worker.stderr.readline()
+        while json.loads(heretix("jobs", "list", "--json").out)[0]["state"] != "running":
+            pass
+        worker.send_signal(signal.SIGTERM)
+        assert (worker.wait(timeout=60), worker.stderr.read()) == (0, "")
+    (job,) = json.loads(heretix("jobs", "list", "--json").out)
+    assert (job["state"], job["attempt"]) == ("queued", 1)

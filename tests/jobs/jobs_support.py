@@ -1,0 +1,74 @@
+"""What tests of jobs share: requests, people, and workers in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select
+
+from heretix.jobs import Jobs, MeasureRequest, Worker
+from heretix.people import People, Quotas, Role
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.store.schema import samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.synchronize import Barrier
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["jobs_support", "psycopg"])
+
+
+def request(*claims: str, **changes: Any) -> MeasureRequest:
+    """A small request of a mock."""
+    values = {"claims": claims or ("Tea is good",), "models": ("mock:a",), "K": 4, "R": 2, "B": 100}
+    return MeasureRequest.parse(values | changes)
+
+
+def explorer(store: Store, name: str = "Ada", **quotas: Any) -> Any:
+    """Somebody who may measure, within quotas."""
+    return People(store).add(name, role=Role.EXPLORER, quotas=Quotas(**quotas))
+
+
+def work(store: Store, settings: Settings | None = None) -> int:
+    """Do all that waits; how many jobs were taken up."""
+    return asyncio.run(Worker(store, settings or Settings()).run_until_idle())
+
+
+def stored(store: Store) -> dict[str, str]:
+    """When each sample of the store was made, by its key."""
+    with store.reading() as connection:
+        rows = connection.execute(select(samples.c.cache_key, samples.c.created_at))
+        return {row.cache_key: row.created_at for row in rows}
+
+
+def count_samples(store: Store) -> int:
+    """How many samples the store has."""
+    with store.reading() as connection:
+        return int(connection.scalar(select(func.count()).select_from(samples)) or 0)
+
+
+def wait_for(happened: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+    """Return as soon as something in another process has happened."""
+    end = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < end, "it didn't happen"
+        time.sleep(0.01)
+
+
+def work_in_process(url: str, env: dict[str, str]) -> None:
+    """A worker that goes on until it is killed."""
+    with Store.open(url) as store:
+        asyncio.run(Worker(store, Settings(env=env)).run())
+
+
+def work_together(barrier: Barrier, url: str) -> None:
+    """A worker that begins when the others do, and ends when nothing waits."""
+    with Store.open(url) as store:
+        Jobs(store, Settings())
+        barrier.wait()
+        asyncio.run(Worker(store, Settings(), parallel=2).run_until_idle())
