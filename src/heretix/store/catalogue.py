@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
 
 from heretix.errors import RecordError
 from heretix.store.executions import claim_sha256
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "count_runs",
     "find",
+    "latest_execution",
     "lens_records",
     "list_runs",
     "newest_sample_at",
+    "record",
     "runs_of_claim",
     "started",
     "unfinished",
@@ -35,6 +37,19 @@ _RECORD: Final = select(
     results.c.finished_at,
     results.c.record_json,
 ).join(results, results.c.execution_id == executions.c.execution_id)
+_OF_CLAIM: Final = (
+    _SUMMARY.where(runs.c.claim_sha256 == bindparam("digest"))
+    .order_by(runs.c.updated_at.desc(), runs.c.run_id)
+    .limit(bindparam("most"))
+)
+_OF_EXECUTION: Final = _RECORD.where(executions.c.execution_id == bindparam("wanted"))
+_LATEST_OF_RUN: Final = (
+    select(executions.c.execution_id)
+    .join(results, results.c.execution_id == executions.c.execution_id)
+    .where(executions.c.run_id == bindparam("wanted"))
+    .order_by(results.c.finished_at.desc(), executions.c.execution_id.desc())
+    .limit(1)
+)
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
 _SHOWN: Final = 5
 
@@ -54,10 +69,15 @@ _STARTED: Final = (
 
 
 def list_runs(
-    connection: Connection, *, limit: int, offset: int, search: str | None
+    connection: Connection, *, limit: int, offset: int, search: str | None, whole: bool = False
 ) -> list[RunSummary]:
-    """Summaries, the latest first, whose claim, model or id contains `search` in any case."""
+    """Summaries, the latest first, whose claim, model or id contains `search` in any case.
+
+    `whole` leaves out what is part of something else: an experiment, an episode.
+    """
     statement = _SUMMARY.order_by(runs.c.updated_at.desc(), runs.c.run_id)
+    if whole:
+        statement = statement.where(runs.c.variant.is_(None))
     if search:
         statement = statement.where(
             or_(
@@ -73,12 +93,8 @@ def list_runs(
 
 def runs_of_claim(connection: Connection, claim: str, limit: int) -> list[RunSummary]:
     """Summaries of a claim's runs, the latest first."""
-    statement = (
-        _SUMMARY.where(runs.c.claim_sha256 == claim_sha256(claim))
-        .order_by(runs.c.updated_at.desc(), runs.c.run_id)
-        .limit(limit)
-    )
-    return [RunSummary(**row) for row in connection.execute(statement).mappings()]
+    rows = connection.execute(_OF_CLAIM, {"digest": claim_sha256(claim), "most": limit})
+    return [RunSummary(**row) for row in rows.mappings()]
 
 
 def count_runs(connection: Connection) -> int:
@@ -126,6 +142,20 @@ def find(connection: Connection, ref: str) -> StoredRecord:
     else:
         raise _unknown(ref)
     return _latest(connection, condition, (run_ids or execution_ids)[0])
+
+
+def record(connection: Connection, execution_id: str) -> StoredRecord:
+    """The record of an execution by its whole id: one look-up, where `find` makes several."""
+    row = connection.execute(_OF_EXECUTION, {"wanted": execution_id}).mappings().one_or_none()
+    if row is None:
+        raise _unknown(execution_id)
+    return StoredRecord(**row)
+
+
+def latest_execution(connection: Connection, run_id: str) -> str | None:
+    """The latest finished execution of a run, by its whole id; None where there is none."""
+    found: str | None = connection.scalar(_LATEST_OF_RUN, {"wanted": run_id})
+    return found
 
 
 def started(connection: Connection, ref: str) -> StartedExecution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
 
 from heretix.sample import Sample
 from heretix.store.executions import claim_sha256
@@ -34,13 +34,21 @@ __all__ = [
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _SAMPLE: Final = select(*(samples.c[field.name] for field in fields(Sample)))
-_EXACT: Final = select(
-    results.c.execution_id,
-    executions.c.run_id,
-    results.c.status,
-    results.c.finished_at,
-    results.c.record_json,
-).join(executions, executions.c.execution_id == results.c.execution_id)
+_RECORD: Final = (
+    select(
+        results.c.execution_id,
+        executions.c.run_id,
+        results.c.status,
+        results.c.finished_at,
+        results.c.record_json,
+    )
+    .join(executions, executions.c.execution_id == results.c.execution_id)
+    .order_by(results.c.finished_at.desc(), results.c.execution_id.desc())
+    .limit(1)
+)
+# Made once: putting a statement together takes about as long as running these.
+_BY_EXECUTION: Final = _RECORD.where(results.c.execution_id == bindparam("ref"))
+_BY_RUN: Final = _RECORD.where(executions.c.run_id == bindparam("ref"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +138,8 @@ def exact_record(connection: Connection, ref: str) -> StoredRecord | None:
 
     It takes one look into one index, where a shortened id takes a search.
     """
-    column = executions.c.run_id if ref.startswith("heretix-") else results.c.execution_id
-    latest = (results.c.finished_at.desc(), results.c.execution_id.desc())
-    rows = connection.execute(_EXACT.where(column == ref).order_by(*latest).limit(1)).mappings()
-    found = rows.one_or_none()
+    statement = _BY_RUN if ref.startswith("heretix-") else _BY_EXECUTION
+    found = connection.execute(statement, {"ref": ref}).mappings().one_or_none()
     return None if found is None else StoredRecord(**found)
 
 

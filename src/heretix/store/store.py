@@ -190,11 +190,21 @@ class Store:
             executions.finish_executions(connection, ended)
 
     def runs(
-        self, *, limit: int = 20, offset: int = 0, search: str | None = None
+        self,
+        *,
+        limit: int = 20,
+        offset: int = 0,
+        search: str | None = None,
+        whole: bool = False,
     ) -> list[RunSummary]:
-        """Summaries of runs, the latest first; `search` looks in claims, models and ids."""
+        """Summaries of runs, the latest first; `search` looks in claims, models and ids.
+
+        `whole` leaves out the parts of experiments and episodes.
+        """
         with self.reading() as connection:
-            return catalogue.list_runs(connection, limit=limit, offset=offset, search=search)
+            return catalogue.list_runs(
+                connection, limit=limit, offset=offset, search=search, whole=whole
+            )
 
     def runs_of_claim(self, claim: str, *, limit: int = 200) -> list[RunSummary]:
         """Summaries of the runs of one claim, word for word, the latest first."""
@@ -214,6 +224,16 @@ class Store:
         """
         with self.reading() as connection:
             return catalogue.find(connection, ref)
+
+    def record(self, execution_id: str) -> StoredRecord:
+        """The record of a finished execution, by its whole id."""
+        with self.reading() as connection:
+            return catalogue.record(connection, execution_id)
+
+    def latest_execution(self, run_id: str) -> str | None:
+        """The latest finished execution of a run, by its whole id; None where there is none."""
+        with self.reading() as connection:
+            return catalogue.latest_execution(connection, run_id)
 
     def started(self, ref: str) -> StartedExecution:
         """What the execution that `ref` means was asked to do, finished or not."""

@@ -1,0 +1,391 @@
+"""A client of a Heretix server: what `/api/v1` offers, as methods with types.
+
+It needs nothing that measuring doesn't need. Every write has a key and is sent again under the
+same one when a connection breaks, so that nothing is done twice. Refusals come out as the errors
+that the library itself would have raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from urllib.parse import quote
+
+from heretix.client.transport import Transport
+from heretix.economy.codec import decode
+from heretix.economy.episode import Challenge, Dispute, Episode, Ground, State
+from heretix.economy.judging import Direction
+from heretix.economy.market import Market, Position, Side
+from heretix.economy.records import EpisodeSummary
+from heretix.economy.track import Standing
+from heretix.measurement.record import RunRecord, SampleRecord
+from heretix.report.export import write_export
+from heretix.store.records import RunSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Client", "Job", "JobEvent", "Quote", "Verification"]
+
+T = TypeVar("T")
+_ENDED: Final = frozenset({"done", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A measurement that was asked for, as it was when it was read."""
+
+    id: str
+    owner: str
+    title: str
+    state: Literal["queued", "running", "done", "failed", "cancelled"]
+    request: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    """Phase, samples done and in all, runs done and in all, dollars spent, seconds left."""
+    revision: int
+    error: str | None
+    error_kind: str | None
+    created_at: str
+    finished_at: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Nobody works on it any more."""
+        return self.state in _ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """A change of a job."""
+
+    job_id: str
+    seq: int
+    state: str
+    ended: bool
+    progress: Mapping[str, Any]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What came of a server's deriving a record again."""
+
+    execution_id: str
+    run_id: str
+    ok: bool
+    checked: int
+    differences: Sequence[Mapping[str, Any]]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """What a bet would buy now, and what it can come to."""
+
+    side: str
+    stake: int
+    shares: int
+    average_price_ppm: int
+    marginal_price_ppm: int
+    implied_ppm: int
+    floor: int
+    floor_after_fee: int
+    worst_case: int
+
+
+class Client:
+    """One server, as one person. Threads may share a client."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8765",
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tries: int = 4,
+        pause_s: float = 0.5,
+    ) -> None:
+        """`token` is needed where the server has accounts; it stays out of every message."""
+        self._http = Transport(url, token, timeout_s=timeout_s, tries=tries, pause_s=pause_s)
+
+    def __repr__(self) -> str:
+        return f"Client({self._http.url!r})"
+
+    def measure(
+        self,
+        claims: str | Sequence[str],
+        *,
+        models: Sequence[str] = (),
+        key: str | None = None,
+        **options: Any,
+    ) -> Job:
+        """Have claims measured. Options are those of a request: K, R, lenses, budget_usd, …"""
+        body = self._request(claims, models, options)
+        return _job(self._post("/jobs", body, key))
+
+    def plan(
+        self, claims: str | Sequence[str], *, models: Sequence[str] = (), **options: Any
+    ) -> dict[str, Any]:
+        """Calls, tokens, price and time of a request; nothing is started."""
+        body = self._request(claims, models, options)
+        plan: dict[str, Any] = self._http.send("POST", "/plan", body=body).json()
+        return plan
+
+    def job(self, job_id: str) -> Job:
+        """One job, as it is now."""
+        return _job(self._get(f"/jobs/{_part(job_id)}"))
+
+    def jobs(self, *, state: str | None = None) -> Iterator[Job]:
+        """One's own jobs, the newest first."""
+        return map(_job, self._pages("/jobs", state=state))
+
+    def cancel(self, job_id: str, *, key: str | None = None) -> Job:
+        """Stop a job; what was answered until then is kept."""
+        return _job(self._post(f"/jobs/{_part(job_id)}/cancel", None, key))
+
+    def resume(
+        self, job_id: str, *, budget_usd: float | None = None, key: str | None = None
+    ) -> Job:
+        """Let a job go on that failed or was cancelled."""
+        body = {"budget_usd": budget_usd}
+        return _job(self._post(f"/jobs/{_part(job_id)}/resume", body, key))
+
+    def follow(self, job_id: str, *, after: int = 0) -> Iterator[JobEvent]:
+        """A job's news until it ends; a lost connection is taken up where it broke."""
+        for event in self._http.events(f"/jobs/{_part(job_id)}/events", after=after):
+            yield _fields(JobEvent, event)
+
+    def wait(self, job_id: str) -> Job:
+        """The job, once it has ended."""
+        for _ in self.follow(job_id):
+            pass
+        return self.job(job_id)
+
+    def results(self, job: Job | str) -> list[RunRecord]:
+        """The records of everything that a job has measured so far."""
+        job_id = job.id if isinstance(job, Job) else job
+        found = self._get(f"/jobs/{_part(job_id)}/runs")["items"]
+        return [self.record(run["execution_id"]) for run in found]
+
+    def runs(
+        self,
+        search: str | None = None,
+        *,
+        claim: str | None = None,
+        model: str | None = None,
+        lens: str | None = None,
+    ) -> Iterator[RunSummary]:
+        """Runs that fit, the latest first; further pages are fetched as they are needed."""
+        for item in self._pages("/runs", q=search, claim=claim, model=model, lens=lens):
+            yield _fields(RunSummary, item)
+
+    def record(self, ref: str) -> RunRecord:
+        """The record of an execution, or of a run's latest one."""
+        answer = self._http.send("GET", f"/executions/{_part(ref)}")
+        return RunRecord.model_validate_json(answer.body)
+
+    def samples(self, ref: str) -> Iterator[SampleRecord]:
+        """The samples of an execution, with the raw answers."""
+        pages = self._pages(f"/executions/{_part(ref)}/samples")
+        return map(SampleRecord.model_validate, pages)
+
+    def verify(self, ref: str) -> Verification:
+        """Have a record derived again, from itself alone."""
+        return _fields(Verification, self._get(f"/executions/{_part(ref)}/verify"))
+
+    def compare(self, a: str, b: str) -> dict[str, Any]:
+        """The difference of two runs, B minus A, with its interval."""
+        return self._get("/compare", a=a, b=b)
+
+    def anomalies(self, *, listed: bool = True) -> Iterator[dict[str, Any]]:
+        """Claims on which evidence moves a model most, the strongest first."""
+        return self._pages("/anomalies", listed="true" if listed else None)
+
+    def bundle(self, bundle_id: str) -> dict[str, Any]:
+        """A bundle of evidence."""
+        return self._get(f"/bundles/{_part(bundle_id)}")
+
+    def me(self) -> dict[str, Any]:
+        """Who the server takes this client for: name, role, quotas, usage, balance, standing."""
+        return self._get("/people/me")
+
+    def episodes(self, *, state: str | None = None) -> Iterator[EpisodeSummary]:
+        """Episodes, the newest first."""
+        for item in self._pages("/episodes", state=state):
+            market = item["market"]
+            read = {
+                "state": State(item["state"]),
+                "market": None if market is None else _economic(Market, market),
+            }
+            yield _fields(EpisodeSummary, item | read)
+
+    def episode(self, episode_id: str) -> Episode:
+        """An episode, as it stands."""
+        return _economic(Episode, self._get(f"/episodes/{_part(episode_id)}"))
+
+    def positions(self, episode_id: str) -> list[Position]:
+        """An episode's bets."""
+        found = self._get(f"/episodes/{_part(episode_id)}/positions")["items"]
+        return [_economic(Position, item) for item in found]
+
+    def episode_record(self, episode_id: str) -> dict[str, Any]:
+        """All that is needed to redo an episode: see `heretix.economy.audit.verify_episode`."""
+        return self._get(f"/episodes/{_part(episode_id)}/record")
+
+    def quote(self, episode_id: str, side: str, amount: int) -> Quote:
+        """What a bet would buy now. Amounts are whole minor units."""
+        path = f"/episodes/{_part(episode_id)}/quote"
+        return _fields(Quote, self._get(path, side=Side(side).value, amount=amount))
+
+    def stake(
+        self,
+        episode_id: str,
+        side: str,
+        amount: int,
+        *,
+        min_shares: int = 0,
+        key: str | None = None,
+    ) -> Position:
+        """Bet on a side; refused if it would buy fewer than `min_shares` micro-shares."""
+        body = {"side": Side(side).value, "amount": amount, "min_shares": min_shares}
+        return _economic(Position, self._post(f"/episodes/{_part(episode_id)}/stakes", body, key))
+
+    def challenge(
+        self,
+        episode_id: str,
+        direction: str,
+        *,
+        commitment: str,
+        amount: int,
+        key: str | None = None,
+    ) -> Challenge:
+        """Commit to evidence, which stays with whoever has the nonce."""
+        body = {
+            "direction": Direction(direction).value,
+            "commitment": commitment,
+            "amount": amount,
+        }
+        path = f"/episodes/{_part(episode_id)}/challenges"
+        return _economic(Challenge, self._post(path, body, key))
+
+    def reveal(
+        self,
+        episode_id: str,
+        challenge: int,
+        *,
+        nonce: bytes,
+        bundle_sha256: str,
+        bundle: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Challenge:
+        """Show what a commitment hid; `bundle` comes along unless the server has it."""
+        body = {
+            "challenge": challenge,
+            "nonce": nonce.hex(),
+            "bundle_sha256": bundle_sha256,
+            "bundle": None if bundle is None else dict(bundle),
+        }
+        path = f"/episodes/{_part(episode_id)}/reveals"
+        return _economic(Challenge, self._post(path, body, key))
+
+    def dispute(
+        self, episode_id: str, ground: str, *, bond: int, key: str | None = None
+    ) -> Dispute:
+        """Put a bond against the result."""
+        body = {"ground": Ground(ground).value, "bond": bond}
+        path = f"/episodes/{_part(episode_id)}/disputes"
+        return _economic(Dispute, self._post(path, body, key))
+
+    def propose(self, claim: str, *, key: str | None = None, **terms: Any) -> Episode:
+        """Open an episode; for operators. Terms are those of `POST /episodes`."""
+        return _economic(Episode, self._post("/episodes", {"claim": claim, **terms}, key))
+
+    def move(
+        self,
+        episode_id: str,
+        move: Literal["open", "begin", "freeze", "judge", "measure", "rule", "settle"],
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> Episode:
+        """Take an episode's next step; for operators."""
+        path = f"/episodes/{_part(episode_id)}/{move}"
+        return _economic(Episode, self._post(path, options or None, key))
+
+    def transfers(
+        self, *, account: str | None = None, episode: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Transfers of the ledger, the newest first."""
+        return self._pages("/ledger/transfers", account=account, episode=episode)
+
+    def balances(self, *, person: str | None = None) -> Iterator[dict[str, Any]]:
+        """Accounts and what they hold."""
+        return self._pages("/ledger/balances", person=person)
+
+    def verify_ledger(self) -> dict[str, Any]:
+        """Have the chain read from its first transfer."""
+        return self._get("/ledger/verify")
+
+    def leaderboard(self) -> list[Standing]:
+        """Everybody's standing."""
+        return [_economic(Standing, item) for item in self._get("/leaderboard")["items"]]
+
+    def export(
+        self,
+        table: Literal["runs", "samples", "transfers"],
+        path: str | Path,
+        *,
+        only: str | None = None,
+    ) -> int:
+        """Write a table to a .jsonl or .parquet file; returns how many bytes it has."""
+        from heretix.report.export import format_of
+
+        target = Path(path)
+        pieces = self._http.pieces(f"/export/{table}.{format_of(target)}", {"only": only})
+        return write_export(target, pieces)
+
+    def _request(
+        self, claims: str | Sequence[str], models: Sequence[str], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        given = [claims] if isinstance(claims, str) else list(claims)
+        return {"claims": given, "models": list(models), **options}
+
+    def _get(self, path: str, **query: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._http.send("GET", path, query=query).json()
+        return found
+
+    def _post(self, path: str, body: Mapping[str, Any] | None, key: str | None) -> Any:
+        # One key for all tries: the server does it once, however often it hears of it.
+        return self._http.send("POST", path, body=body, key=key or uuid.uuid4().hex).json()
+
+    def _pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        cursor: str | None = None
+        while True:
+            page = self._get(path, **query, cursor=cursor)
+            yield from page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+
+def _part(name: str) -> str:
+    """An id as one part of a path, whatever is in it."""
+    return quote(name, safe="")
+
+
+def _fields(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A record of a kind; a newer server may say more than this client knows."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: values[name] for name in names})
+
+
+def _job(values: Mapping[str, Any]) -> Job:
+    return _fields(Job, values)
+
+
+def _economic(kind: type[T], values: Mapping[str, Any]) -> T:
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return decode(kind, {name: values[name] for name in names}, kind.__name__.lower())
