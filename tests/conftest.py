@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
+import chromium
 from pgserver import NOT_STARTED, Server, ServerNotStartedError, running_server
 
 if TYPE_CHECKING:
@@ -60,6 +62,34 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that holds the demonstration world, made once for all workers of a session."""
+    fcntl = pytest.importorskip("fcntl", reason="workers share a file by a lock that isn't here")
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = shared / "demo.sqlite"
+    with (shared / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            # A thread of its own: it runs event loops, and so may whoever asks for it.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(_make_demo, path, shared).result()
+    return path
+
+
+def _make_demo(path: Path, folder: Path) -> None:
+    from heretix.settings import Settings
+    from heretix.store import Store
+    from heretix.web.demo.world import fill
+
+    making = path.with_suffix(".making")
+    settings = Settings(env={"HERETIX_CORPORA_DIR": str(folder / "demo-corpora")})
+    with Store.open(str(making)) as store:
+        fill(store, settings, embedded=False)
+    making.rename(path)
+
+
 @pytest.fixture
 def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
     """A PostgreSQL database with an empty store."""
@@ -95,13 +125,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A skipped database must not look like a tested one."""
-    reasons = [
-        report.longrepr[-1]
-        for report in terminalreporter.stats.get("skipped", [])
-        if NOT_STARTED in str(report.longrepr)
-    ]
-    if reasons:
-        terminalreporter.write_line(
-            f"NOT TESTED on PostgreSQL: {len(reasons)} tests were skipped; {reasons[0]}", red=True
-        )
+    """A skipped database or browser must not look like a tested one."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for mark, said in (
+        (NOT_STARTED, "NOT TESTED on PostgreSQL"),
+        (chromium.NOT_STARTED, "NOT TESTED in a browser"),
+    ):
+        reasons = [report.longrepr[-1] for report in skipped if mark in str(report.longrepr)]
+        if reasons:
+            terminalreporter.write_line(
+                f"{said}: {len(reasons)} tests were skipped; {reasons[0]}", red=True
+            )

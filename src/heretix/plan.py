@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from heretix.errors import ConfigError
 from heretix.prompts.bank import Bank, Prompt, render
-from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, nonce_of, render_in
+from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
 from heretix.providers.base import Request
 from heretix.providers.catalog import ModelId, Options, sent_options
 
@@ -75,7 +75,7 @@ class Evidence:
     @property
     def nonce(self) -> str:
         """The code that marks the documents."""
-        return nonce_of(self.shown_sha256)
+        return free_nonce(self.shown_sha256, (item.text for item in self.items))
 
     @property
     def identity(self) -> dict[str, str]:

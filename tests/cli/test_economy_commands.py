@@ -249,7 +249,7 @@ def test_a_reveal_file_is_the_challengers_own(play, heretix, folder):
     secret["nonce"] = "00" * 32
     (folder / "forged.json").write_text(json.dumps(secret))
     forged = heretix("episode", "reveal", "forged.json")
-    assert (forged.code, "wrong_reveal" in forged.err) == (2, True)
+    assert (forged.code, "no commitment by cat" in forged.err) == (2, True)
     assert play.data("episode", "reveal", "reveal.json")["fate"] == "revealed"
     assert heretix("evidence", "show", bundle).code == 0
     assert play.data("episode", "reveal", "reveal.json")["fate"] == "revealed"
@@ -393,9 +393,35 @@ def test_names_are_printed_as_they_are(play, begin):
         "market buy {episode} heretic 999999999",
         "market buy {episode} heretic 5 --as a:b",
         "market buy {episode} heretic 5 --at whenever",
+        "market buy {episode} heretic 5 --at 2020-01-01",
+        "market buy {episode} heretic 5 --at 9999-12-31T23:59-14:00",
+        "market buy {episode} heretic 5 --at +99999999d",
+        "market buy {episode} heretic 5 --at +{digits}d",
+        "market buy {episode} heretic 5 --as {digits}",
+        "market buy {episode} heretic 5 --as Zoe\u0308",
+        "market buy {episode} heretic 5 --key=",
+        "market buy {episode} heretic 5 --min-shares {digits}",
+        "market quote {episode} heretic 1e5000",
+        "market quote {episode} heretic 1e999999999",
+        "market quote {episode} heretic 1e999999",
+        "market list --limit 99999999999999999999",
+        "market positions --as a:b",
         "market show ep-none",
+        "ledger balances --currency GOLD",
+        "ledger history --limit 99999999999999999999",
         "ledger issue nobody 5",
+        "ledger issue house:PLAY 1e5000",
         "ledger join a:b",
+        "explore reputation a:b",
+        "explore decay --at +{digits}d",
+        "episode list --limit 99999999999999999999",
+        "episode open ep-0123456789ab --practice",
+        "episode open {claim} --practice --seed-stake 0.01",
+        "episode open {claim} --practice --seed-stake 1e15",
+        "episode open {claim} --practice --base-rate 0.001",
+        "episode open {claim} --practice --durability {digits}w",
+        "episode reveal deep.json",
+        "episode verify deep.json",
         "rewards explain ep-none",
         "explore credit {claim} --as ada",
         "explore credit {claim} --as ada --at +soon",
@@ -404,14 +430,45 @@ def test_names_are_printed_as_they_are(play, begin):
 def test_mistakes_end_with_two_and_a_message(play, heretix, folder, begin, line):
     """Whatever can be put right is said, and nothing is written."""
     episode = begin(opened)
+    (folder / "deep.json").write_text("[" * 100_000)
     before = play.data("ledger", "verify")
-    words = [part.format(claim=CLAIM, episode=episode) for part in line.split()]
+    fillings = {"claim": CLAIM, "episode": episode, "digits": "9" * 5000}
+    words = [part.format(**fillings) for part in line.split()]
     result = heretix(*words)
     assert result.code == 2, (line, result.out, result.err)
     assert result.err
     assert not (folder / "reveal.json").exists()
     # A newcomer's purse is all that a refused bet may leave behind.
     assert play.data("ledger", "verify")["count"] <= before["count"] + 1
+
+
+def test_latest_is_the_episode_that_was_opened_last(play, heretix):
+    """Also after one for which the clock was held later; and it can be opened by that name."""
+    ahead = play.opened("--at", "+30d")
+    drafted = play.opened("--draft")
+    assert play.data("episode", "show", "latest")["id"] == drafted != ahead
+    found = play.data("episode", "open", "latest")
+    assert (found["id"], found["state"]) == (drafted, "open")
+    assert "latest" not in heretix("episode", "list").out
+
+
+def test_a_commitment_whose_answer_was_lost_can_be_revealed(play, heretix, folder, monkeypatch):
+    """The file stays unless the commitment was refused: else the stake would be lost with it."""
+    from heretix.economy.exchange import Exchange
+
+    episode = staked(play)
+    commit = Exchange.commit
+
+    def taken_and_then_cut_off(self, *args, **options):
+        commit(self, *args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Exchange, "commit", taken_and_then_cut_off)
+    result = heretix("episode", "challenge", episode, "--document", "paper.txt", "--as", "cat")
+    assert result.code != 0
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert "challenge 0 revealed" in play.done("episode", "reveal", "reveal.json").out
 
 
 def test_the_guide_works_as_written(heretix):

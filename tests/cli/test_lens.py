@@ -293,3 +293,62 @@ def test_one_stored_run_of_a_lens_verifies_by_itself(heretix):
     result = heretix("verify", run.execution_id)
     assert result.code == 0, result.out + result.err
     assert "a run by itself" in " ".join(result.out.split())
+
+
+def test_a_lens_by_itself_is_shown(heretix):
+    """A raw prior has no vector, and is printed as a belief."""
+    result = heretix("lens", CLAIM, "-m", SIM, "--lens", "rpl", "-B", 500)
+    assert result.code == 0
+    assert "p(true)" in result.out
+    assert "RPL" not in heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "-B", 500).out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("lens", CLAIM, "--lens", "FOO"), "`--lens` must be all, or some of RPL"),
+        (("lens", CLAIM, "--lens", ","), "`--lens` must be all, or some of RPL"),
+        (("lens", CLAIM, "--negation", ""), "`claim` is empty"),
+        (("lens", CLAIM, "--negation", CLAIM), "must deny the claim"),
+        (("evidence", "build", CLAIM, "--lens", "RPL,NUL"), "must name MEL, HEL or SEL"),
+        (("evidence", "build", CLAIM, "--out", "file.txt"), "`--out` must be a folder"),
+        (("evidence", "score", "."), "is a directory"),
+        (("evidence", "add", "."), "is a directory"),
+        (("policy", "diff", "default", "default", "--urls", "."), "is a directory"),
+        (("policy", "diff", "default", "default", "--urls", "bytes.bin"), "in UTF-8"),
+        (("policy", "explain", ""), "must be an address"),
+        (("policy", "explain", "no address"), "must be an address"),
+        (("corpus", "add", "nowhere", "--corpus", "new"), "there is no such"),
+    ],
+)
+def test_slips_are_told_before_anything_is_done(heretix, folder, args, said):
+    """Exit code 2 and what to put right; no corpus, no bundle and no store is left behind."""
+    (folder / "file.txt").write_text("A file.")
+    (folder / "bytes.bin").write_bytes(b"\x80\x81\x82")
+    model = ("-m", SIM) if args[0] == "lens" else ()
+    result = heretix(*args, *model)
+    assert result.code == 2
+    assert said in " ".join(result.err.replace("│", " ").split())
+    assert not (folder / "corpora" / "new.sqlite").exists()
+    assert not (folder / "runs" / "heretix.sqlite").exists()
+
+
+def test_a_gap_that_could_be_nothing_is_called_neither(heretix):
+    """The mock is moved by nothing: it doesn't amplify, and doesn't correct."""
+    result = heretix("lens", CLAIM, "-m", "mock:gpt-5", "-B", 500)
+    assert "neither amplifies nor corrects" in result.out
+
+
+def test_a_folder_without_documents_is_told(heretix, folder):
+    """Nothing was added, and why is said."""
+    (folder / "empty").mkdir()
+    assert "no document there" in heretix("corpus", "add", "empty").out
+
+
+def test_the_day_that_documents_end_at_is_named(heretix):
+    """A search up to a day leaves out what is later; the message says up to when."""
+    result = heretix(
+        "lens", CLAIM, "-m", SIM, "--lens", "RPL,MEL", "--as-of", "1900-01-01", "-B", 500
+    )
+    assert result.code == 1
+    assert "up to 1900-01-01" in " ".join(result.err.split())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from exchanging import H, O, Table
 from playing import GATE_FAILED, make_measurement, sha
 
 from heretix.economy.audit import FORMAT, verify_episode
-from heretix.economy.episode import Ground
+from heretix.economy.codec import decode, encode
+from heretix.economy.episode import Episode, Ground
 from heretix.economy.market import Side
 from heretix.errors import RecordError
 from heretix.store import Store
@@ -172,6 +174,54 @@ def _change_terms(record):
     record["episode"]["terms"]["parameters"]["fee_ppm"] = 0
 
 
+def _change_terms_with_their_hash(record):
+    changed = decode(Episode, record["episode"])
+    terms = replace(changed.terms, parameters=replace(changed.terms.parameters, fee_ppm=0))
+    record["episode"] |= encode(replace(changed, terms=terms, terms_hash=terms.hash()))
+
+
+def _change_who_held_before(record):
+    record["episode"]["challenges"][0]["positions_before"] -= 1
+
+
+def _change_time_of_challenge(record):
+    record["episode"]["challenges"][0]["at_ms"] = 1_000
+
+
+def _change_number_of_challenge(record):
+    record["episode"]["challenges"][1]["number"] = 0
+
+
+def _change_order_of_bets(record):
+    stakes = [t for t in record["transfers"] if t["code"] == "stake"]
+    stakes[0]["seq"], stakes[1]["seq"] = stakes[1]["seq"], stakes[0]["seq"]
+
+
+def _change_end_of_measuring(record):
+    record["episode"]["measured_ms"] = record["episode"]["frozen_ms"]
+
+
+def _drop_end_of_measuring(record):
+    record["episode"]["measured_ms"] = None
+
+
+def _change_last_move(record):
+    record["episode"]["clock_ms"] = record["episode"]["measured_ms"] - 1
+
+
+def _change_told_c0(record):
+    record["measurements"][0]["record"]["c0_ppm"] += 1
+
+
+def _change_line_of_a_bet(record):
+    statement = next(s for s in record["statements"] if s["move"] == "stake")
+    statement["lines"][0]["amount"] += 1
+
+
+def _drop_statement_of_a_bet(record):
+    record["statements"] = [s for s in record["statements"] if s["move"] != "stake"]
+
+
 def _change_measurement(record):
     record["episode"]["measurements"][0]["p_up_ppm"] = 1
 
@@ -254,6 +304,15 @@ def _change_currency(record):
     record["transfers"][0]["currency"] = "XC"
 
 
+NEGATIVE = {
+    "number": 0,
+    "account": "house:PLAY",
+    "side": "heretic",
+    "stake": -5,
+    "shares": 1,
+    "at_ms": 0,
+    "house": True,
+}
 _KINDS = ("_add_", "_backdate_", "_call_", "_change_", "_drop_", "_redirect_")
 TAMPERINGS = {
     name.removeprefix("_"): tamper
@@ -287,6 +346,7 @@ def test_money_before_the_opening_is_found(module_table, record):
         ({"episode": None}, "`episode` must be the fields of a Episode"),
         ({"statements": [{}]}, "must be whole"),
         ({"measurements": ["x"]}, "must be whole"),
+        ({"positions": [NEGATIVE]}, "`stake` must be above 0, got -5"),
     ],
 )
 def test_what_is_no_record_is_refused(record, change, complaint):

@@ -8,7 +8,8 @@ import pytest
 from exchanging import H, O, everything
 from playing import PURSE
 
-from heretix.economy.market import market_of
+from heretix.economy.audit import verify_episode
+from heretix.economy.market import MAX_POOL, market_of
 from heretix.errors import RefusedError, UsageError
 
 
@@ -175,3 +176,18 @@ def test_a_bet_reads_no_record_once_it_is_known(open_table):
     asked = [s for s in seen if s.split()[0] in {"SELECT", "INSERT", "UPDATE"}]
     assert not any("record_json" in statement for statement in asked)
     assert len(asked) == 10, asked
+
+
+def test_the_largest_pool_fits_the_store(table):
+    """Money, shares and their sums stay within 64 bits, and one unit more is refused."""
+    table.start()
+    left = MAX_POOL - table.episode.market.money
+    table.exchange.issue("ann", MAX_POOL, key="big")
+    half = left // 2
+    table.bet("ann", H, half)
+    table.bet("ann", O, left - half - 1)
+    assert status(lambda: table.bet("ann", H, 2)) == "bet_refused"
+    table.bet("ann", H, 1)
+    assert table.episode.market.money == MAX_POOL
+    assert table.exchange.verify().ok
+    assert verify_episode(table.exchange.record(table.id)).ok

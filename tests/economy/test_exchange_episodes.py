@@ -8,12 +8,13 @@ import pytest
 from exchanging import H, O, Table, everything, nonce_of
 from playing import GATE_FAILED, GATE_PASSED_DOWN, PURSE, make_measurement, make_terms, sha
 
+from heretix.economy.canon import sha256_hex
 from heretix.economy.commitment import evidence_commitment, seed_commitment
 from heretix.economy.episode import Fate, Ground, State
 from heretix.economy.judging import Direction
 from heretix.economy.outcome import VoidReason
 from heretix.economy.records import Source
-from heretix.errors import ConfigError, RefusedError, UsageError
+from heretix.errors import ConfigError, RecordError, RefusedError, UsageError
 from heretix.store import episodes, ledger
 
 
@@ -451,10 +452,46 @@ def test_terms_that_were_changed_in_the_store_stop_every_move(table):
         new = old.replace('"fee_ppm":200000', '"fee_ppm":100000')
         assert new != old
         connection.execute(
-            text("UPDATE episodes SET record_json = :new, record_sha256 = 'x'"), {"new": new}
+            text("UPDATE episodes SET record_json = :new, record_sha256 = :sha"),
+            {"new": new, "sha": sha256_hex(new.encode())},
         )
     assert status(lambda: table.bet("ann", H, 100)) == "terms_changed"
     assert status(table.freeze) == "terms_changed"
+
+
+def test_a_record_that_was_changed_in_the_store_is_not_read(table):
+    """Its hash stands beside it, and nobody plays on with something else."""
+    from sqlalchemy import text
+
+    from heretix.economy.exchange import Exchange
+
+    table.start()
+    with table.store.writing() as connection:
+        connection.execute(text("UPDATE episodes SET record_json = replace(record_json, '5', '6')"))
+    fresh = Exchange(table.store, clock=table.clock)
+    with pytest.raises(RecordError, match="was changed from outside"):
+        fresh.episode(table.id)
+
+
+def test_the_newest_episode_is_the_one_written_last(table):
+    """Whatever a clock was held at in between, and when two fall on one moment."""
+    from heretix.economy.clock import HeldClock
+    from heretix.economy.exchange import Exchange
+
+    terms = table.episode.terms
+    for at_ms in (5_000_000, 10, 10, 5_000_000, 0):
+        clerk = Exchange(table.store, clock=HeldClock(at_ms))
+        last = clerk.draft(terms)
+        assert table.exchange.episodes(limit=1)[0].id == last
+
+
+def test_the_secret_is_in_no_message(table):
+    """A record of the store that ends up in a log doesn't show it."""
+    with table.store.reading() as connection:
+        secret = episodes.episode_row(connection, table.id)["secret"]
+        filed = table.exchange._docket.load(connection, table.id)
+    assert secret not in repr(filed)
+    assert repr(bytes.fromhex(secret)) not in repr(filed)
 
 
 def test_a_claim_may_hold_any_character(store):

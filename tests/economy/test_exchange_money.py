@@ -13,7 +13,7 @@ from sqlalchemy import text
 from heretix.economy.clock import HeldClock
 from heretix.economy.exchange import Exchange
 from heretix.economy.treasury import HOUSE_PURSE, STARTING_PURSE
-from heretix.errors import RefusedError, UsageError
+from heretix.errors import RecordError, RefusedError, UsageError
 
 
 @pytest.fixture
@@ -166,6 +166,13 @@ TAMPERINGS = {
     "market": "UPDATE episodes SET market_money = market_money + 1",
     "empty_escrow": "UPDATE episodes SET is_open = false",
     "one_currency": "UPDATE accounts SET currency = 'XC' WHERE id = 'user:bob:PLAY'",
+    "account": "UPDATE accounts SET kind = 'issuance' WHERE id = 'user:ann:PLAY'",
+    "account: person": "UPDATE accounts SET person = 'bob' WHERE id = 'user:ann:PLAY'",
+    "account: episode": "UPDATE accounts SET episode = 'other' WHERE id LIKE 'escrow:%stake%'",
+    "market: shares": "UPDATE positions SET shares = shares + 1 WHERE number = 2",
+    "market: side": "UPDATE positions SET side = 'orthodox' WHERE number = 2",
+    "statements": "DELETE FROM statements WHERE move = 'stake'",
+    "statements: place": "UPDATE statements SET first_seq = first_seq - 1 WHERE move = 'stake'",
 }
 
 
@@ -179,7 +186,29 @@ def test_every_kind_of_tampering_is_found(table, rule):
         connection.execute(text(TAMPERINGS[rule]))
     report = table.exchange.verify()
     assert not report.ok
-    assert rule in {breach.rule for breach in report.breaches}
+    assert rule.partition(":")[0] in {breach.rule for breach in report.breaches}
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE transfers SET code = 'present' WHERE seq = 2",
+        "UPDATE accounts SET kind = 'friend' WHERE id = 'user:ann:PLAY'",
+    ],
+)
+def test_words_that_no_rule_knows_are_found(table, tampering):
+    """They are named like any other change; whoever only lists is told as well."""
+    with table.store.writing() as connection:
+        connection.execute(text(tampering))
+    assert "words" in {breach.rule for breach in table.exchange.verify().breaches}
+    with pytest.raises(RecordError, match="was changed from outside"):
+        (table.exchange.history(), table.exchange.balances())
+
+
+def test_looking_writes_nothing_once_the_house_is_founded(table):
+    """Whoever only looks doesn't wait for those who write."""
+    with table.store.writing():
+        table.exchange.ensure_house()
 
 
 @pytest.mark.parametrize("seq", [1, 3, "last"])

@@ -111,6 +111,37 @@ def test_credits_of_a_week_are_capped(store, clock):
     assert track.credit("ada", claims[2], simulated=True).crediting.amount > 0
 
 
+def test_a_clock_held_earlier_opens_no_earlier_week(store, clock):
+    """The cap is that of the week in which a person was credited last."""
+    claims = [f"{CLAIM[:-1]}, case {n}." for n in range(2)]
+    for claim in claims:
+        measured(store, claim=claim)
+    rules = CreditRules(weekly_cap=100)
+    now = Track(store, clock=clock, credits_=rules)
+    assert now.credit("ada", claims[0], simulated=True).crediting.amount == 100
+    earlier = Track(store, clock=HeldClock(MONDAY - 7 * DAY_MS), credits_=rules)
+    assert earlier.credit("ada", claims[1], simulated=True).crediting.amount == 0
+
+
+def test_one_persons_clock_holds_up_nobodys_decay(store, clock):
+    """Neither a grant that lies ahead, nor one that came after a day was burnt."""
+    claims = [f"{CLAIM[:-1]}, case {n}." for n in range(3)]
+    for claim in claims:
+        measured(store, claim=claim)
+    track = Track(store, clock=clock)
+    ahead = Track(store, clock=HeldClock(MONDAY + 400 * DAY_MS))
+    ahead.credit("ada", claims[0], simulated=True)
+    track.credit("bob", claims[1], simulated=True)
+    assert track.decay() == []
+    clock.advance(90 * DAY_MS)
+    assert [burn.person for burn in track.decay()] == ["bob"]
+    late = Track(store, clock=HeldClock(MONDAY + 30 * DAY_MS))
+    late.credit("bob", claims[2], simulated=True)
+    assert track.decay() == []
+    clock.advance(DAY_MS)
+    assert [burn.person for burn in track.decay()] == ["bob"]
+
+
 def test_decay_is_posted_as_burns_once_a_day(store, clock):
     """After one half-life half is left; burning daily or once comes to the same balance."""
     measured(store)

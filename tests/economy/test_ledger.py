@@ -244,6 +244,19 @@ def test_a_name_cannot_spell_another_account(name):
         house_account(AccountKind.USER, "PLAY")
 
 
+@pytest.mark.parametrize("name", [" ann", "ann ", "an  n", "Zoe\u0308", "n" * 65])
+def test_a_name_cannot_pass_for_another(name):
+    """What looks the same is one account; what is too long to be shown or indexed is none."""
+    with pytest.raises(UsageError, match="must have"):
+        user_account(name, "PLAY")
+
+
+@pytest.mark.parametrize("name", ["Zo\u00eb", "an n", "名前", "n" * 64, "<b>&", "😀"])
+def test_a_name_may_be_in_any_script(name):
+    """Composed, printable, and without a colon: that is all."""
+    assert user_account(name, "PLAY").id == f"user:{name}:PLAY"
+
+
 def test_a_clients_key_lives_under_its_account():
     """Two accounts may choose the same key, and none can take an episode's."""
     assert client_group(ANN.id, "k") != client_group(BOB.id, "k")

@@ -31,6 +31,7 @@ RULES = (
     "outcome",
     "parameters",
     "rewards",
+    "sequence",
     "settlement",
     "statement",
     "terms",
@@ -50,6 +51,7 @@ ALLOWED = {
     "math",
     "types",
     "typing",
+    "unicodedata",
 }
 
 

@@ -22,7 +22,7 @@ from heretix.evidence.corpus import AddReport, Corpus, corpus_names, corpus_path
 from heretix.evidence.demo import DEMO_POLICY, demo_claims, demo_documents
 from heretix.evidence.document import Document
 from heretix.evidence.extraction import Failure, Limits, make_document, stated_fields
-from heretix.evidence.intake import documents_from, read_file
+from heretix.evidence.intake import check_sources, documents_from, read_file
 
 
 def document(text: str, url: str | None = None, **fields) -> Document:
@@ -419,7 +419,7 @@ def test_other_files_are_refused(tmp_path):
     with sqlite3.connect(newer) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
-    with pytest.raises(StoreError, match="version 1, got 99"):
+    with pytest.raises(StoreError, match="version 2, got 99"):
         Corpus.open(newer)
 
 
@@ -568,3 +568,50 @@ def test_the_demonstration_policy_knows_the_demonstration_sites():
     assert classes.pop("viral-claims.example") == ("flagged", "heterodox")
     assert classes.pop("weekend-blog.example") == ("unknown", "heterodox")
     assert all(cls == style for cls, style in classes.values())
+
+
+COFFEE = "研究表明,适量饮用咖啡可以降低心脏病的风险。"
+CLOCKS = "夏令时并没有减少家庭用电量。"
+
+
+def test_scripts_without_spaces_are_searched(corpus):
+    """Two characters side by side are looked for, wherever in a sentence they stand."""
+    corpus.add([document(COFFEE, "https://a.example/1"), document(CLOCKS, "https://a.example/2")])
+    assert urls(corpus.search("咖啡有益健康", 5)) == ["https://a.example/1"]
+    assert urls(corpus.search("夏令时减少用电", 5)) == ["https://a.example/2"]
+    assert corpus.search("啡咖", 5) == []
+    (hit,) = corpus.search("心脏病", 5)
+    assert "心脏病" in hit.snippet
+
+
+def test_a_replaced_text_without_spaces_is_forgotten(corpus):
+    """The index is told to forget exactly what it was told before."""
+    corpus.add([document(COFFEE, "https://a.example/1")])
+    corpus.add([document(CLOCKS, "https://a.example/1")])
+    assert corpus.search("咖啡", 5) == []
+    assert urls(corpus.search("夏令时", 5)) == ["https://a.example/1"]
+
+
+def test_a_corpus_of_the_first_version_is_indexed_again(tmp_path):
+    """What was added before scripts without spaces were known is found after it is opened."""
+    path = tmp_path / "old.sqlite"
+    with Corpus.open(path) as opened:
+        opened.add([document(COFFEE, "https://a.example/1"), document("Plain words here.")])
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        db.execute("INSERT INTO words (words) VALUES ('rebuild')")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    with Corpus.open(path) as opened:
+        assert urls(opened.search("咖啡", 5)) == ["https://a.example/1"]
+        assert len(opened.search("plain words", 5)) == 1
+    with Corpus.open(path, create=False) as opened:
+        opened.add([document(CLOCKS, "https://a.example/1")])
+        assert opened.search("咖啡", 5) == []
+
+
+def test_sources_are_checked_before_anything_is_opened(tmp_path):
+    """An address is taken as it is; a path must be there."""
+    check_sources(["https://a.example/x", tmp_path])
+    with pytest.raises(UsageError, match="there is no such"):
+        check_sources([tmp_path, str(tmp_path / "nowhere")])

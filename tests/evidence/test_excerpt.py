@@ -55,6 +55,18 @@ def test_content_words():
     assert content_words("the and of is") == frozenset()
 
 
+def test_names_of_two_letters_are_words():
+    """AI, 5G and the EU are subjects; prepositions and single letters aren't."""
+    assert content_words("Is AI, 5G or the EU up to it? A b c.") == {"ai", "5g", "eu"}
+
+
+def test_a_script_without_spaces_has_words_too():
+    """The passage is chosen by pairs of characters, as by words elsewhere."""
+    text = "这篇文章先谈天气。昨天下了很大的雨。" * 10 + "咖啡可以降低心脏病的风险。"
+    found = cut_excerpt(text, about="咖啡有益心脏", max_chars=40)
+    assert text[found.quote.start : found.quote.end] == "咖啡可以降低心脏病的风险。"
+
+
 def test_the_passage_is_about_the_claim():
     """Of a long text, the sentences that speak of the claim are shown, and the best is quoted."""
     answer = "Coffee drinkers had fewer strokes than others did. The effect was small."

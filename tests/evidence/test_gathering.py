@@ -3,10 +3,12 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from documents import document
 from localsite import Site
 
 from faultserver import FaultServer, answers
@@ -17,6 +19,9 @@ from heretix.evidence.bundlefile import dump_bundle, load_bundle
 from heretix.evidence.fetch import FetchOptions
 from heretix.evidence.intake import read_file
 from heretix.evidence.judgement import declared_stance, middle_stance
+from heretix.evidence.policy import load_policy
+from heretix.evidence.retrieval import Retrieval, retrieve
+from heretix.evidence.search.base import Hit
 from heretix.measurement.judging import judged_assessment
 from heretix.measurement.lenses import Network, gather_bundles
 from heretix.settings import Settings
@@ -33,6 +38,20 @@ PROSE = (
 def site():
     with Site() as site:
         yield site
+
+
+@dataclass
+class Found:
+    """A search that finds these documents, whatever is asked."""
+
+    documents: list
+    name: str = "found"
+
+    async def search(self, _query, _k, **_filters):
+        return [
+            Hit(url=d.url, title=d.title, snippet="", published=d.published, score=1.0, document=d)
+            for d in self.documents
+        ]
 
 
 @dataclass
@@ -139,6 +158,40 @@ def test_documents_about_something_else_are_no_evidence(desk):
         bundle = bundles[DST, lens]
         assert all("daylight" in item.text.lower() for item in bundle.items)
         assert any(dropped.reason == "off_topic" for dropped in bundle.dropped)
+
+
+@pytest.mark.parametrize(
+    ("claim", "text", "candidate"),
+    [
+        # A claim of one or two words needs one, of three to five two, of six to eight three.
+        ("Clocks lie.", "A clock is a thing with hands.", True),
+        ("Dogs chase cats.", "The dog chased a cat around the house.", True),
+        ("Dogs chase cats.", "The dog slept in the house all day.", False),
+        ("Sugar causes tooth decay.", "What caused the decay was sugary tea.", True),
+        ("AI is dangerous.", "Most uses of AI are harmless, says a report.", True),
+        ("AI is dangerous.", "The air was clean and the aim was missed.", False),
+        # Nothing but little words says nothing about the subject: nothing is held against it.
+        ("It is what it is.", "Dogs sleep.", True),
+        ("咖啡有益健康", "每天一杯咖啡对健康有什么影响?", True),
+        ("咖啡有益健康", "夏令时并没有减少家庭用电量。", False),
+        ("Le café réduit le risque.", "Le café ne réduit pas le risque de décès.", True),
+    ],
+)
+def test_what_a_document_must_share_with_a_claim(claim, text, candidate):
+    """More than a third of the claim's words, in any form, in any language."""
+    how = Retrieval(search=Found([document(text)]), policy=load_policy(), any_word=True)
+    bundle = asyncio.run(retrieve(claim, how, ["HEL"]))["HEL"].bundle
+    assert any(dropped.reason == "off_topic" for dropped in bundle.dropped) is not candidate
+
+
+def test_a_corpus_about_something_else_says_so():
+    """Where every document is off topic, the message says so and what to do."""
+    found = Found([document(f"Dog number {n} chased nothing.", doc_id=f"d{n}") for n in range(5)])
+    how = Retrieval(search=found, policy=load_policy(), any_word=True, as_of=date(2025, 1, 1))
+    lacking = asyncio.run(retrieve("Dogs prefer expensive red wine.", how, ["MEL"]))["MEL"]
+    assert isinstance(lacking, InsufficientEvidenceError)
+    assert "dropped: 5 off_topic, up to 2025-01-01" in str(lacking)
+    assert "too few words" in str(lacking)
 
 
 def grades(stance):

@@ -27,7 +27,7 @@ from heretix.measurement.citing import evidence_record
 from heretix.measurement.experiments import Experiments, irrelevant_documents, with_experiments
 from heretix.measurement.lenses import ALL_LENSES, evidence_of, gather_bundles
 from heretix.measurement.measurement import Measurement, prepare
-from heretix.measurement.record import Artifact, RunRecord
+from heretix.measurement.record import Artifact, ExperimentRecord, RunRecord
 from heretix.measurement.runner import Silence
 from heretix.measurement.variants import CANARY_TEXT
 from heretix.measurement.vector import logits_by_stem
@@ -277,6 +277,27 @@ def test_forgeries_are_found(whole):
         bundles[0]["items"][0][key] = value
         found = complaints(artifact.model_copy(update={"bundles": bundles}))
         assert "bundles[0]" in found
+
+
+def test_what_lies_between_cannot_be_taken_away_unseen(whole):
+    """Several lenses without their bundles, or experiments or a claim of nobody's: found."""
+    artifact = whole[2]
+    bare = {"lenses": None, "metrics": None, "bundles": None, "experiments": None}
+    assert complaints(artifact.model_copy(update=bare))
+    alone = artifact.model_copy(update={**bare, "runs": artifact.runs[:1], "claim": None})
+    assert complaints(alone) == []
+    assert complaints(alone.model_copy(update={"claim": "Another claim."})) == ["claim"]
+    invented = ExperimentRecord(
+        variant="canary",
+        model="sim:m",
+        lens="RPL",
+        execution_id="exec-0",
+        prob_whole=0.5,
+        prob_changed=0.5,
+        difference=None,
+        reason=None,
+    )
+    assert complaints(alone.model_copy(update={"experiments": [invented]}))
 
 
 def test_a_swapped_item_text_is_found(whole):

@@ -7,7 +7,7 @@ import pytest
 
 from heretix.errors import BankError
 from heretix.prompts.bank import load_bank, render
-from heretix.prompts.frame import LENSES, ShownItem, load_frame, nonce_of, render_in
+from heretix.prompts.frame import LENSES, ShownItem, free_nonce, load_frame, nonce_of, render_in
 
 BANK = load_bank("rpl_v1")
 FRAME = load_frame()
@@ -87,6 +87,15 @@ def test_the_nonce_follows_from_the_bundle():
     assert re.fullmatch(r"[0-9a-f]{12}", NONCE)
     assert nonce_of("b" * 64) == NONCE != nonce_of("c" * 64)
     assert shown().sha256 == shown().sha256 != shown(nonce=nonce_of("c" * 64)).sha256
+
+
+def test_a_document_that_holds_the_nonce_gets_another():
+    """Whoever guessed the code would still not know the one that is used."""
+    assert free_nonce("b" * 64, ["nothing of it"]) == NONCE
+    other = free_nonce("b" * 64, ["nothing of it", f"forged {NONCE} mark"])
+    assert re.fullmatch(r"[0-9a-f]{12}", other)
+    assert other != NONCE
+    assert free_nonce("b" * 64, [f"{NONCE} and {other}"]) not in {NONCE, other}
 
 
 def test_nul_is_the_frame_without_documents():

@@ -71,6 +71,18 @@ def test_a_finished_run_has_its_summary(started: Store):
     ]
 
 
+def test_a_record_is_read_by_its_whole_id(started: Store):
+    """By that alone; what has no record isn't found, and a run without one has no latest."""
+    with pytest.raises(RecordError, match="names no run"):
+        started.record(execution_id(1))
+    assert started.latest_execution(run()["run_id"]) is None
+    started.finish_executions([result(1)])
+    assert started.record(execution_id(1)).run_id == run()["run_id"]
+    assert started.latest_execution(run()["run_id"]) == execution_id(1)
+    with pytest.raises(RecordError):
+        started.record(execution_id(1)[:-1])
+
+
 def test_runs_are_found_by_their_claim(store: Store):
     """Word for word, the latest first, and nothing that only looks like it."""
     other = {"run_id": "heretix-rpl-ffffffffffff", "claim": run()["claim"] + " "}

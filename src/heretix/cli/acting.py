@@ -49,6 +49,9 @@ AtOption = Annotated[
         metavar="TIME",
     ),
 ]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", help="At most this many.", min=1, max=1_000_000)
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", help="Idempotency key: the same one never acts twice. Else random."),
@@ -61,7 +64,9 @@ AmountArgument = Annotated[str, typer.Argument(help="Play money, such as 25 or 1
 LATEST = "latest"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
-_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
+_LONGEST_MS = 36_500 * _UNITS_MS["d"]
+"""A century: what comes of longer times is no date any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +137,17 @@ def counter(db: str | None, at: str | None = None, *, create: bool = True) -> It
 
 
 def clock_at(text: str | None) -> Clock:
-    """The machine's clock, or one that is held at the time `text` names."""
+    """The machine's clock, or one that is held at the time `text` names, which isn't over.
+
+    Held earlier, it would let somebody bet or reveal after the time for it.
+    """
     from heretix.economy.clock import HeldClock, SystemClock
 
     if text is None:
         return SystemClock()
+    now_ms = SystemClock().now_ms()
     if text.startswith("+"):
-        return HeldClock(SystemClock().now_ms() + duration_ms("--at", text[1:]))
+        return HeldClock(now_ms + duration_ms("--at", text[1:]))
     from datetime import UTC, datetime
 
     from heretix.errors import UsageError
@@ -151,7 +160,13 @@ def clock_at(text: str | None) -> Clock:
         ) from exc
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return HeldClock(int(moment.timestamp() * 1000))
+    at_ms = int(moment.timestamp() * 1000)
+    if not now_ms <= at_ms <= now_ms + _LONGEST_MS:
+        raise UsageError(
+            f"`--at` must lie within a century from now, got {text!r}; time only runs forwards, "
+            "and +0s is now"
+        )
+    return HeldClock(at_ms)
 
 
 def duration_ms(name: str, text: str) -> int:
@@ -163,24 +178,30 @@ def duration_ms(name: str, text: str) -> int:
         raise UsageError(
             f"`{name}` must be a duration such as 30s, 10m, 36h, 7d or 1d12h, got {text!r}"
         )
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    length_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+    if length_ms > _LONGEST_MS:
+        raise UsageError(f"`{name}` must be at most a century (36500d), got {text!r}")
+    return length_ms
 
 
 def amount_of(text: str, currency: str = "PLAY") -> int:
     """Minor units of an amount as people write it."""
-    from decimal import Decimal, InvalidOperation
+    from decimal import Decimal, DecimalException
 
+    from heretix.economy.money import MAX_AMOUNT
     from heretix.economy.treasury import require_currency
     from heretix.errors import UsageError
 
     exponent = require_currency(currency).exponent
     try:
         minor = Decimal(text).scaleb(exponent)
-        if not minor.is_finite() or minor != minor.to_integral_value() or minor <= 0:
-            raise InvalidOperation
-    except InvalidOperation as exc:
+        # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
+        if not (minor.is_finite() and 0 < minor <= MAX_AMOUNT and minor == int(minor)):
+            raise DecimalException
+    except DecimalException as exc:
         raise UsageError(
-            f"`amount` must be above 0 with at most {exponent} decimals, got {text!r}"
+            f"`amount` must be above 0 with at most {exponent} decimals, and at most "
+            f"{MAX_AMOUNT // 10**exponent}, got {text[:40]!r}"
         ) from exc
     return int(minor)
 
@@ -199,7 +220,7 @@ def side_of(text: str) -> Side:
 
 def key_of(text: str | None) -> str:
     """The key that was given, or a new one."""
-    return text or uuid.uuid4().hex
+    return uuid.uuid4().hex if text is None else text
 
 
 def say(text: str, style: str | None = None) -> None:

@@ -15,6 +15,7 @@ from heretix.cli import (
     anomalies,
     batch,
     corpus,
+    demo,
     describe,
     doctor,
     episode,
@@ -61,6 +62,7 @@ app.command("report")(report.report)
 app.command("anomalies")(anomalies.anomalies)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
+app.command("demo")(demo.demo)
 app.command("worker")(worker.worker)
 app.command("simulate")(simulate.simulate)
 app.add_typer(models.app, name="models")

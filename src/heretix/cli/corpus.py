@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -33,12 +33,15 @@ def add(
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     from heretix.evidence.corpus import Corpus, corpus_path
-    from heretix.evidence.fetch import FetchOptions
-    from heretix.evidence.intake import documents_from
-    from heretix.measurement.lenses import corpora_folder
+    from heretix.evidence.intake import check_sources, documents_from
+    from heretix.measurement.lenses import Network, corpora_folder
     from heretix.settings import Settings
 
-    path = corpus_path(corpora_folder(Settings.from_env()), corpus)
+    settings = Settings.from_env()
+    path = corpus_path(corpora_folder(settings), corpus)
+    # Before the corpus is opened: a slip of the pen shouldn't leave an empty one behind.
+    check_sources(sources)
+    fetch = replace(Network().fetching(settings), allow_private=allow_private)
     columns = (SpinnerColumn(), TextColumn("{task.description}"))
     with (
         Corpus.open(path) as opened,
@@ -46,7 +49,7 @@ def add(
     ):
         task = progress.add_task("reading")
         report = opened.add(
-            documents_from(sources, fetch=FetchOptions(allow_private=allow_private)),
+            documents_from(sources, fetch=fetch),
             progress=lambda seen: progress.update(task, description=f"{seen:,} documents"),
         )
     if as_json:
@@ -60,6 +63,9 @@ def add(
         )
         for failure in report.failed[:20]:
             console.print(f"  {failure.source}: {failure.reason}", style="yellow", markup=False)
+        if report.total == 0:
+            said = "no document there: HTML, PDF, Markdown, text, JSON and JSONL files are read"
+            console.print(said, style="yellow")
     if report.failed and report.total == len(report.failed):
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from heretix.economy.proposal import Proposal
 
 __all__ = ["app"]
+
+_EPISODE_ID = re.compile(r"ep-[0-9a-f]+")
 
 FinalOption = Annotated[
     bool,
@@ -101,6 +104,7 @@ def open_episode(
     """
     with acting.counter(db, at) as counter:
         held = counter
+        claim = counter.named(claim)
         if not _is_draft(counter, claim):
             lens = lens_of(counter, lens, bundle, claim)
             proposal = _proposal(
@@ -152,12 +156,11 @@ def challenge(
     A larger stake lets the credited belief move further, and earn more; it is the bond as well.
     """
     from heretix.cli.reveal_file import Secret, write_secret
-    from heretix.economy.accounts import user_account
     from heretix.economy.codec import encode
-    from heretix.economy.commitment import SECRET_BYTES, evidence_commitment
+    from heretix.economy.commitment import SECRET_BYTES
     from heretix.economy.judging import Direction
     from heretix.economy.question import Question
-    from heretix.errors import RecordError, UsageError
+    from heretix.errors import RecordError, RefusedError, UsageError
     from heretix.report.economy import money
 
     chosen = acting.key_of(key)
@@ -177,7 +180,6 @@ def challenge(
             said = f"{money(least, terms.currency)}, got {money(amount, terms.currency)}"
             raise UsageError(f"`--stake` must be at least {said}")
         nonce = secrets.token_bytes(SECRET_BYTES)
-        account = user_account(person, terms.currency).id
         secret = Secret(episode=episode, number=None, person=person, nonce=nonce, bundle=brought)
         # The file first: a commitment whose nonce is lost can never be revealed.
         write_secret(out, secret)
@@ -186,20 +188,15 @@ def challenge(
                 episode,
                 person,
                 direction=Direction.DOWN if down else Direction.UP,
-                commitment=evidence_commitment(nonce, brought.bundle_id, account),
+                commitment=secret.commitment(person, terms.currency),
                 amount=amount,
                 key=chosen,
                 compute_cost=cost,
             )
-        except BaseException:
+        except RefusedError:
+            # Only now is it sure that nothing was taken. After anything else it may have been.
             out.unlink(missing_ok=True)
             raise
-        write_secret(
-            out,
-            Secret(
-                episode=episode, number=taken.number, person=person, nonce=nonce, bundle=brought
-            ),
-        )
     if as_json:
         acting.print_json({"key": chosen, "challenge": encode(taken), "reveal": str(out)})
         return
@@ -221,17 +218,17 @@ def reveal(
     """Show the evidence that was committed to. Reveals end with the freeze."""
     from heretix.cli.reveal_file import read_secret
     from heretix.economy.codec import encode
-    from heretix.errors import RecordError
+    from heretix.economy.sealed import sealed_number
     from heretix.evidence.bundlefile import dump_bundle
 
     secret = read_secret(file)
-    if secret.number is None:
-        raise RecordError(f"`{file}` belongs to no challenge: its commitment was never taken")
     bundle = secret.bundle
     with acting.counter(db, at, create=False) as counter:
+        # A file is made before its commitment is taken, so it is known by the commitment.
+        found = counter.exchange.episode(secret.episode)
         shown = counter.exchange.reveal(
             secret.episode,
-            secret.number,
+            sealed_number(secret, found, secret.person),
             secret.person,
             nonce=secret.nonce,
             bundle_sha256=bundle.bundle_id,
@@ -406,6 +403,9 @@ def _is_draft(counter: acting.Counter, ref: str) -> bool:
     try:
         counter.exchange.episode(ref)
     except RefusedError:
+        # A mistyped id isn't measured as if it were a claim: that would cost money.
+        if _EPISODE_ID.fullmatch(ref):
+            raise
         return False
     return True
 

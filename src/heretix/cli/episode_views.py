@@ -42,7 +42,7 @@ def list_episodes(
     state: Annotated[
         str | None, typer.Option("--state", help="Only those in this state, such as frozen.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    limit: acting.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:

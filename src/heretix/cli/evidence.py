@@ -43,7 +43,10 @@ def build(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Search, classify and select documents for a claim, and store the bundles."""
+    import stamina.instrumentation
+
     from heretix.config import Claim, check_claim
+    from heretix.errors import UsageError
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.bundlefile import dump_bundle
     from heretix.measurement.lenses import gather_bundles
@@ -56,6 +59,12 @@ def build(
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     claims = [Claim(check_claim(claim))]
+    if all(lens in {"RPL", "NUL"} for lens in config.lenses):
+        named = ", ".join(config.lenses)
+        raise UsageError(f"`--lens` must name MEL, HEL or SEL, got {named}; others show nothing")
+    if out is not None:
+        _make_folder(out)
+    stamina.instrumentation.set_on_retry_hooks([])
     with opt.err_console().status("searching and reading documents"):
         found = asyncio.run(gather_bundles(claims, config.lenses, config.evidence, settings))
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
@@ -64,9 +73,9 @@ def build(
         for bundle in bundles:
             store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         for bundle in bundles:
-            (out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json").write_text(dump_bundle(bundle))
+            file = out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json"
+            file.write_text(dump_bundle(bundle), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps([bundle.to_json() for bundle in bundles], ensure_ascii=False))
     else:
@@ -97,7 +106,9 @@ def show(bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOptio
 
 @app.command("add")
 def add(
-    file: Annotated[Path, typer.Argument(help="A bundle file.", exists=True)],
+    file: Annotated[
+        Path, typer.Argument(help="A bundle file.", exists=True, dir_okay=False, readable=True)
+    ],
     db: opt.DbOption = None,
 ) -> None:
     """Check a bundle from elsewhere and store it."""
@@ -123,7 +134,9 @@ def verify(bundle: BundleArgument, db: opt.DbOption = None) -> None:
 
 @app.command("score")
 def score(
-    file: Annotated[Path, typer.Argument(help="A document.", exists=True)],
+    file: Annotated[
+        Path, typer.Argument(help="A document.", exists=True, dir_okay=False, readable=True)
+    ],
     explain: Annotated[
         bool, typer.Option("--explain", help="Show every signal that was looked for.")
     ] = False,
@@ -154,6 +167,16 @@ def score(
             mark = "+" if reading.contribution else " "
             found_text = f"{reading.count} found, adds {reading.contribution:.2f}"
             console.print(f"    {mark} {reading.signal.name}: {found_text}", style="dim")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder before anything is searched for, or say why it can't be."""
+    from heretix.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"`--out` must be a folder, got {folder}: {exc.strerror}") from exc
 
 
 async def _judged(document: Document, model: str) -> Assessment:

@@ -20,8 +20,6 @@ __all__ = ["app"]
 
 app = typer.Typer(help="The exploration track: credits, standing, feed.", no_args_is_help=True)
 
-LimitOption = Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)]
-
 
 @app.command("credit")
 def credit(
@@ -62,7 +60,7 @@ def credit(
 
 @app.command("leaderboard")
 def leaderboard(
-    limit: LimitOption = 20,
+    limit: acting.LimitOption = 20,
     at: acting.AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
@@ -88,8 +86,10 @@ def reputation(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show one person's standing: reputation, challenges, credits."""
+    from heretix.economy.accounts import user_account
     from heretix.report.economy import standing_view
 
+    user_account(person, "XC")  # A name that can't be anybody's is a mistake, not a newcomer.
     with _track(db, at) as track:
         found = track.standing(person)
     if as_json:
@@ -117,7 +117,7 @@ def decay(
 
 @app.command("feed")
 def feed(
-    limit: LimitOption = 20,
+    limit: acting.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:

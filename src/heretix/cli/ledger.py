@@ -86,7 +86,7 @@ def history(
         str | None, typer.Option("--account", help="Only this account.", metavar="ID")
     ] = None,
     episode: OfEpisodeOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    limit: acting.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:

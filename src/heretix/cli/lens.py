@@ -13,7 +13,10 @@ from heretix.cli import options as opt
 from heretix.cli.run import deliver, keep_bundles, measure, with_evidence
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heretix.cli.run import Artifacts
+    from heretix.config import Claim
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.lenses import Bundles
     from heretix.measurement.measurement import Measurement
@@ -74,7 +77,6 @@ def lens(
     Exit codes: 0 measured, 1 a lens has too little evidence or no estimate, 2 something to put
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
-    from heretix.config import Claim, check_claim
     from heretix.measurement.artifact import check_target
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.measurement import prepare
@@ -99,12 +101,11 @@ def lens(
     settings = replace(settings, db=db or settings.db)
     if out is not None:
         check_target(out, lines=False)
-    measurement = with_evidence(prepare(request, settings, mock=mock))
+    prepared = prepare(request, settings, mock=mock)
+    opposite = _negation(negation, prepared.claims)
+    measurement = with_evidence(prepared)
     wanted = Experiments(influence=influence, canary=canary, sham=sham)
-    measurement = replace(
-        _experimental(measurement, wanted, other_policy),
-        negation=Claim(check_claim(negation)) if negation else None,
-    )
+    measurement = replace(_experimental(measurement, wanted, other_policy), negation=opposite)
     with Store.open(settings.db) as store:
         keep_bundles(measurement, store)
         results = measure(measurement, store, as_json=as_json)
@@ -118,6 +119,21 @@ def lens(
             show=lambda artifacts: _show(artifacts, evidence=show_evidence),
         )
     raise typer.Exit(results.exit_code)
+
+
+def _negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
+    """The negation of the claim, if one is given and can be one."""
+    from heretix.config import Claim, check_claim
+    from heretix.errors import ConfigError
+
+    if text is None:
+        return None
+    negation = Claim(check_claim(text))
+    if len(claims) > 1:
+        raise ConfigError(f"`--negation` must go with one claim, got {len(claims)}; name one")
+    if negation.text == claims[0].text:
+        raise ConfigError("`--negation` must deny the claim, got the claim itself")
+    return negation
 
 
 def _experimental(

@@ -24,7 +24,7 @@ def list_markets(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that can't be bet on any more.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    limit: acting.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -157,9 +157,11 @@ def positions(
     person: acting.AsOption = "me", db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """List a person's bets, newest first."""
+    from heretix.economy.accounts import user_account
     from heretix.economy.codec import encode
     from heretix.report.economy import positions_table
 
+    user_account(person, "PLAY")  # A name that can't be anybody's is a mistake, not a newcomer.
     with acting.counter(db, create=False) as counter:
         found = counter.exchange.positions_of(person)
     if as_json:

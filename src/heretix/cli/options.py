@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["console", "err_console", "lens_names", "read_config"]
 
+_LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
+
 ClaimArgument = Annotated[
     str | None, typer.Argument(help="The claim; or give --config with `claim:` or `claims_file:`.")
 ]
@@ -144,9 +146,17 @@ def evidence_options(
 
 def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
     """The lenses in `text`; `all` leaves SEL out when no document is given for it."""
+    from heretix.errors import ConfigError
+
     if text.strip().lower() == "all":
         return ("RPL", "NUL", "MEL", "HEL", *(("SEL",) if with_documents else ()))
-    return tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in _LENSES]
+    if unknown or not names:
+        raise ConfigError(
+            f"`--lens` must be all, or some of {', '.join(_LENSES)} with commas, got {text!r}"
+        )
+    return names
 
 
 def console() -> Console:

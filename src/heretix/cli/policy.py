@@ -31,6 +31,11 @@ def explain(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Say which rule gives an address its class, and on which facts it rests."""
+    from heretix.errors import UsageError
+    from heretix.evidence.address import read_address
+
+    if read_address(url) is None:
+        raise UsageError(f"`URL` must be an address like https://example.org/page, got {url!r}")
     found = _load(policy or "default").explain(url)
     given = found.classification
     if as_json:
@@ -61,14 +66,25 @@ def diff(
     a: PolicyArgument,
     b: PolicyArgument,
     urls: Annotated[
-        Path, typer.Option("--urls", help="A file of addresses, one a line.", exists=True)
+        Path,
+        typer.Option(
+            "--urls",
+            help="A file of addresses, one a line.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
     ],
     as_json: opt.JsonOption = False,
 ) -> None:
     """List the addresses whose class differs between two policies."""
+    from heretix.errors import UsageError
     from heretix.evidence.policy import diff as policy_diff
 
-    addresses = [line.strip() for line in urls.read_text(encoding="utf-8").splitlines()]
+    try:
+        addresses = [line.strip() for line in urls.read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"`--urls` must be a text file in UTF-8, got {urls}") from exc
     addresses = [line for line in addresses if line]
     flips = policy_diff(_load(a), _load(b), addresses)
     if as_json:

@@ -152,8 +152,12 @@ def with_evidence(measurement: Measurement) -> Measurement:
     config = measurement.config
     if all(lens in {"RPL", "NUL"} for lens in config.lenses):
         return measurement
+    import stamina.instrumentation
+
     from heretix.measurement.lenses import gather_bundles
 
+    # A service that is asked again is no news; one that doesn't answer is an error.
+    stamina.instrumentation.set_on_retry_hooks([])
     console = opt.err_console()
     with console.status("searching and reading documents"):
         bundles = asyncio.run(

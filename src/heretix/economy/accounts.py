@@ -6,12 +6,18 @@ itself: `user:ada:PLAY`, `escrow:ep-7:stake:PLAY`, `operations:PLAY`.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from heretix.errors import UsageError
 
 __all__ = ["Account", "AccountKind", "Escrow", "escrow_account", "house_account", "user_account"]
+
+
+MAX_NAME: Final = 64
+"""Characters of a name: an index holds ids, and a table shows them."""
 
 
 class AccountKind(StrEnum):
@@ -87,5 +93,17 @@ def _require_name(name: str, value: str) -> None:
     # A colon would let one name spell another account's id.
     if not value or ":" in value or not value.isprintable():
         raise UsageError(
-            f"`{name}` must be printable text without a colon, got {value!r}; choose another name"
+            f"`{name}` must be printable text without a colon, got {value[:MAX_NAME]!r}; "
+            "choose another name"
+        )
+    if len(value) > MAX_NAME:
+        raise UsageError(
+            f"`{name}` must have at most {MAX_NAME} characters, got {len(value)}; choose another"
+        )
+    # Two spellings that look the same would be two accounts, one of them an impostor's.
+    plain = " ".join(unicodedata.normalize("NFC", value).split())
+    if value != plain:
+        raise UsageError(
+            f"`{name}` must have single spaces, none at its ends, and composed letters, got "
+            f"{value!r}; write it as {plain!r}"
         )

@@ -29,6 +29,7 @@ from heretix.economy.invariants import Breach
 from heretix.economy.lifecycle import freeze, open_episode
 from heretix.economy.market import Bought, Market, Position, buy
 from heretix.economy.outcome import Measurement, Outcome
+from heretix.economy.sequence import line_breaches, order_breaches, time_breaches
 from heretix.economy.settlement import settle
 from heretix.economy.statement import Explained
 from heretix.economy.transfers import Code, Group, Transfer, body_hash
@@ -119,6 +120,9 @@ def verify_episode(record: Mapping[str, Any]) -> EpisodeAudit:
     except UsageError as exc:
         redoing.breach("rules", episode.id, str(exc))
     _compare_transfers(redoing)
+    redoing.breaches += order_breaches(episode, redoing.positions, redoing.transfers)
+    redoing.breaches += time_breaches(episode)
+    redoing.breaches += line_breaches(redoing.transfers, redoing.lines)
     return _audited(redoing)
 
 
@@ -141,13 +145,32 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
         told = {item["stage"]: item["record"] for item in parts["measurements"]}
     except (KeyError, TypeError) as exc:
         raise RecordError(f"`statements` and `measurements` must be whole ({exc!r})") from exc
-    return _Redoing(
-        episode=decode(Episode, record.get("episode"), "episode"),
-        positions=decode(tuple[Position, ...], parts["positions"], "positions"),
-        transfers=decode(tuple[Transfer, ...], parts["transfers"], "transfers"),
-        lines=lines,
-        told=told,
+    return _counted(
+        _Redoing(
+            episode=decode(Episode, record.get("episode"), "episode"),
+            positions=decode(tuple[Position, ...], parts["positions"], "positions"),
+            transfers=decode(tuple[Transfer, ...], parts["transfers"], "transfers"),
+            lines=lines,
+            told=told,
+        )
     )
+
+
+def _counted(redoing: _Redoing) -> _Redoing:
+    """The same, if every amount in it is one: no rule asks for less than nothing."""
+    episode = redoing.episode
+    amounts = {
+        "stake": (*redoing.positions, *episode.challenges),
+        "shares": redoing.positions,
+        "bond": (*episode.steps, *episode.disputes),
+    }
+    for name, holders in amounts.items():
+        for holder in holders:
+            if getattr(holder, name) < 1:
+                raise RecordError(
+                    f"`{name}` must be above 0, got {getattr(holder, name)}; restore the record"
+                )
+    return redoing
 
 
 def _audited(redoing: _Redoing) -> EpisodeAudit:
@@ -158,6 +181,9 @@ def _audited(redoing: _Redoing) -> EpisodeAudit:
 
 def _redo(redoing: _Redoing) -> None:
     episode = redoing.episode
+    if "c0" in redoing.told:
+        told = redoing.told["c0"]
+        redoing.expect("c0", episode.id, told, {"c0_ppm": episode.terms.c0_ppm})
     market = _redo_bets(redoing)
     for challenge in episode.challenges:
         redoing.ask(challenge.account, Escrow.CHALLENGE, challenge.stake, Code.CHALLENGE)

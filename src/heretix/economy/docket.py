@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.economy.canon import canonical_json, sha256_hex
@@ -15,7 +15,7 @@ from heretix.economy.codec import decode, encode
 from heretix.economy.episode import Episode, State
 from heretix.economy.ledger import Status
 from heretix.economy.market import Market, Position, Side
-from heretix.errors import RefusedError
+from heretix.errors import RecordError, RefusedError
 from heretix.store import episodes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Filed:
     """An episode, and what only the store knows of it."""
 
     episode: Episode
-    secret: bytes
+    secret: bytes = field(repr=False)
     """The seed, which nobody is shown before the freeze."""
 
     @property
@@ -58,12 +58,14 @@ class Docket:
     def file(self, connection: Connection, filed: Filed, *, at_ms: int) -> None:
         """Write down a new episode."""
         terms = filed.episode.terms
+        # Clocks can be held anywhere, and yet the newest episode is the one written last.
+        newest = episodes.newest_ms(connection)
         row = {
             "episode_id": filed.episode.id,
             "claim": terms.claim,
             "currency": terms.currency,
             "secret": filed.secret.hex(),
-            "created_ms": at_ms,
+            "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
             "updated_ms": at_ms,
         }
         episodes.insert_episode(connection, row | _columns(filed.episode) | _record(filed.episode))
@@ -75,7 +77,13 @@ class Docket:
             raise unknown_episode(episode_id)
         episode = self._decoded.get(row["record_sha256"])
         if episode is None:
-            data = json.loads(episodes.record_json(connection, episode_id))
+            text = episodes.record_json(connection, episode_id)
+            if sha256_hex(text.encode()) != row["record_sha256"]:
+                raise RecordError(
+                    f"`{episode_id}` must have the record that was written last, and doesn't: it "
+                    "was changed from outside; restore a copy of the store"
+                )
+            data = json.loads(text)
             blank = {"market": None, "position_count": 0, "clock_ms": 0}
             episode = decode(Episode, data | blank, f"episode {episode_id}")
             if len(self._decoded) >= _KEPT:

@@ -185,9 +185,9 @@ class Episode:
         """Whether the terms are those that were hashed at open."""
         return self.terms_hash == self.terms.hash()
 
-    def statement(self, group: str) -> Statement:
+    def statement(self, group: str, *, mark: str | None = None) -> Statement:
         """An empty statement for a group of this episode."""
-        return Statement(group, episode=self.id, currency=self.terms.currency)
+        return Statement(group, episode=self.id, currency=self.terms.currency, mark=mark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

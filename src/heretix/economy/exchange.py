@@ -11,6 +11,7 @@ from heretix.economy.docket import ENDED, market_in, position_in
 from heretix.economy.episode import Denial, State, settlement_record
 from heretix.economy.journal import transfer_of
 from heretix.economy.market import quote
+from heretix.economy.money import require_whole
 from heretix.economy.proceedings import Proceedings
 from heretix.economy.records import (
     EpisodeSummary,
@@ -69,7 +70,10 @@ class Exchange(Proceedings):
         """Episodes, the newest first."""
         with self._store.reading() as connection:
             rows = episodes.episode_summaries(
-                connection, state=None if state is None else state.value, limit=limit, offset=offset
+                connection,
+                state=None if state is None else state.value,
+                limit=require_whole("limit", limit),
+                offset=require_whole("offset", offset),
             )
         return [_summary(row) for row in rows]
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heretix.economy.accounts import AccountKind
 from heretix.economy.chain import replay, verify
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "broken_replay",
     "crossed_currencies",
     "leftover_escrows",
+    "misnamed_accounts",
     "overdrafts",
     "stake_mismatch",
     "unbalanced_currencies",
@@ -45,6 +47,22 @@ def unbalanced_currencies(
     for currency, total in sums.items():
         if total:
             yield Breach("zero_sum", currency, f"the balances add up to {total}, not to 0")
+
+
+def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[Breach]:
+    """An account is what its id says: one that is called an issuer's could owe without end."""
+    for account, person in owned:
+        kind, *inner, currency = account.id.split(":")
+        pot = kind == AccountKind.ESCROW
+        said = (
+            kind,
+            currency,
+            inner[0] if pot and len(inner) == 2 else None,
+            inner[0] if kind == AccountKind.USER and len(inner) == 1 else None,
+        )
+        kept = (account.kind.value, account.currency, account.episode, person)
+        if said != kept:
+            yield Breach("account", account.id, f"is kept as {kept}, its id says {said}")
 
 
 def overdrafts(accounts: Mapping[str, Account], balances: Mapping[str, int]) -> Iterator[Breach]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heretix.economy.accounts import Account, AccountKind
 from heretix.economy.canon import digest
 from heretix.economy.codec import dumps
 from heretix.economy.ledger import Applied, LedgerState, Refused, Status, apply
 from heretix.economy.transfers import Code, Group, Transfer
-from heretix.errors import RefusedError
+from heretix.errors import RecordError, RefusedError
 from heretix.store import ledger
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from heretix.economy.statement import Explained
 
 __all__ = ["Journal", "account_of", "transfer_of"]
+
+
+_Word = TypeVar("_Word", bound=StrEnum)
 
 
 class Journal:
@@ -155,7 +159,7 @@ def account_of(row: RowMapping) -> Account:
     """The account that a row holds."""
     return Account(
         id=row["id"],
-        kind=AccountKind(row["kind"]),
+        kind=_word(AccountKind, row["kind"], row["id"]),
         currency=row["currency"],
         episode=row["episode"],
     )
@@ -170,13 +174,23 @@ def transfer_of(row: RowMapping) -> Transfer:
         credit=row["credit"],
         amount=row["amount"],
         currency=row["currency"],
-        code=Code(row["code"]),
+        code=_word(Code, row["code"], row["id"]),
         episode=row["episode"],
         group=row["group_id"],
         seq=row["seq"],
         prev_hash=row["prev_hash"],
         hash=row["hash"],
     )
+
+
+def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
+    try:
+        return kind(text)
+    except ValueError as exc:
+        raise RecordError(
+            f"`{row_id}` has {text!r} where only {', '.join(kind)} can be: it was changed from "
+            "outside; restore a copy of the store"
+        ) from exc
 
 
 def _transfer_row(transfer: Transfer, at_ms: int) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def open_episode(episode: Episode, *, at_ms: int) -> Moved | Denied:
         return Denied(
             Denial.TOO_LATE, f"challenges begin at {terms.challenge_from_ms}, it is {at_ms}"
         )
-    statement = episode.statement(f"open:{episode.id}")
+    # The chain holds the hash of the terms: they can't be exchanged later together with it.
+    statement = episode.statement(f"open:{episode.id}", mark=terms.hash())
     house = statement.house(AccountKind.HOUSE)
     seeded = seed_market(
         house, stake=terms.seed_stake, heretic_ppm=terms.seed_heretic_ppm, at_ms=at_ms

@@ -78,7 +78,8 @@ class Market:
 
     def shares(self, side: Side) -> int:
         """Micro-shares of a side."""
-        return self.heretic if side is Side.HERETIC else self.orthodox
+        # By value: a page names a side by its word.
+        return self.heretic if side == Side.HERETIC else self.orthodox
 
     def price(self, side: Side) -> Fraction:
         """What the next sliver of a share costs: N/(K·M), below 1."""

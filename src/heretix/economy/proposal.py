@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.belief.vector import MIN_STEMS
 from heretix.config import check_claim
+from heretix.economy.market import seed_market
 from heretix.economy.money import PLAY, require_whole
 from heretix.economy.parameters import HOUR_MS, Parameters
 from heretix.economy.proceedings import UNDRAWN
@@ -73,6 +74,8 @@ class Proposal:
             raise ConfigError(
                 f"`T` must be at least {MIN_STEMS}, or no judge has an interval, got {self.T}"
             )
+        # A seed that no market can open with is found before anything is measured.
+        seed_market("house", stake=self.seed_stake, heretic_ppm=self.seed_heretic_ppm)
         if self.candle_ms > self.challenge_for_ms:
             raise ConfigError(
                 "`candle` must not be longer than the time for challenges, got "

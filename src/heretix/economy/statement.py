@@ -24,8 +24,10 @@ class Explained:
 class Statement:
     """Collects the transfers of one group. Ids follow from the group's, in order."""
 
-    def __init__(self, group: str, *, episode: str, currency: str) -> None:
+    def __init__(self, group: str, *, episode: str, currency: str, mark: str | None = None) -> None:
         self._group = group
+        # A mark stands in every id, so that the chain, which covers ids, commits to it.
+        self._prefix = group if mark is None else f"{group}/{mark}"
         self._episode = episode
         self._currency = currency
         self._drafts: list[Draft] = []
@@ -50,7 +52,7 @@ class Statement:
         if amount == 0:
             return
         draft = Draft(
-            id=f"{self._group}/{len(self._drafts)}",
+            id=f"{self._prefix}/{len(self._drafts)}",
             debit=debit,
             credit=credit,
             amount=amount,

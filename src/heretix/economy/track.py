@@ -31,7 +31,7 @@ from heretix.economy.journal import Journal
 from heretix.economy.money import XC
 from heretix.errors import UsageError
 from heretix.measurement.anomalies import find_anomalies
-from heretix.store import exploration
+from heretix.store import exploration, ledger
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
@@ -131,7 +131,7 @@ class Track:
         claim_id = claim_id_of(claim)
         with self._store.writing() as connection:
             journal = Journal(connection, self._clock)
-            day = journal.at_ms // DAY_MS
+            day = _day(connection, person, journal.at_ms)
             crediting = credit(
                 finding.evidence,
                 finding.prior,
@@ -142,7 +142,7 @@ class Track:
                 rules=self._credits,
             )
             if crediting.amount > 0:
-                self._grant(journal, person, claim_id, finding, crediting)
+                self._grant(journal, person, claim_id, finding, crediting, day=day)
             balance = exploration.people(connection).get(person, 0)
         return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
 
@@ -151,8 +151,8 @@ class Track:
         burns = []
         with self._store.writing() as connection:
             journal = Journal(connection, self._clock)
-            today = journal.at_ms // DAY_MS
             for person, balance in sorted(exploration.people(connection).items()):
+                today = _day(connection, person, journal.at_ms)
                 grants = _grants(connection, person)
                 due = burn_due(
                     grants,
@@ -160,8 +160,8 @@ class Track:
                     today=today,
                     half_life_days=self._credits.half_life_days,
                 )
-                if due > 0:
-                    group = burn_group(person, today, due)
+                group = burn_group(person, today, due)
+                if due > 0 and ledger.statement(connection, group.id) is None:
                     journal.post(group, move="decay", request={"day": today, "amount": due})
                     burns.append(Burn(person=person, amount=due, balance=balance - due))
         return burns
@@ -213,6 +213,8 @@ class Track:
         claim_id: str,
         finding: Finding,
         crediting: Crediting,
+        *,
+        day: int,
     ) -> None:
         mint = house_account(AccountKind.ISSUANCE, XC.code)
         journal.add_accounts([mint])
@@ -220,7 +222,6 @@ class Track:
         request = {"claim_id": claim_id, "person": person}
         group = credit_group(person, claim_id, crediting.amount)
         journal.post(group, move="credit", request=request)
-        day = journal.at_ms // DAY_MS
         exploration.add_grant(
             journal.connection,
             {
@@ -260,6 +261,15 @@ class Track:
             credits=credits_,
             granted=sum(row["amount"] for row in grants),
         )
+
+
+def _day(connection: Connection, person: str, at_ms: int) -> int:
+    """Today; never before a day on which the person was credited.
+
+    A clock that is held earlier would open the cap of a week that is over, and undo decay.
+    """
+    last = max((row["day"] for row in exploration.grants(connection, person=person)), default=0)
+    return max(int(last), at_ms // DAY_MS)
 
 
 def _grants(connection: Connection, person: str) -> list[Grant]:

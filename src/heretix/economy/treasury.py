@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from heretix.economy.accounts import (
     Account,
@@ -22,6 +22,7 @@ from heretix.economy.invariants import (
     Breach,
     crossed_currencies,
     leftover_escrows,
+    misnamed_accounts,
     overdrafts,
     stake_mismatch,
     unbalanced_currencies,
@@ -32,11 +33,11 @@ from heretix.economy.money import CURRENCIES, Currency, require_whole
 from heretix.economy.records import Entry, Holding, LedgerReport
 from heretix.economy.statement import Explained
 from heretix.economy.transfers import Code, Draft, Group, Transfer, client_group
-from heretix.errors import RefusedError, UsageError
+from heretix.errors import RecordError, RefusedError, UsageError
 from heretix.store import episodes, ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection, RowMapping
 
@@ -57,6 +58,7 @@ STARTING_PURSE: Final = 1_000_000
 HOUSE_PURSE: Final = 1_000_000_000
 """What the house has to seed markets with, and the fund to pay rewards from."""
 _PAGE: Final = 1_000
+_Record = TypeVar("_Record")
 
 
 class Treasury:
@@ -83,9 +85,13 @@ class Treasury:
         require_whole("purse", purse)
         to = (AccountKind.HOUSE, AccountKind.EPC_FUND)
         wanted = require_currency(currency)
+        group = f"found:{currency}"
+        # Whoever only looks mustn't have to wait for a writer, nor be one.
+        with self._store.reading() as connection:
+            if ledger.statement(connection, group) is not None:
+                return
         with self._turn() as journal:
             journal.add_accounts(house_accounts(currency))
-            group = f"found:{currency}"
             if not wanted.transferable or ledger.statement(journal.connection, group) is not None:
                 return
             self._issue(
@@ -146,6 +152,8 @@ class Treasury:
         offset: int = 0,
     ) -> list[Holding]:
         """Accounts that fit everything that is given, by id."""
+        if currency is not None:
+            require_currency(currency)
         with self._store.reading() as connection:
             rows = ledger.account_rows(
                 connection,
@@ -259,18 +267,20 @@ def _issued(group: Group) -> tuple[Explained, ...]:
 
 
 def _verify(connection: Connection) -> LedgerReport:
-    rows = {row["id"]: row for row in ledger.account_rows(connection)}
-    accounts = {name: account_of(row) for name, row in rows.items()}
-    balances: dict[str, int] = {name: row["balance"] for name, row in rows.items()}
     breaches: list[Breach] = []
+    holdings = list(_read(_holding, ledger.account_rows(connection), breaches))
+    accounts = {holding.account.id: holding.account for holding in holdings}
+    balances = {holding.account.id: holding.balance for holding in holdings}
+    breaches.extend(misnamed_accounts((h.account, h.person) for h in holdings))
     replayed: defaultdict[str, int] = defaultdict(int)
+    first_seqs: dict[str, int] = {}
 
     def passing() -> Iterator[Transfer]:
         # One pass, whatever the length: replayed and checked on the way to being verified.
-        for row in ledger.stream_transfers(connection):
-            transfer = transfer_of(row)
+        for transfer in _read(transfer_of, ledger.stream_transfers(connection), breaches):
             replayed[transfer.debit] -= transfer.amount
             replayed[transfer.credit] += transfer.amount
+            first_seqs.setdefault(transfer.group, transfer.seq)
             strangers = {transfer.debit, transfer.credit} - accounts.keys()
             if strangers:
                 detail = f"no account {min(strangers)!r}"
@@ -290,6 +300,7 @@ def _verify(connection: Connection) -> LedgerReport:
         if expected != kept:
             detail = f"the chain gives {expected}, the balance is {kept}"
             breaches.append(Breach("replay", name, detail))
+    breaches.extend(_statement_breaches(connection, first_seqs))
     open_ = episodes.episodes_open(connection)
     breaches.extend(unbalanced_currencies(accounts, balances))
     breaches.extend(overdrafts(accounts, balances))
@@ -298,12 +309,36 @@ def _verify(connection: Connection) -> LedgerReport:
     return LedgerReport(count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches))
 
 
+def _read(
+    record_of: Callable[[RowMapping], _Record], rows: Iterable[RowMapping], breaches: list[Breach]
+) -> Iterator[_Record]:
+    """The records in rows; one that no rule could have written is named and left out."""
+    for row in rows:
+        try:
+            record = record_of(row)
+        except RecordError as exc:
+            breaches.append(Breach("words", row["id"], str(exc)))
+            continue
+        yield record
+
+
+def _statement_breaches(connection: Connection, first_seqs: Mapping[str, int]) -> Iterator[Breach]:
+    """Every group has the statement that keeps its key from being used again, and no other has."""
+    told = ledger.statement_seqs(connection)
+    for group in sorted(told.keys() | first_seqs.keys()):
+        if told.get(group) != first_seqs.get(group):
+            detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
+            yield Breach("statements", group, detail)
+
+
 def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[Breach]:
     """The stake pot of each open episode holds its bets, and its market counts them."""
     for row in episodes.open_stakes(connection):
         pot = escrow_account(row["episode_id"], Escrow.STAKE, row["currency"]).id
-        total = int(row["total"])
+        total = int(row["market_money_held"])
         yield from stake_mismatch(pot, balances.get(pot, 0), [total])
-        if (row["market_money"] or 0) != total:
-            detail = f"counts {row['market_money']}, the open positions are {total}"
-            yield Breach("market", row["episode_id"], detail)
+        for name in ("market_money", "market_heretic", "market_orthodox"):
+            held = int(row[f"{name}_held"])
+            if (row[name] or 0) != held:
+                detail = f"`{name}` counts {row[name]}, the open positions come to {held}"
+                yield Breach("market", row["episode_id"], detail)

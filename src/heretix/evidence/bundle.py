@@ -61,6 +61,28 @@ class DropReason(StrEnum):
     OVER_BUDGET = "over_budget"
 
 
+_REMEDIES: Final = {
+    DropReason.PUBLISHER_CAP: (
+        "add documents of other publishers; a file names its own with `url` or `publisher`"
+    ),
+    DropReason.BELOW_FLOOR: (
+        "`heretix evidence score FILE --explain` says what they lack; a judge may see more"
+    ),
+    DropReason.UNDATED: "give the documents dates, or leave `strict_dates` out",
+    DropReason.WRONG_CLASS: (
+        "add documents of sources that this lens admits, with their `url`, or widen the policy "
+        "(`heretix policy explain URL`)"
+    ),
+    DropReason.OFF_TOPIC: (
+        "they share too few words with the claim: add documents about it, or write it in their "
+        "words and language"
+    ),
+    DropReason.UNREAD: "see whether the pages can be fetched from here",
+}
+"""What to do when a lens has too little, by the reason that documents were dropped for; those that
+came furthest first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How much a bundle may hold, and how little."""
@@ -213,13 +235,23 @@ class Bundle:
             return
         reasons = Counter(dropped.reason.value for dropped in self.dropped)
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        # A search is told of the day, so that what is later isn't among what was dropped.
+        found = f"dropped: {listed}" if listed else "nothing was found"
+        searched = f"{found}, up to {self.as_of}" if self.as_of else found
+        needed = self.limits.min_items
         raise InsufficientEvidenceError(
-            f"`insufficient_evidence`: {self.lens} needs at least {self.limits.min_items} items, "
-            f"got {len(self.items)} "
-            f"({f'dropped: {listed}' if listed else 'nothing was found'}); "
-            "add documents, or widen the policy",
+            f"`insufficient_evidence`: {self.lens} needs at least {needed} "
+            f"{'item' if needed == 1 else 'items'}, got {len(self.items)} ({searched}); "
+            f"{self._remedy(reasons)}",
             bundle=self,
         )
+
+    def _remedy(self, reasons: Mapping[str, int]) -> str:
+        if self.limits.exact:
+            return "give documents that can be read"
+        # What nearly got in says most about what is wanting.
+        nearest = (remedy for reason, remedy in _REMEDIES.items() if reasons.get(reason))
+        return next(nearest, "add documents about the claim")
 
     def to_json(self) -> dict[str, Any]:
         """The bundle as JSON values, with its id."""

@@ -23,6 +23,7 @@ from heretix.evidence.digest import canonical_json
 from heretix.evidence.document import Document
 from heretix.evidence.reading import Failure
 from heretix.evidence.search.base import Hit, check_k, domains, host_of
+from heretix.evidence.unspaced import is_unspaced, paired, spaced
 
 if TYPE_CHECKING:
     import sqlite3
@@ -292,7 +293,7 @@ class Corpus:
         self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
         self._db.executemany(
             "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
-            [(text_id, title, text) for text_id, _, title, text in texts],
+            [(text_id, spaced(title), spaced(text)) for text_id, _, title, text in texts],
         )
         self._db.executemany(
             "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", sources
@@ -310,7 +311,7 @@ class Corpus:
                 # The index holds no texts of its own: it has to be told what it forgets.
                 self._db.execute(
                     "INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)",
-                    (text_id, *orphan),
+                    (text_id, *map(spaced, orphan)),
                 )
                 self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
 
@@ -369,12 +370,13 @@ class Corpus:
 
 def _terms(query: str) -> list[str]:
     """The words of `query`. Nothing but letters and digits gets through: no syntax of FTS5 does."""
-    words = _WORD.findall(unicodedata.normalize("NFC", query).lower())
-    return list(dict.fromkeys(word[:_MAX_TERM_CHARS] for word in words))[:_MAX_TERMS]
+    words = _WORD.findall(spaced(unicodedata.normalize("NFC", query).lower()))
+    return list(dict.fromkeys(word[:_MAX_TERM_CHARS] for word in paired(words)))[:_MAX_TERMS]
 
 
 def _quoted(term: str) -> str:
-    return f'"{term}"'
+    """A phrase of FTS5: characters that are indexed one by one must follow each other."""
+    return f'"{spaced(term).strip()}"'
 
 
 def _filters(
@@ -408,7 +410,9 @@ def _hit(score: float, document: Document, terms: Sequence[str]) -> Hit:
 def _snippet(text: str, terms: Sequence[str]) -> str:
     """A stretch of `text` around the rarest word of the query that is found as it was asked."""
     lowered = text.lower()
-    places = (found.start() for t in terms if (found := re.search(rf"\b{t}", lowered)))
+    # Inside a script without spaces there is no edge of a word to stand at.
+    edges = ((t, "" if is_unspaced(t[0]) else r"\b") for t in terms)
+    places = (found.start() for t, edge in edges if (found := re.search(edge + t, lowered)))
     start = max(0, next(places, 0) - _SNIPPET_CHARS // 3)
     if start:
         start = text.find(" ", start) + 1

@@ -7,6 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from heretix.errors import StoreBusyError, StoreError, StoreFullError
+from heretix.evidence.unspaced import spaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["mapped_faults", "open_file", "transaction"]
 
 _APPLICATION_ID: Final = 0x48455243  # "HERC"
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
+_UNSPACED_VERSION: Final = 1
+"""Texts in scripts without spaces were indexed as they stand, and not found."""
 _BUSY_TIMEOUT_S: Final = 10.0
 
 _SCHEMA: Final = """
@@ -110,8 +113,10 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
             _create(connection, path)
     elif _application_id(connection) != _APPLICATION_ID:
         raise _foreign(path)
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != _SCHEMA_VERSION:
+    if _version(connection) == _UNSPACED_VERSION:
+        with transaction(connection):
+            _index_again(connection)
+    if (version := _version(connection)) != _SCHEMA_VERSION:
         raise StoreError(
             f"`{path}` must have version {_SCHEMA_VERSION}, got {version}; "
             "use the Heretix that made it, or build the corpus again"
@@ -127,6 +132,23 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+
+
+def _index_again(connection: sqlite3.Connection) -> None:
+    """Build the index anew, with characters of scripts without spaces one by one."""
+    if _version(connection) != _UNSPACED_VERSION:
+        return  # Another process was faster.
+    connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    texts = connection.execute("SELECT id, title, text FROM texts")
+    connection.executemany(
+        "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
+        ((text_id, spaced(title), spaced(text)) for text_id, title, text in texts),
+    )
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _application_id(connection: sqlite3.Connection) -> int:

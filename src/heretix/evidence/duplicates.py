@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from heretix.evidence.folding import fold
+from heretix.evidence.unspaced import UNSPACED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +32,7 @@ SHINGLE_WORDS: Final = 5
 DUPLICATE_JACCARD: Final = 0.5
 
 # Chinese, Japanese and Thai put no spaces between words: there, each character is a word.
-_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
-_WORD: Final = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_WORD: Final = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.evidence.duplicates import words
 from heretix.evidence.folding import Span, find_quote
+from heretix.evidence.unspaced import paired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,8 @@ _STOPWORD_TEXT: Final = (
     "about after also been before being between could does from have into more most much only "
     "other over same should some such than that their them then there these they this those "
     "through under very were what when where which while will with would your the and for are was "
-    "not but has had its can all any"
+    "not but has had its can all any am an as at be by do go he if in is it me my no of on or so "
+    "to up us we"
 )
 _STOPWORDS: Final = frozenset(_STOPWORD_TEXT.split(" "))
 _STEM_CHARS: Final = 6
@@ -72,8 +74,11 @@ def sentences(text: str) -> list[Span]:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words of `text` that say what it is about, cut to stems."""
-    return frozenset(_stem(w) for w in words(text) if len(w) > 2 and w not in _STOPWORDS)
+    """The words of `text` that say what it is about, cut to stems.
+
+    A name of two letters, such as AI or 5G, is a word; a letter by itself isn't.
+    """
+    return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
 
 
 def cut_excerpt(
@@ -94,7 +99,7 @@ def cut_excerpt(
     if found is not None and found.end - found.start <= max_chars:
         return _around(text, parts, found, max_chars)
     wanted = content_words(about)
-    scores = [Counter(_stem(w) for w in words(text[s.start : s.end])) for s in spans]
+    scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
     first, last = _best_run(spans, scores, wanted, max_chars)
     best = max(range(first, last + 1), key=lambda n: (_hits(scores[n], wanted), -n))
     cut = any(part.cut for part in parts[first : last + 1])

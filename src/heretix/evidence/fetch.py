@@ -357,7 +357,7 @@ def _check_literal(url: URL) -> None:
 def _inside(host: str, address: str) -> RejectedError:
     return RejectedError(
         f"`{host}` must be on the public internet, got {address}; "
-        "name it among the private hosts if it is meant"
+        "name its host in HERETIX_PRIVATE_HOSTS if it is meant"
     )
 
 

@@ -70,7 +70,8 @@ _MACHINE: Final = (
 # Looked for in folded text, so that wide letters, odd spaces and invisible characters don't help.
 _FOLDED: Final = {
     InjectionKind.OVERRIDE: _search(
-        "instruct,prompt,directi,command,above,consigne,anweisung,vorgabe,regel",
+        "instruct,prompt,directi,command,above,consigne,anweisung,vorgabe,regel,instrucc,instruç,"
+        "инструкци,указани,指令,指示,命令,提示",
         r"\b(?:ignore|disregard|forget|override|bypass|do not follow|don't follow|stop following)\b"
         r"[^.!?]{0,40}?\b(?:(?:previous|prior|above|earlier|preceding|foregoing|system)\b"
         rf"[^.!?]{{0,30}}?\b{_ORDERS}|(?:all|any|these|your) (?:(?:of )?(?:the|your) )?{_ORDERS})",
@@ -80,7 +81,10 @@ _FOLDED: Final = {
         r"\b(?:new|updated|real|actual) (?:system )?(?:instructions?|prompt)\s*:",
         r"\bignor(?:iere|ieren sie)\b[^.!?]{0,40}\b(?:anweisung|vorgabe|regel)",
         r"\bignor(?:e|ez|er)\b[^.!?]{0,30}\b(?:instructions|consignes)\b[^.!?]{0,20}\bpr[\u00e9e]c",
-        r"\bignor(?:a|e|en|ar)\b[^.!?]{0,30}\binstrucciones\b",
+        r"\bignor(?:a|e|en|ar)\b[^.!?]{0,30}\binstru(?:cciones|ções)\b",
+        r"\bигнорируй(?:те)?\b[^.!?]{0,40}\b(?:инструкци|указани)",
+        r"(?:忽略|無視|无视|忽视|不要理会)[^\u3002.!?]{0,20}(?:指令|指示|命令|提示)",
+        r"(?:指示|命令|指令)を(?:すべて|全て)?無視",
     ),
     InjectionKind.ROLE: _search(
         "<,[,##,begin",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from heretix.evidence.document import Document
     from heretix.evidence.fetch import FetchOptions
 
-__all__ = ["documents_from", "read_file"]
+__all__ = ["check_sources", "documents_from", "read_file"]
 
 _URL: Final = re.compile(r"https?://\S+", re.IGNORECASE)
 _LISTS: Final = frozenset({".txt", ".urls", ".list"})
@@ -56,12 +56,11 @@ def documents_from(
     """
     urls: list[str] = []
     for source in sources:
-        if isinstance(source, str) and _URL.fullmatch(source):
-            urls.append(source)
+        check_sources([source])
+        if _is_url(source):
+            urls.append(str(source))
             continue
         path = Path(source)
-        if not path.exists():
-            raise UsageError(f"`{source}` must be a folder, a file or an address; there is no such")
         for file in _walk(path) if path.is_dir() else (path,):
             listed = _listed_urls(file)
             urls += listed
@@ -69,6 +68,17 @@ def documents_from(
                 yield from _from_file(file, limits)
     if urls:
         yield from _fetched(urls, limits, fetch)
+
+
+def check_sources(sources: Iterable[str | Path]) -> None:
+    """Refuse sources that are neither addresses nor there."""
+    for source in sources:
+        if not _is_url(source) and not Path(source).exists():
+            raise UsageError(f"`{source}` must be a folder, a file or an address; there is no such")
+
+
+def _is_url(source: str | Path) -> bool:
+    return isinstance(source, str) and _URL.fullmatch(source) is not None
 
 
 def read_file(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Document:

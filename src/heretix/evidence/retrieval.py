@@ -190,9 +190,20 @@ def _vouched(document: Document) -> str | None:
 
 
 def _concerns(document: Document, about: frozenset[str]) -> bool:
-    """The document holds more than a third of the words that say what the claim is about."""
-    shared = about & content_words(f"{document.title} {document.text}")
+    """The document holds more than a third of the words that say what the claim is about.
+
+    Endings don't matter: a word is there if one begins with it and is two letters longer at most,
+    so that "dogs" and "caused" are found in a text about a dog and its causes.
+    """
+    held = content_words(f"{document.title} {document.text}")
+    starts = {word[:end] for word in held for end in range(max(3, len(word) - 2), len(word))}
+    known = held | starts
+    shared = [word for word in about if _without_ending(word) in known]
     return not about or 3 * len(shared) > len(about)
+
+
+def _without_ending(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word[-1] in "sd" else word
 
 
 def _never_candidates(

@@ -19,7 +19,7 @@ from heretix.evidence.digest import sha256_text
 from heretix.evidence.duplicates import cluster, jaccard
 from heretix.evidence.excerpt import Excerpt, content_words, cut_excerpt
 from heretix.evidence.folding import fold
-from heretix.evidence.injection import InjectionKind, screen
+from heretix.evidence.injection import InjectionKind, plain_text, screen
 from heretix.evidence.publisher import NO_PUBLISHER
 from heretix.evidence.reliability import Assessment, assess
 from heretix.evidence.rules import SourceClass, admitted
@@ -201,8 +201,10 @@ class _Selection:
         )
         if excerpt is None:
             return None
-        flags = (*screen(document.title), *screen(document.text))
-        injected = frozenset(flag.kind for flag in flags)
+        # As it stands and as it is shown: undoing escapes and marks can put an order together.
+        shown = (document.title, document.text[excerpt.start : excerpt.end])
+        texts = (document.title, document.text, *map(plain_text, shown))
+        injected = frozenset(flag.kind for text in texts for flag in screen(text))
         return _Entry(candidate, candidate.assessment or assess(document), excerpt, injected)
 
     def _objection_to_source(self, candidate: Candidate) -> tuple[DropReason, str] | None:

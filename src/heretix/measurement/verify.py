@@ -126,14 +126,20 @@ def verify_run(run: RunRecord) -> Verification:
 
 
 def verify_artifact(artifact: Artifact) -> list[Verification]:
-    """Verify every run and, where there are lenses, the vector, the bundles and the metrics."""
+    """Verify every run and, where there are lenses, the vector, the bundles and the metrics.
+
+    One run of a lens may stand by itself, as the store gives it out. Several can't: with what lies
+    between them taken away, nothing would hold them against their bundles.
+    """
     found = [verify_run(run) for run in artifact.runs]
-    if artifact.metrics is None and artifact.lenses is None and artifact.bundles is None:
-        return [
-            replace(one, notes=(*one.notes, _NO_BUNDLE)) if run.evidence else one
-            for one, run in zip(found, artifact.runs, strict=True)
-        ]
-    return [*found, verify_vector(artifact)]
+    between = (artifact.metrics, artifact.lenses, artifact.bundles, artifact.experiments)
+    shown = any(run.evidence for run in artifact.runs)
+    if any(part is not None for part in between) or (shown and len(found) > 1):
+        return [*found, verify_vector(artifact)]
+    if artifact.claim not in {None, *(run.claim for run in artifact.runs)}:
+        difference = Difference("claim", artifact.claim, artifact.runs[0].claim)
+        found[0] = replace(found[0], differences=(*found[0].differences, difference))
+    return [replace(one, notes=(*one.notes, _NO_BUNDLE)) for one in found] if shown else found
 
 
 _NO_BUNDLE: Final = (

@@ -21,9 +21,18 @@ from heretix.errors import BankError
 from heretix.prompts.bank import CLAIM, PARAPHRASE, Bank, Prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ANSWER_SCHEMA", "LENSES", "Frame", "ShownItem", "load_frame", "nonce_of", "render_in"]
+__all__ = [
+    "ANSWER_SCHEMA",
+    "LENSES",
+    "Frame",
+    "ShownItem",
+    "free_nonce",
+    "load_frame",
+    "nonce_of",
+    "render_in",
+]
 
 LENSES: Final = ("NUL", "MEL", "HEL", "SEL")
 """Lenses that have a frame; the raw prior has none."""
@@ -107,6 +116,15 @@ def nonce_of(shown_sha256: str) -> str:
     It is made from the content of all of them, so that the same documents give the same prompts.
     """
     return hashlib.sha256(f"nonce|{shown_sha256}".encode()).hexdigest()[:12]
+
+
+def free_nonce(shown_sha256: str, texts: Iterable[str]) -> str:
+    """The code for these documents: if one of them holds it after all, another is made."""
+    held = list(texts)
+    nonce = nonce_of(shown_sha256)
+    while any(nonce in text for text in held):
+        nonce = nonce_of(nonce)
+    return nonce
 
 
 def render_in(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from heretix.report.terminal import interval_bar
+from heretix.measurement.lenses import ALL_LENSES
+from heretix.report.terminal import interval_bar, run_view
 from heretix.report.words import DEMONSTRATION, span
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle_view", "vector_view"]
 
+T = TypeVar("T")
+
 _ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
 """Reasons of documents that this lens was never meant to show."""
 _STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", "SEL": "green"}
@@ -27,8 +30,11 @@ _STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", 
 def vector_view(artifact: Artifact) -> RenderableType:
     """What a model believes with each kind of evidence, and what lies between."""
     runs = artifact.runs
+    if artifact.metrics is None:
+        # Nothing but raw priors: there is no vector, and each stands for itself.
+        return Group(*map(run_view, runs))
     parts: list[RenderableType] = [Text(artifact.claim or runs[0].claim, style="bold")]
-    for model, found in (artifact.metrics or {}).items():
+    for model, found in artifact.metrics.items():
         lines = [lens for lens in artifact.lenses or [] if lens.model == model]
         parts += [Text(model, style="dim"), _vector_table(lines), *_metric_lines(found)]
         parts += _experiment_lines(artifact, model)
@@ -140,21 +146,26 @@ def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     if found.amplification_gap:
         yield "Amplification Gap", _signed(found.amplification_gap)
         yield "  towards the prior", _directed(found.directed_gap)
-    for lens, gain in found.information_gain.items():
+    for lens, gain in _in_order(found.information_gain):
         if lens != "NUL":
             yield f"Information Gain {lens}", f"{_signed(gain)} bits   p={gain.p_value:.4f}"
 
 
 def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
-    for lens, effect in found.evidence_effect.items():
+    for lens, effect in _in_order(found.evidence_effect):
         yield f"evidence effect {lens}", _signed(effect)
     if found.wrapper_effect:
         yield "wrapper effect", _signed(found.wrapper_effect)
     if found.dispersion_bits:
         yield "dispersion", f"{_interval(found.dispersion_bits)} bits"
-    for lens, sources in found.source_concentration.items():
+    for lens, sources in _in_order(found.source_concentration):
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
+
+
+def _in_order(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
+    """As the table above has the lenses."""
+    return sorted(by_lens.items(), key=lambda entry: ALL_LENSES.index(entry[0]))
 
 
 def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
@@ -191,7 +202,11 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
 def _directed(metric: MetricRecord | None) -> str:
     if metric is None:
         return "undefined: the prior's interval holds 1/2"
-    return f"{_signed(metric)}   ({'amplifies' if metric.value > 0 else 'corrects'} it)"
+    if metric.lo <= 0 <= metric.hi:
+        said = "neither amplifies nor corrects it for certain"
+    else:
+        said = "amplifies it" if metric.value > 0 else "corrects it"
+    return f"{_signed(metric)}   ({said})"
 
 
 def _signed(metric: MetricRecord) -> str:

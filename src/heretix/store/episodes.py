@@ -30,6 +30,7 @@ __all__ = [
     "insert_positions",
     "insert_reputation_events",
     "measurements_of",
+    "newest_ms",
     "open_stakes",
     "positions_by_account",
     "positions_of",
@@ -65,6 +66,12 @@ def _update(names: tuple[str, ...]) -> Update:
     # Built once: a bet does little else that takes time.
     values: dict[str, Any] = {name: bindparam(f"to_{name}") for name in names}
     return _UPDATE.values(values)
+
+
+def newest_ms(connection: Connection) -> int | None:
+    """When the newest episode was written down; None before there is any."""
+    newest: int | None = connection.scalar(select(func.max(episodes.c.created_ms)))
+    return newest
 
 
 def episodes_open(connection: Connection) -> dict[str, bool]:
@@ -112,14 +119,24 @@ def positions_by_account(connection: Connection, account: str) -> list[RowMappin
 
 
 def open_stakes(connection: Connection) -> list[RowMapping]:
-    """What the stake pot of each open episode must hold: its bets, up to the close once drawn."""
+    """What the pot and the market of each open episode must hold: its bets up to the close."""
     counted = and_(
         positions.c.episode_id == episodes.c.episode_id,
         or_(episodes.c.close_ms.is_(None), positions.c.at_ms <= episodes.c.close_ms),
     )
-    own = (episodes.c.episode_id, episodes.c.currency, episodes.c.market_money)
+    own = (
+        episodes.c.episode_id,
+        episodes.c.currency,
+        episodes.c.market_money,
+        episodes.c.market_heretic,
+        episodes.c.market_orthodox,
+    )
+    held = [func.coalesce(func.sum(positions.c.stake), 0).label("market_money_held")]
+    for side in ("heretic", "orthodox"):
+        shares = func.sum(positions.c.shares).filter(positions.c.side == side)
+        held.append(func.coalesce(shares, 0).label(f"market_{side}_held"))
     query = (
-        select(*own, func.coalesce(func.sum(positions.c.stake), 0).label("total"))
+        select(*own, *held)
         .outerjoin(positions, counted)
         .where(episodes.c.is_open)
         .group_by(*own)

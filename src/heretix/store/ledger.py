@@ -33,6 +33,7 @@ __all__ = [
     "lock_chain",
     "same_id_or_group",
     "statement",
+    "statement_seqs",
     "stream_transfers",
     "together",
 ]
@@ -153,6 +154,12 @@ def statement(connection: Connection, group: str) -> RowMapping | None:
     return connection.execute(_STATEMENT, {"group": group}).mappings().one_or_none()
 
 
+def statement_seqs(connection: Connection) -> dict[str, int]:
+    """Where each group that has a statement begins, by its id."""
+    rows = connection.execute(select(statements.c.group_id, statements.c.first_seq))
+    return {row.group_id: row.first_seq for row in rows}
+
+
 def insert_statement(connection: Connection, row: Mapping[str, Any]) -> None:
     """Keep what explains a group."""
     connection.execute(_INSERT_STATEMENT, dict(row))
@@ -190,7 +197,8 @@ def stream_transfers(
     if episode is not None:
         query = query.where(transfers.c.episode == episode)
     options = {"yield_per": _STREAM}
-    yield from connection.execute(query, execution_options=options).mappings()
+    with connection.execute(query, execution_options=options) as result:
+        yield from result.mappings()
 
 
 def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:

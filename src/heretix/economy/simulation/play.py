@@ -50,6 +50,9 @@ DEFAULT_AGENTS: Final[Mapping[str, int]] = {
 _MOMENTS: Final = (Moment.OPEN, Moment.EARLY, Moment.MIDDLE, Moment.LATE, Moment.CLOSING)
 _POINTS: Final = 200
 """How finely the history of wealth is kept."""
+MAX_AGENTS: Final = 1_000
+"""Seats of one strategy at a table; with many more an episode has no end."""
+_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,10 @@ class Setup:
                     f"`agents` must name strategies, got {strategy!r}; "
                     f"there are {', '.join(STRATEGIES)}"
                 )
-            if count < 0:
-                raise UsageError(f"`{strategy}` must be a number of agents, got {count}")
+            if not 0 <= count <= MAX_AGENTS:
+                raise UsageError(
+                    f"`{strategy}` must be a number of agents from 0 to {MAX_AGENTS}, got {count}"
+                )
         if not any(self.agents.values()):
             raise UsageError("`agents` must seat somebody, got nobody")
 
@@ -226,7 +231,7 @@ def read_agents(text: str) -> dict[str, int]:
     agents: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         strategy, equals, count = part.partition("=")
-        if not equals or not count.strip().isdecimal():
+        if not equals or not count.strip().isdecimal() or len(count.strip()) > _DIGITS:
             raise UsageError(
                 f"`agents` must be like honest=4,noise=4,wash=1, got {part!r}; "
                 f"there are {', '.join(STRATEGIES)}"

@@ -1,0 +1,173 @@
+"""`heretix serve`: the web app on this machine, or for a team."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import uvicorn
+
+    from heretix.settings import Settings
+    from heretix.store import Store
+    from heretix.web.desk import Desk
+
+__all__ = ["serve"]
+
+_LOOPBACK: Final = ("localhost", "127.", "::1")
+_GRACE_S: Final = 3
+_WARM_AFTER_S: Final = 2.0
+
+
+def serve(
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Address to listen on; others than loopback need accounts."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", help="Port; 0 takes a free one.", min=0, max=65535)
+    ] = 8765,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the start page in a browser.")
+    ] = False,
+    no_worker: Annotated[
+        bool,
+        typer.Option("--no-worker", help="Run no jobs here; `heretix worker` does elsewhere."),
+    ] = False,
+    db: opt.DbOption = None,
+) -> None:
+    """Serve the web app: measure, look, compare and take part in a browser.
+
+    On a loopback address nobody has to sign in. Any other address is refused until there are
+    accounts (`heretix users add`). Ctrl-C ends it; jobs under way go on at the next start.
+    """
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    with Store.open(settings.db) as store, _listening(host, port, store) as listener:
+        address = _address(host, listener.getsockname()[1])
+        server = _server(store, settings)
+        console = opt.err_console()
+        console.print(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", markup=False)
+        with _working(store, settings, wanted=not no_worker):
+            if open_browser:
+                _open_when_ready(address)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.run(sockets=[listener])
+        console.print("Stopped.", markup=False)
+
+
+def _server(store: Store, settings: Settings) -> uvicorn.Server:
+    import uvicorn
+
+    from heretix.web.app import create_app
+    from heretix.web.desk import Desk
+
+    desk = Desk.over(store, settings)
+    without_accounts = desk.people.count() == 0
+    app = create_app(desk, loopback_only=without_accounts)
+    config = uvicorn.Config(
+        app,
+        # Addresses of requests can carry what nobody else should read; errors are logged anyway.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return _stopping_server(config, desk)
+
+
+def _stopping_server(config: uvicorn.Config, desk: Desk) -> uvicorn.Server:
+    import threading
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Tells open event streams to end when the server does; they would wait for ever."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            # What is loaded by now stays: the collector, which stops every page, need not look
+            # at it again.
+            gc.collect()
+            gc.freeze()
+            # What takes seconds to make is made once the first pages are likely to be answered.
+            timer = threading.Timer(_WARM_AFTER_S, _warm, (desk, self.config.app))
+            timer.daemon = True
+            timer.start()
+
+        def handle_exit(self, sig: int, frame: object) -> None:
+            desk.stopping = True
+            super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+    return Server(config)
+
+
+def _warm(desk: Desk, app: object) -> None:
+    """The script that draws charts, and the anomaly feed."""
+    from heretix.errors import HeretixError
+
+    with contextlib.suppress(HeretixError):
+        app.state.assets.get("charts.js")  # type: ignore[attr-defined]
+        desk.anomalies.look()
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
+    """A socket that listens; refused where strangers could reach a server without accounts."""
+    from heretix.errors import ConfigError
+    from heretix.people import People
+
+    if not host.startswith(_LOOPBACK) and People(store).count() == 0:
+        raise ConfigError(
+            f"`--host` must be a loopback address (127.0.0.1) while there are no accounts, got "
+            f"{host!r}: whoever reaches the server would be its operator; add one with "
+            "`heretix users add NAME --role operator`"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(2048)
+        except OSError as exc:
+            raise ConfigError(
+                f"`--port` {port} on {host} can't be listened on: {exc.strerror or exc}; "
+                "choose another with --port, or end the program that uses it"
+            ) from exc
+        yield listener
+
+
+@contextlib.contextmanager
+def _working(store: Store, settings: Settings, *, wanted: bool) -> Iterator[None]:
+    """Jobs are done beside the pages, unless somebody else does them."""
+    if not wanted:
+        yield
+        return
+    from heretix.jobs import BackgroundWorker
+
+    with BackgroundWorker(store, settings):
+        yield
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _open_when_ready(address: str) -> None:
+    """The socket listens already: a browser that comes early waits for its answer."""
+    import threading
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,0 +1,143 @@
+"""Evidence: bundles as models saw them, what they moved, and why a source has its class."""
+
+import json
+from typing import Annotated, Any, cast
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heretix.evidence.address import MAX_URL_CHARS
+from heretix.evidence.policy import Policy, load_policy
+from heretix.measurement.anomalies import Anomaly
+from heretix.measurement.record import MetricRecord
+from heretix.web.api.resource import (
+    NOT_CHANGED,
+    Cursor,
+    Limit,
+    Page,
+    cursor_of,
+    desk_of,
+    read_cursor,
+    resource,
+    unchanging,
+)
+
+__all__ = ["router"]
+
+router = resource("evidence")
+
+
+class BundleView(BaseModel):
+    """A bundle, as it is stored; its id is the hash of the rest."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    bundle_id: str
+    schema_: str = Field(alias="schema")
+    claim: str
+    lens: str
+    as_of: str | None
+    strict_dates: bool
+    policy: dict[str, str]
+    queries: dict[str, Any]
+    limits: dict[str, Any]
+    items: list[dict[str, Any]]
+    dropped: list[dict[str, Any]]
+
+
+class AnomalyView(BaseModel):
+    """A claim and a model, and how far evidence moves it."""
+
+    claim: str
+    model: str
+    shock_index: MetricRecord | None
+    amplification_gap: MetricRecord | None
+    p_value: float
+    gates_failed: list[str]
+    listed: bool
+
+
+class AnomalyPage(Page[AnomalyView]):
+    """Some of the feed."""
+
+    complete: bool
+    """False while something newer is being worked out; ask again in a moment."""
+
+
+class ExplanationView(BaseModel):
+    """Which rule gives an address its class, and on which facts it rests."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    url: str
+    cls: str = Field(alias="class")
+    rule: str | None
+    facts: list[str]
+    publisher: str
+    policy: str
+    compared: list[str]
+    later: list[str]
+
+
+@router.get("/bundles/{bundle_id}", response_model=BundleView, responses=NOT_CHANGED)
+def get_bundle(
+    request: Request,
+    bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")],
+) -> Response:
+    """A bundle of evidence: what was shown and what was left out, each with why."""
+    text = desk_of(request).store.bundle(bundle_id)
+    whole = str(json.loads(text)["bundle_id"])
+    return unchanging(request, text, whole, exact=bundle_id == whole)
+
+
+@router.get("/anomalies")
+def list_anomalies(
+    request: Request,
+    listed: Annotated[
+        bool | None, Query(description="true: those that pass; false: those that don't.")
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> AnomalyPage:
+    """Claims on which evidence moves a model most, the strongest first."""
+    start = (read_cursor(cursor, int) or (0,))[0]
+    known = desk_of(request).anomalies.look()
+    found = [a for a in known.found if listed is None or a.listed is listed]
+    shown = [_view(anomaly) for anomaly in found[start : start + limit]]
+    more = start + limit < len(found)
+    after = cursor_of(start + limit) if more else None
+    return AnomalyPage(items=shown, next=after, complete=known.complete)
+
+
+@router.get("/policy/explain", response_model_by_alias=True)
+def explain_source(
+    request: Request, url: Annotated[str, Query(min_length=1, max_length=MAX_URL_CHARS)]
+) -> ExplanationView:
+    """Which side of the canon an address stands on by the packaged policy, and why."""
+    policy = cast("Policy", desk_of(request).shelf.kept.get("api policy", load_policy))
+    found = policy.explain(url)
+    given = found.classification
+    return ExplanationView(
+        url=url,
+        cls=given.cls,
+        rule=given.rule_id,
+        facts=list(given.facts),
+        publisher=given.publisher,
+        policy=policy.version,
+        compared=[compared.rule_id for compared in found.compared],
+        later=[match.rule.id for match in found.later],
+    )
+
+
+def _view(anomaly: Anomaly) -> AnomalyView:
+    return AnomalyView(
+        claim=anomaly.claim,
+        model=anomaly.model,
+        shock_index=anomaly.shock_index,
+        amplification_gap=anomaly.amplification_gap,
+        p_value=anomaly.p_value,
+        gates_failed=list(anomaly.gates_failed),
+        listed=anomaly.listed,
+    )

@@ -1,0 +1,64 @@
+"""The exchange as a desk has it, and the clerk that has things measured for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heretix.economy.clerk import Clerk
+from heretix.economy.clock import SystemClock
+from heretix.economy.exchange import Exchange
+from heretix.economy.panel import Panel
+from heretix.economy.question import Question
+from heretix.economy.track import Track
+from heretix.errors import RecordError, RefusedError
+
+if TYPE_CHECKING:
+    from heretix.economy.clock import Clock
+    from heretix.economy.episode import Episode
+    from heretix.web.desk import Desk
+
+__all__ = ["clerk_of", "clock_of", "exchange_of", "hearing_cost", "known_episode", "track_of"]
+
+
+def clock_of(desk: Desk) -> Clock:
+    """The time that the economy goes by."""
+    return desk.clock or SystemClock()
+
+
+def exchange_of(desk: Desk) -> Exchange:
+    """The exchange of a desk."""
+    if desk.exchange is None:
+        desk.exchange = Exchange(desk.store, clock=clock_of(desk))
+    exchange: Exchange = desk.exchange
+    return exchange
+
+
+def track_of(desk: Desk) -> Track:
+    """Everybody's standing."""
+    return Track(desk.store, clock=clock_of(desk))
+
+
+def clerk_of(desk: Desk) -> Clerk:
+    """Who has an episode's next step measured."""
+    return Clerk(
+        desk.store,
+        exchange_of(desk),
+        Panel(desk.store, desk.settings),
+        clock=clock_of(desk),
+        settings=desk.settings,
+    )
+
+
+def hearing_cost(desk: Desk, episode: Episode) -> int:
+    """What hearing a challenge costs, in minor units; nothing where no price is known."""
+    panel = Panel(desk.store, desk.settings)
+    question = Question.of(episode.id, episode.terms)
+    return panel.compute_cost(question, episode.terms.models) or 0
+
+
+def known_episode(desk: Desk, episode_id: str) -> Episode:
+    """An episode; one that isn't there can't be found, which is another thing than refused."""
+    try:
+        return exchange_of(desk).episode(episode_id)
+    except RefusedError as exc:
+        raise RecordError(str(exc)) from exc

@@ -1,0 +1,157 @@
+"""Jobs: measurements that somebody asked for, their progress, and what they found."""
+
+from typing import Annotated
+
+from fastapi import Body, Header, Path, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from heretix.jobs import Job, JobRun, JobState, MeasureRequest, Progress
+from heretix.people import Person, Role
+from heretix.web.api.events import EVENT_SCHEMA, job_events
+from heretix.web.api.resource import (
+    MAX_SEQ,
+    Cursor,
+    Limit,
+    Page,
+    cursor_of,
+    desk_of,
+    read_cursor,
+    resource,
+)
+from heretix.web.api.writing import Key, writes
+from heretix.web.identity import VisitNow, require
+
+__all__ = ["changes", "router"]
+
+router = resource("jobs")
+changes = writes("jobs")
+
+JobId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
+Explorer = Annotated[Person, require(Role.EXPLORER)]
+Reader = Annotated[Person, require(Role.READER)]
+
+
+class JobView(BaseModel):
+    """A job, as it is now."""
+
+    id: str
+    owner: str
+    title: str
+    state: JobState
+    request: MeasureRequest
+    progress: Progress
+    revision: int
+    attempt: int
+    cancel_requested: bool
+    error: str | None
+    error_kind: str | None
+    budget_micros: int | None
+    spent_micros: int | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    finished_at: str | None
+
+    @classmethod
+    def of(cls, job: Job) -> "JobView":
+        """A job as its owner may see it."""
+        values = {name: getattr(job, name) for name in cls.model_fields if name != "owner"}
+        return cls.model_construct(owner=job.owner_name, **values)
+
+
+class Resumption(BaseModel):
+    """How a job goes on."""
+
+    budget_usd: float | None = Field(
+        default=None, gt=0, le=1_000_000, description="A new budget; without one, as before."
+    )
+
+
+@changes.post("/jobs", status_code=201)
+def create_job(
+    request: Request, measure: MeasureRequest, key: Key, person: Explorer, visit: VisitNow
+) -> JobView:
+    """Have something measured. The job is queued; `/jobs/{id}/events` tells how it goes."""
+    jobs = desk_of(request).jobs
+    return JobView.of(jobs.submit(person, measure, key=f"api {key}", address=visit.address))
+
+
+@router.get("/jobs")
+def list_jobs(
+    request: Request,
+    person: Reader,
+    state: Annotated[JobState | None, Query()] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[JobView]:
+    """One's own jobs, the newest first; an operator sees everybody's."""
+    before = (read_cursor(cursor, str) or (None,))[0]
+    jobs = desk_of(request).jobs
+    found = jobs.list(by=person, state=state, limit=limit + 1, before=before)
+    shown = [JobView.of(job) for job in found[:limit]]
+    return Page(items=shown, next=cursor_of(shown[-1].id) if len(found) > limit else None)
+
+
+@router.get("/jobs/{job_id}")
+def get_job(request: Request, job_id: JobId, person: Reader) -> JobView:
+    """One job, as it is now."""
+    return JobView.of(desk_of(request).jobs.get(job_id, by=person))
+
+
+@router.get("/jobs/{job_id}/runs")
+def list_job_runs(request: Request, job_id: JobId, person: Reader) -> Page[JobRun]:
+    """What a job has measured so far, in the order in which it was finished."""
+    return Page(items=desk_of(request).jobs.runs(job_id, by=person), next=None)
+
+
+@changes.post("/jobs/{job_id}/cancel")
+def cancel_job(request: Request, job_id: JobId, person: Explorer, visit: VisitNow) -> JobView:
+    """Stop a job. What was answered until then is kept."""
+    return JobView.of(desk_of(request).jobs.cancel(job_id, by=person, address=visit.address))
+
+
+@changes.post("/jobs/{job_id}/resume")
+def resume_job(
+    request: Request,
+    job_id: JobId,
+    person: Explorer,
+    visit: VisitNow,
+    how: Annotated[Resumption | None, Body()] = None,
+) -> JobView:
+    """Let a job that failed or was cancelled go on; it pays for what is missing only."""
+    budget_usd = how.budget_usd if how else None
+    jobs = desk_of(request).jobs
+    return JobView.of(jobs.resume(job_id, by=person, budget_usd=budget_usd, address=visit.address))
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}},
+        204: {"description": "The job has ended, and the reader has seen it."},
+    },
+)
+def follow_job(
+    request: Request,
+    job_id: JobId,
+    person: Reader,
+    last_event_id: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = 0,
+) -> Response:
+    """A job's progress as server-sent events, until it ends.
+
+    Events have the job's revision for an id. A reader that lost its connection sends the last id
+    it saw as `Last-Event-ID`, and misses nothing that counts.
+    """
+    desk = desk_of(request)
+    job = desk.jobs.get(job_id, by=person)
+    if job.state.ended and job.revision <= last_event_id:
+        # The reader has seen the end. Browsers come back unless they are told not to.
+        return Response(status_code=204)
+    return StreamingResponse(
+        job_events(desk, job.id, after=last_event_id),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )

@@ -1,0 +1,133 @@
+"""The ledger: who holds what, every transfer, whether it adds up, and everybody's standing."""
+
+from typing import Annotated, Literal
+
+from fastapi import Query
+from pydantic import BaseModel
+from starlette.requests import Request
+
+from heretix.economy.accounts import AccountKind
+from heretix.economy.track import Standing
+from heretix.economy.transfers import Code
+from heretix.web.api.episode_views import BreachView
+from heretix.web.api.floor import exchange_of, track_of
+from heretix.web.api.resource import (
+    Cursor,
+    Limit,
+    Page,
+    Text,
+    cursor_of,
+    desk_of,
+    read_cursor,
+    resource,
+)
+
+__all__ = ["router"]
+
+router = resource("ledger")
+
+
+class TransferView(BaseModel):
+    """One transfer, as the chain holds it. Amounts are whole minor units."""
+
+    seq: int
+    id: str
+    debit: str
+    credit: str
+    amount: int
+    currency: str
+    code: Code
+    episode: str | None
+    group: str
+    body_hash: str
+    prev_hash: str
+    hash: str
+    at_ms: int
+
+
+class HoldingView(BaseModel):
+    """An account, and what it holds."""
+
+    account: str
+    kind: AccountKind
+    currency: str
+    episode: str | None
+    person: str | None
+    balance: int
+
+
+class LedgerView(BaseModel):
+    """What reading the whole chain showed."""
+
+    ok: bool
+    count: int
+    last_hash: str
+    breaches: list[BreachView]
+
+
+@router.get("/ledger/transfers")
+def list_transfers(
+    request: Request,
+    account: Text = None,
+    episode: Text = None,
+    group: Text = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[TransferView]:
+    """Transfers that fit everything that is given, the newest first."""
+    before = (read_cursor(cursor, int) or (None,))[0]
+    found = exchange_of(desk_of(request)).history(
+        account=account, episode=episode, group=group, limit=limit + 1, before_seq=before
+    )
+    fields = [name for name in TransferView.model_fields if name != "at_ms"]
+    shown = [
+        TransferView(at_ms=entry.at_ms, **{name: getattr(entry.transfer, name) for name in fields})
+        for entry in found[:limit]
+    ]
+    return Page(items=shown, next=cursor_of(shown[-1].seq) if len(found) > limit else None)
+
+
+@router.get("/ledger/balances")
+def list_balances(
+    request: Request,
+    person: Text = None,
+    episode: Text = None,
+    currency: Annotated[Literal["PLAY", "XC"] | None, Query()] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[HoldingView]:
+    """Accounts and what they hold, by id."""
+    start = (read_cursor(cursor, int) or (0,))[0]
+    found = exchange_of(desk_of(request)).balances(
+        person=person, episode=episode, currency=currency, limit=limit + 1, offset=start
+    )
+    shown = [
+        HoldingView(
+            account=holding.account.id,
+            kind=holding.account.kind,
+            currency=holding.account.currency,
+            episode=holding.account.episode,
+            person=holding.person,
+            balance=holding.balance,
+        )
+        for holding in found[:limit]
+    ]
+    return Page(items=shown, next=cursor_of(start + limit) if len(found) > limit else None)
+
+
+@router.get("/ledger/verify")
+def verify_ledger(request: Request) -> LedgerView:
+    """Read the chain from its first transfer, and hold everything that is kept against it."""
+    found = exchange_of(desk_of(request)).verify()
+    return LedgerView(
+        ok=found.ok,
+        count=found.count,
+        last_hash=found.last_hash,
+        breaches=[BreachView.model_validate(breach) for breach in found.breaches],
+    )
+
+
+@router.get("/leaderboard")
+def list_standings(request: Request, limit: Limit = 50) -> Page[Standing]:
+    """Everybody who explored or challenged: by reputation, then by credits."""
+    return Page(items=track_of(desk_of(request)).leaderboard(limit=limit), next=None)

@@ -1,0 +1,92 @@
+"""Who asks: their role, quotas, tokens and account. Nobody is shown anybody else's."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+
+from heretix.economy.money import PLAY
+from heretix.economy.track import Standing
+from heretix.people import Person, Quotas, Role
+from heretix.web.api.episode_views import HeldPositionView
+from heretix.web.api.floor import exchange_of, track_of
+from heretix.web.api.resource import Page, desk_of, resource
+from heretix.web.identity import VisitNow, require
+
+__all__ = ["router"]
+
+router = resource("people")
+
+
+class Used(BaseModel):
+    """What somebody has used of their quotas. Jobs under way count with all they may spend."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    jobs_today: int
+    active_jobs: int
+    usd_micros_today: int
+
+
+class Me(BaseModel):
+    """Whoever asks."""
+
+    name: str
+    role: Role
+    via: Literal["local", "session", "token"]
+    quotas: Quotas
+    usage: Used
+    balance: int | None
+    """Play money, in minor units; null before the first move in the economy."""
+    standing: Standing
+
+
+class TokenView(BaseModel):
+    """A token of one's own, without its secret: that was shown once, when it was made."""
+
+    id: str
+    label: str
+    role: Role
+    created_at: str
+    expires_at: float | None
+    last_used_at: float | None
+    revoked_at: str | None
+
+
+@router.get("/people/me")
+def get_me(
+    request: Request, person: Annotated[Person, require(Role.READER)], visit: VisitNow
+) -> Me:
+    """Who asks, what they may do, and what they have used of their quotas."""
+    assert visit.via != "nobody", "a person was required"
+    desk = desk_of(request)
+    held = exchange_of(desk).balances(person=person.name, currency=PLAY.code, limit=1)
+    return Me(
+        name=person.name,
+        role=person.role,
+        via=visit.via,
+        quotas=person.quotas,
+        usage=Used.model_validate(desk.jobs.usage(person)),
+        balance=held[0].balance if held else None,
+        standing=track_of(desk).standing(person.name),
+    )
+
+
+@router.get("/people/me/tokens")
+def list_my_tokens(
+    request: Request, person: Annotated[Person, require(Role.READER)]
+) -> Page[TokenView]:
+    """The tokens of whoever asks."""
+    found = desk_of(request).people.tokens.list(person.id)
+    fields = TokenView.model_fields
+    shown = [TokenView(**{name: getattr(token, name) for name in fields}) for token in found]
+    return Page(items=shown, next=None)
+
+
+@router.get("/people/me/positions")
+def list_my_positions(
+    request: Request, person: Annotated[Person, require(Role.READER)]
+) -> Page[HeldPositionView]:
+    """The bets of whoever asks, the newest first."""
+    found = exchange_of(desk_of(request)).positions_of(person.name)
+    return Page(items=[HeldPositionView.model_validate(held) for held in found], next=None)

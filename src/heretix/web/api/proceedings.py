@@ -1,0 +1,198 @@
+"""What operators do with episodes: draft, open, freeze, have them judged and measured, settle."""
+
+import asyncio
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from starlette.requests import Request
+
+from heretix.economy.clock import HeldClock
+from heretix.economy.episode import Episode, State
+from heretix.economy.exchange import Exchange
+from heretix.economy.market import MAX_POOL
+from heretix.economy.parameters import HOUR_MS, Parameters
+from heretix.economy.proposal import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.people import Role
+from heretix.web.api.episode_views import EpisodeView
+from heretix.web.api.episodes import EpisodeId
+from heretix.web.api.floor import clerk_of, clock_of, exchange_of, known_episode
+from heretix.web.api.resource import desk_of
+from heretix.web.api.writing import writes
+from heretix.web.desk import Desk
+
+__all__ = ["router"]
+
+router = writes("proceedings", role=Role.OPERATOR)
+
+Model = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9][!-~]*$", strict=True)]
+Span = Annotated[int, Field(ge=0, le=3650 * DAY_MS, strict=True, description="Milliseconds.")]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProposalGiven(_Given):
+    """An episode to be. Without models, planted ones play: to learn the game without a key."""
+
+    claim: str = Field(min_length=1, max_length=2_000)
+    models: list[Model] = Field(default=list(PRACTICE_MODELS), min_length=1, max_length=8)
+    judge_pool: list[Model] = Field(default=list(PRACTICE_JUDGES), min_length=3, max_length=64)
+    lens: str = Field(default="HEL", pattern=r"^(MEL|HEL|SEL)(@[0-9a-f]{64})?$")
+    bank: str = Field(default="rpl_v1", pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)
+    K: int = Field(default=16, ge=1, le=64, strict=True)
+    R: int = Field(default=2, ge=1, le=32, strict=True)
+    T: int = Field(default=16, ge=1, le=64, strict=True)
+    B: int = Field(default=5_000, ge=100, le=100_000, strict=True)
+    judges: int = Field(default=5, ge=3, le=64, strict=True)
+    seed_stake: int = Field(default=100_000, ge=1, le=MAX_POOL, strict=True)
+    seed_heretic_ppm: int = Field(default=500_000, ge=1, le=999_999, strict=True)
+    challenge_after_ms: Span = 0
+    challenge_for_ms: Span = 7 * DAY_MS
+    candle_ms: Span = DAY_MS
+    reveal_for_ms: Span = DAY_MS
+    durability_ms: Span = 7 * DAY_MS
+    dispute_window_ms: Span = 48 * HOUR_MS
+    draft_only: bool = Field(default=False, description="Written down, but not opened yet.")
+
+    @field_validator("models", "judge_pool")
+    @classmethod
+    def _refuse_paths(cls, models: list[str]) -> list[str]:
+        for name in models:
+            if name.startswith("local:") and ("/" in name or "\\" in name):
+                raise ValueError(f"must name a local model by its name, got {name!r}: no path")
+        return models
+
+    @model_validator(mode="after")
+    def _check_candle(self) -> Self:
+        if self.candle_ms > self.challenge_for_ms:
+            raise ValueError("`candle_ms` must not be longer than `challenge_for_ms`")
+        return self
+
+    def proposal(self) -> Proposal:
+        """As the economy has it."""
+        apart = {"judges", "durability_ms", "dispute_window_ms", "draft_only"}
+        same: dict[str, Any] = {
+            name: getattr(self, name) for name in type(self).model_fields if name not in apart
+        }
+        same |= {"models": tuple(self.models), "judge_pool": tuple(self.judge_pool)}
+        return Proposal(
+            **same,
+            parameters=Parameters(
+                judges=self.judges,
+                durability_ms=self.durability_ms,
+                dispute_window_ms=self.dispute_window_ms,
+            ),
+        )
+
+
+class Ruling(_Given):
+    """How a dispute is to be ruled on."""
+
+    ground_confirmed: bool | None = Field(
+        default=None, description="Null: a recomputation is made, and says."
+    )
+
+
+class Finality(_Given):
+    """Whether failed calls count."""
+
+    final: bool = Field(
+        default=False, description="Models that can't be reached count as missing, for good."
+    )
+
+
+@router.post("/episodes", status_code=201)
+def create_episode(request: Request, given: ProposalGiven) -> EpisodeView:
+    """Measure what the models believe now, fix the terms and, unless told not to, open it."""
+    desk = desk_of(request)
+    exchange = exchange_of(desk)
+    exchange.ensure_house()
+    drafted = asyncio.run(clerk_of(desk).draft(given.proposal()))
+    if not given.draft_only:
+        # Terms count from the moment they were written: that is when it opens, too.
+        Exchange(desk.store, clock=HeldClock(drafted.at_ms)).open(drafted.episode)
+    return EpisodeView.of(_begun(desk, drafted.episode))
+
+
+@router.post("/episodes/{episode_id}/open")
+def open_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Fix the terms of a draft; the house's seed and the budget for rewards are set aside."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    exchange_of(desk).ensure_house()
+    exchange_of(desk).open(episode_id)
+    return EpisodeView.of(_begun(desk, episode_id))
+
+
+@router.post("/episodes/{episode_id}/begin")
+def begin_challenges(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """From now on evidence can be committed, once its time has come."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    return EpisodeView.of(exchange_of(desk).begin_challenge(episode_id))
+
+
+@router.post("/episodes/{episode_id}/freeze")
+def freeze_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Reveal the secret, draw the close and the judges, give late stakes back."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    return EpisodeView.of(exchange_of(desk).freeze(episode_id))
+
+
+@router.post("/episodes/{episode_id}/judge")
+def judge_challenges(
+    request: Request, episode_id: EpisodeId, given: Finality | None = None
+) -> EpisodeView:
+    """Have every challenge that is left measured, in their order."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    asyncio.run(_judge_all(desk, episode_id, final=bool(given and given.final)))
+    return EpisodeView.of(known_episode(desk, episode_id))
+
+
+@router.post("/episodes/{episode_id}/measure")
+def measure_episode(
+    request: Request, episode_id: EpisodeId, given: Finality | None = None
+) -> EpisodeView:
+    """Have the judges measured: at the freeze, and again when the durability window is over."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    final = bool(given and given.final)
+    return EpisodeView.of(asyncio.run(clerk_of(desk).measure(episode_id, final=final)))
+
+
+@router.post("/episodes/{episode_id}/rule")
+def rule_on_dispute(
+    request: Request, episode_id: EpisodeId, given: Ruling | None = None
+) -> EpisodeView:
+    """Have the larger panel measure, and rule on the dispute."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    confirmed = given.ground_confirmed if given else None
+    work = clerk_of(desk).rule(episode_id, ground_confirmed=confirmed)
+    return EpisodeView.of(asyncio.run(work))
+
+
+@router.post("/episodes/{episode_id}/settle")
+def settle_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Pay everybody what is due, or give everything back where the episode is void."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    return EpisodeView.of(exchange_of(desk).close(episode_id))
+
+
+def _begun(desk: Desk, episode_id: str) -> Episode:
+    """The episode; nobody has to announce that the time for challenges has come."""
+    found = known_episode(desk, episode_id)
+    due = found.terms.challenge_from_ms <= clock_of(desk).now_ms()
+    if found.state is State.OPEN and due:
+        return exchange_of(desk).begin_challenge(episode_id)
+    return found
+
+
+async def _judge_all(desk: Desk, episode_id: str, *, final: bool) -> None:
+    clerk = clerk_of(desk)
+    while await clerk.judge_next(episode_id, final=final) is not None:
+        pass

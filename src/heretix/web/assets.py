@@ -1,0 +1,157 @@
+"""Files that browsers fetch: kept in memory, named with their content, cached for a year.
+
+The names are a closed set, so no address can reach any other file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import threading
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from starlette.exceptions import HTTPException
+
+from heretix.version import VERSION
+from heretix.web.templating import etag_of, fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+__all__ = ["Asset", "Assets", "serve_asset", "theme_css"]
+
+CHARTS: Final = "charts.js"
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_BRIEFLY: Final = "public, max-age=60"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """One file."""
+
+    content: bytes
+    media_type: str
+    version: str
+
+
+class Assets:
+    """All files, by name."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Asset] = {}
+        for path in resources.files("heretix.web").joinpath("static").iterdir():
+            if path.is_file():
+                self._files[path.name] = _asset(path.name, path.read_bytes())
+        self._files["theme.css"] = _asset("theme.css", theme_css().encode())
+        self._charts_version = _charts_version()
+        self._making = threading.Lock()
+
+    def url(self, name: str) -> str:
+        """The address of a file, as it is now."""
+        version = self._charts_version if name == CHARTS else self._files[name].version
+        return f"/static/{name}?v={version}"
+
+    def get(self, name: str) -> Asset | None:
+        """A file; the chart bundle is made when it is first wanted, since its engine is heavy."""
+        if name == CHARTS and CHARTS not in self._files:
+            with self._making:
+                if CHARTS not in self._files:
+                    self._files[CHARTS] = _charts(self._charts_version)
+        return self._files.get(name)
+
+
+def serve_asset(request: Request) -> Response:
+    """One file. With its version in the address it never changes. Whoever asks may have it: no
+    session is looked up, and it counts towards no limit."""
+    name: str = request.path_params["name"]
+    assets: Assets = request.app.state.assets
+    asset = assets.get(name)
+    if asset is None:
+        raise HTTPException(404, f"`{name}` isn't a file of this server")
+    cache = _FOR_EVER if request.query_params.get("v") == asset.version else _BRIEFLY
+    return fresh(
+        request,
+        asset.content,
+        asset.media_type,
+        cache_control=cache,
+        etag=etag_of(asset.version.encode()),
+    )
+
+
+@lru_cache(maxsize=1)
+def theme_css() -> str:
+    """The charts' colours for the pages, and the dark ones for drawn charts.
+
+    Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
+    """
+    from heretix.report.charts.theme import DARK, LIGHT, Theme, tooltip_css
+
+    pairs = [
+        (field.name.replace("_", "-"), getattr(LIGHT, field.name), getattr(DARK, field.name))
+        for field in fields(Theme)
+    ]
+    light = "".join(f"--hx-{name}:{value};" for name, value, _ in pairs)
+    dark = "".join(f"--hx-{name}:{value};" for name, _, value in pairs)
+    drawn = "".join(
+        f'.chart svg [{part}="{value}"]{{{part}:var(--hx-{name})}}'
+        for name, value, _ in pairs
+        for part in ("fill", "stroke")
+    )
+    system = (
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
+    )
+    chosen = f"@media screen{{:root[data-theme=dark]{{{dark}}}}}"
+    return f":root{{{light}}}\n{system}\n{chosen}\n{drawn}\n{tooltip_css()}\n"
+
+
+def _charts(version: str) -> Asset:
+    from heretix.report.charts import embed_script
+
+    return Asset(content=embed_script().encode(), media_type="text/javascript", version=version)
+
+
+def _charts_version() -> str:
+    """Of what the bundle is made of; known without making it."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        engine = installed("vl-convert-python")
+    except PackageNotFoundError:
+        engine = "none"
+    mount = "".join(_sources("heretix.report.charts", ".js"))
+    return _digest(f"{VERSION} {engine} {mount}".encode())
+
+
+def _sources(package: str, suffix: str) -> list[str]:
+    return sorted(
+        path.read_text(encoding="utf-8")
+        for path in resources.files(package).iterdir()
+        if path.name.endswith(suffix)
+    )
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    media_type = _MEDIA_TYPES.get(name.rpartition(".")[2]) or mimetypes.guess_type(name)[0]
+    return Asset(
+        content=content,
+        media_type=media_type or "application/octet-stream",
+        version=_digest(content),
+    )
+
+
+_MEDIA_TYPES: Final[Mapping[str, str]] = {
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=6).hexdigest()

@@ -1,0 +1,177 @@
+"""Signing in and out, and what belongs to one person: tokens and the password."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Path, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from heretix.errors import AccessError, AccountError, SignInError, TooManyRequestsError
+from heretix.people import IssuedToken, Person, Role
+from heretix.web.desk import desk_of
+from heretix.web.identity import Visit, VisitNow, require, visit_of
+from heretix.web.problems import status_of
+from heretix.web.templating import page
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+Reader = Annotated[Person, require(Role.READER)]
+_DAY_S = 86_400.0
+
+
+@router.get("/sign-in")
+def sign_in_page(
+    request: Request,
+    visit: VisitNow,
+    to: Annotated[str, Query(alias="next", max_length=2000)] = "/",
+) -> Response:
+    """The form."""
+    if visit.is_local:
+        return RedirectResponse("/", 303)
+    return page(request, "sign_in.html", next=_inside(to), name="", problem=None)
+
+
+@router.post("/sign-in")
+def sign_in(
+    request: Request,
+    visit: VisitNow,
+    name: Annotated[str, Form(max_length=200)],
+    password: Annotated[str, Form(max_length=2000)],
+    to: Annotated[str, Form(alias="next", max_length=2000)] = "/",
+) -> Response:
+    """Open a session: always a new one, so that nobody can have planted it."""
+    desk = desk_of(request)
+    before = visit.session.token if visit.session else None
+    try:
+        session = desk.people.sign_in(name, password, address=visit.address, replacing=before)
+    except (SignInError, TooManyRequestsError) as exc:
+        return page(
+            request,
+            "sign_in.html",
+            status=status_of(exc),
+            next=_inside(to),
+            name=name,
+            problem=exc,
+        )
+    response = RedirectResponse(_inside(to), 303)
+    visit.open_session(response, session)
+    return response
+
+
+@router.post("/sign-out")
+def sign_out(request: Request, visit: VisitNow) -> Response:
+    """End the session, here and in the store."""
+    desk = desk_of(request)
+    if visit.session is not None:
+        desk.people.sessions.close(visit.session.token)
+    response = RedirectResponse("/sign-in", 303)
+    visit.close_session(response)
+    return response
+
+
+@router.get("/account")
+def account(request: Request, person: Reader) -> Response:
+    """Who one is here, what one may use, and one's tokens."""
+    return _account(request, person)
+
+
+@router.post("/account/tokens")
+def issue_token(
+    request: Request,
+    person: Reader,
+    visit: VisitNow,
+    label: Annotated[str, Form(max_length=100)],
+    role: Annotated[str, Form(max_length=20)] = "",
+    days: Annotated[str, Form(max_length=6)] = "",
+) -> Response:
+    """Make a token; it is shown this once."""
+    desk = desk_of(request)
+    _needs_session(visit)
+    try:
+        wanted = Role(role) if role else None
+        expires_in_s = float(days) * _DAY_S if days.strip() else None
+    except ValueError as exc:
+        raise AccountError(f"`role` or `days` isn't one: {exc}") from exc
+    issued = desk.people.tokens.issue(
+        person,
+        label=label,
+        role=wanted,
+        expires_in_s=expires_in_s,
+        by=person,
+        address=visit.address,
+    )
+    return _account(request, person, issued=issued)
+
+
+@router.post("/account/tokens/{token_id}/revoke")
+def revoke_token(
+    request: Request, person: Reader, visit: VisitNow, token_id: Annotated[str, Path(max_length=80)]
+) -> Response:
+    """Make a token worthless."""
+    desk = desk_of(request)
+    _needs_session(visit)
+    desk.people.tokens.revoke(token_id, by=person, address=visit.address)
+    return RedirectResponse("/account", 303)
+
+
+@router.post("/account/password")
+def change_password(
+    request: Request,
+    person: Reader,
+    visit: VisitNow,
+    old: Annotated[str, Form(max_length=2000)],
+    new: Annotated[str, Form(max_length=2000)],
+) -> Response:
+    """Set another password; all sessions end, this one too."""
+    desk = desk_of(request)
+    _needs_session(visit)
+    try:
+        desk.people.change_password(person, old, new, address=visit.address)
+    except (SignInError, AccountError, TooManyRequestsError) as exc:
+        # The session is fine; it is the old password that isn't.
+        return _account(request, person, problem=str(exc), status=422)
+    response = RedirectResponse("/sign-in", 303)
+    visit.close_session(response)
+    return response
+
+
+def _account(
+    request: Request,
+    person: Person,
+    *,
+    issued: IssuedToken | None = None,
+    problem: str | None = None,
+    status: int = 200,
+) -> Response:
+    desk = desk_of(request)
+    is_local = visit_of(request).is_local
+    return page(
+        request,
+        "account.html",
+        status=status,
+        headers={"cache-control": "no-store"},
+        person=person,
+        tokens=[] if is_local else desk.people.tokens.list(person.id),
+        usage=desk.jobs.usage(person),
+        issued=issued,
+        problem=problem,
+    )
+
+
+def _needs_session(visit: Visit) -> None:
+    """A token mustn't make tokens: whoever found one could keep the account for ever."""
+    if visit.is_local:
+        raise AccessError(
+            "a server without accounts has no tokens and passwords; "
+            "`heretix users add NAME --role operator` makes the first account"
+        )
+    if visit.session is None:
+        raise AccessError("tokens and passwords are changed in a browser, after signing in")
+
+
+def _inside(target: str) -> str:
+    """A way on within this server: no sign-in may lead anybody to another one."""
+    plain = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if plain and target.isprintable() and "\\" not in target else "/"

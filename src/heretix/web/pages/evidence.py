@@ -1,0 +1,135 @@
+"""Evidence: a bundle with everything it holds and left out, and the source policy behind it."""
+
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from heretix.errors import PolicyError
+from heretix.evidence.bundle import Bundle, DropReason
+from heretix.evidence.policy import Policy, load_policy
+from heretix.evidence.rules import ADMITS, SourceClass
+from heretix.evidence.signals import Primitive
+from heretix.people import Role
+from heretix.web.desk import desk_of
+from heretix.web.identity import require
+from heretix.web.templating import page
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
+
+POLICIES = ("default", "demo")
+"""Policies that come with the package; no path is taken from an address."""
+
+CLASSES = {
+    SourceClass.CANONICAL: "official, or established as a source of record",
+    SourceClass.HETERODOX: "documented, with an author who can be held to it, outside the canon",
+    SourceClass.CONTESTED: "its standing is itself disputed, or awaits a review",
+    SourceClass.FLAGGED: "known for made-up stories, or satire that gets taken for news",
+    SourceClass.FACTCHECK: "publishes verdicts, which no lens may hand over",
+    SourceClass.UNKNOWN: "no rule matches: an answer, and the most frequent one",
+    SourceClass.PROVIDED: "given by the user",
+}
+
+REASONS = {
+    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
+    DropReason.AFTER_AS_OF: "published after the day that was asked for",
+    DropReason.UNDATED: "without a date, where dates were required",
+    DropReason.UNREADABLE: "no text could be read from it",
+    DropReason.HOLDS_NONCE: "holds the code that marks documents",
+    DropReason.INJECTION: "tries to give the model orders",
+    DropReason.UNREAD: "its page couldn't be fetched or read",
+    DropReason.OFF_TOPIC: "speaks of something else than the claim",
+    DropReason.BELOW_FLOOR: "less reliable than was asked for",
+    DropReason.DUPLICATE: "says what another document says",
+    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
+    DropReason.OVER_BUDGET: "there was no room left",
+}
+
+
+@router.get("/bundles/{ref}")
+def bundle(request: Request, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,64}$")]) -> Response:
+    """A bundle: documents, quotes, class and why, reliability and why, influence."""
+    desk = desk_of(request)
+    found = desk.shelf.bundle(ref.lower())
+    if found.bundle_id != ref:
+        return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
+    runs = [
+        run
+        for run in desk.store.runs_of_claim(found.claim)
+        if run.bundle_id == found.bundle_id and run.prob_true_rpl is not None
+    ]
+    return page(
+        request,
+        "bundle.html",
+        bundle=found,
+        rules=_rules(found),
+        runs=[run for run in runs if run.variant is None],
+        influence=_influence(runs),
+        classes=CLASSES,
+        reasons=REASONS,
+        off_topic=DropReason.OFF_TOPIC,
+        primitives={primitive.name: primitive.value for primitive in Primitive},
+    )
+
+
+@router.get("/policy")
+def policy(
+    request: Request,
+    url: Annotated[str, Query(max_length=2000)] = "",
+    name: Annotated[str, Query(max_length=20)] = "default",
+) -> Response:
+    """The rules that give sources their class, and which of them covers an address."""
+    loaded = _policy(name)
+    explained = loaded.explain(_address(url)) if url.strip() else None
+    return page(
+        request,
+        "policy.html",
+        policy=loaded,
+        name=name,
+        names=POLICIES,
+        url=url,
+        explained=explained,
+        classes=CLASSES,
+        admits=ADMITS,
+    )
+
+
+@cache
+def _policy(name: str) -> Policy:
+    if name not in POLICIES:
+        raise PolicyError(f"`name` must be one of {', '.join(POLICIES)}, got {name!r}")
+    if name == "demo":
+        from heretix.evidence.demo import DEMO_POLICY
+
+        return load_policy(DEMO_POLICY)
+    return load_policy()
+
+
+def _address(text: str) -> str:
+    """An address as people type it; without a scheme it is one of the web."""
+    text = text.strip()
+    return text if "://" in text else f"https://{text}"
+
+
+def _rules(found: Bundle) -> dict[str, Any]:
+    """The rules that the bundle's items name, where the policy is one that is known here."""
+    for name in POLICIES:
+        known = _policy(name)
+        if known.sha256 == found.policy_sha256:
+            return {rule.id: rule for rule in known.rules}
+    return {}
+
+
+def _influence(runs: list[Any]) -> dict[str, list[Any]]:
+    """By item: the runs that left it out, with what the whole bundle gave the same model."""
+    whole = {run.model: run for run in runs if run.variant is None}
+    found: dict[str, list[Any]] = {}
+    for run in runs:
+        item = (run.variant or "").removeprefix("without:")
+        if run.variant and run.variant.startswith("without:") and run.model in whole:
+            found.setdefault(item, []).append((run, whole[run.model]))
+    return found

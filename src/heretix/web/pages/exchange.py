@@ -1,0 +1,172 @@
+"""The exchange around episodes: one's own profile, the leaderboard, the ledger and its chain."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heretix.config import check_claim
+from heretix.economy.accounts import user_account
+from heretix.economy.exchange import Exchange
+from heretix.economy.records import Entry
+from heretix.economy.track import Credited
+from heretix.economy.treasury import STARTING_PURSE
+from heretix.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
+from heretix.people import Person, Role
+from heretix.web.api.floor import exchange_of, track_of
+from heretix.web.desk import Desk, desk_of
+from heretix.web.identity import require
+from heretix.web.pages.episodes import purse_of
+from heretix.web.problems import status_of
+from heretix.web.templating import page
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
+
+Reader = Annotated[Person, require(Role.READER)]
+Explorer = Annotated[Person, require(Role.EXPLORER)]
+Filter = Annotated[str, Query(max_length=300)]
+
+_ENTRIES: Final = 50
+_RECENT: Final = 30
+_BEST: Final = 50
+
+
+@router.get("/profile")
+def profile(request: Request, person: Reader) -> Response:
+    """What one has, holds, earned and is known for. Nobody's but one's own."""
+    return _profile(request, person)
+
+
+@router.post("/profile/credit")
+def credit(
+    request: Request,
+    person: Explorer,
+    claim: Annotated[str, Form(max_length=10_000)],
+    model: Annotated[str, Form(max_length=200)] = "",
+    lens: Annotated[str, Form(pattern=r"^(|HEL|SEL)$")] = "",
+) -> Response:
+    """Claim the credits of a finding. A claim is credited once, to whoever asks first."""
+    try:
+        found = track_of(desk_of(request)).credit(
+            person.name,
+            check_claim(claim),
+            model=model.strip() or None,
+            lens=lens or None,
+            # Planted beliefs are for practice, and practice is alone.
+            simulated=person.is_local,
+        )
+    except RecordError as exc:
+        return _profile(request, person, problem=ConfigError(str(exc)))
+    except UsageError as exc:
+        return _profile(request, person, problem=exc)
+    return _profile(request, person, credited=found)
+
+
+@router.get("/leaderboard")
+def leaderboard(request: Request, person: Reader) -> Response:
+    """Everybody who challenged or explored, by what lasted."""
+    standings = track_of(desk_of(request)).leaderboard(limit=_BEST)
+    return page(request, "leaderboard.html", standings=standings, person=person)
+
+
+@router.get("/ledger")
+def ledger(
+    request: Request,
+    account: Filter = "",
+    episode: Filter = "",
+    group: Filter = "",
+    before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+) -> Response:
+    """Every transfer, the newest first, with the hash that ties it to the one before."""
+    exchange = exchange_of(desk_of(request))
+    account, episode, group = (_filter(text) for text in (account, episode, group))
+    if account and ":" not in account:
+        account = user_account(account, "PLAY").id
+    found = exchange.history(
+        account=account or None,
+        episode=episode or None,
+        group=group or None,
+        limit=_ENTRIES + 1,
+        before_seq=before,
+    )
+    newest = exchange.history(limit=1)
+    return page(
+        request,
+        "ledger.html",
+        entries=found[:_ENTRIES],
+        older=found[_ENTRIES - 1].transfer.seq if len(found) > _ENTRIES else None,
+        before=before,
+        end=newest[0].transfer if newest else None,
+        account=account,
+        episode=episode,
+        group=group,
+        held=_held(exchange, account, episode),
+    )
+
+
+@router.get("/ledger/verification")
+def verification(request: Request) -> Response:
+    """Replay every transfer from the first, and hold every balance against it."""
+    report = exchange_of(desk_of(request)).verify()
+    return page(request, "ledger_verification.html", report=report)
+
+
+def _profile(
+    request: Request,
+    person: Person,
+    *,
+    problem: HeretixError | None = None,
+    credited: Credited | None = None,
+) -> Response:
+    desk = desk_of(request)
+    exchange = exchange_of(desk)
+    account = user_account(person.name, "PLAY").id
+    entries = exchange.history(account=account, limit=_RECENT)
+    return page(
+        request,
+        "profile.html",
+        status=status_of(problem) if problem else 200,
+        problem=problem,
+        credited=credited,
+        person=person,
+        account=account,
+        purse=purse_of(desk, person, "PLAY"),
+        starting=STARTING_PURSE,
+        positions=exchange.positions_of(person.name),
+        entries=entries,
+        reasons=_reasons(desk, entries),
+        standing=track_of(desk).standing(person.name),
+    )
+
+
+def _filter(text: str) -> str:
+    """What was asked for; no account, episode or group has characters that can't be seen."""
+    if not text.isprintable():
+        raise UsageError(f"`filter` must be printable text, got {text!r}")
+    return text.strip()
+
+
+def _held(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int, str]]:
+    """Accounts that were asked for, what is in them, and in which currency."""
+    if account:
+        currency = account.rpartition(":")[2]
+        try:
+            return [(account, exchange.balance(account), currency)]
+        except RefusedError:
+            return []
+    pots = exchange.balances(episode=episode) if episode else []
+    return [(pot.account.id, pot.balance, pot.account.currency) for pot in pots]
+
+
+def _reasons(desk: Desk, entries: list[Entry]) -> dict[str, str]:
+    """Why each transfer was made, by its id, where a statement says so."""
+    names = {entry.transfer.episode for entry in entries if entry.transfer.episode}
+    return {
+        line.transfer: line.text
+        for name in sorted(names)
+        for statement in exchange_of(desk).statements(name)
+        for line in statement.lines
+    }

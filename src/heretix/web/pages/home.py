@@ -1,0 +1,94 @@
+"""The start, the search and the anomaly feed."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from heretix.people import Role
+from heretix.web.desk import desk_of
+from heretix.web.identity import require
+from heretix.web.templating import page
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
+
+PAGE_SIZE = 25
+_LATEST = 8
+_ANOMALIES = 5
+
+
+@router.get("/")
+def home(request: Request) -> Response:
+    """What was found, what is latest, and where to begin."""
+    desk = desk_of(request)
+    latest = desk.store.runs(limit=_LATEST, whole=True)
+    anomalies = desk.anomalies.look()
+    return page(
+        request,
+        "home.html",
+        latest=latest,
+        total=desk.store.count_runs(),
+        anomalies=anomalies,
+        top=anomalies.listed[:_ANOMALIES],
+    )
+
+
+@router.get("/search")
+def search(
+    request: Request,
+    q: Annotated[str, Query(max_length=500)] = "",
+    start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> Response:
+    """Runs whose claim, model or id has these words."""
+    desk = desk_of(request)
+    # One more than is shown says whether there is another page, for less than counting.
+    words = q.strip()
+    # Parts of experiments and episodes would bury the rest; their ids find them.
+    found = desk.store.runs(
+        limit=PAGE_SIZE + 1,
+        offset=start,
+        search=words or None,
+        whole=not words.startswith("heretix-"),
+    )
+    earlier = max(0, start - PAGE_SIZE)
+    return page(
+        request,
+        "search.html",
+        q=q,
+        runs=found[:PAGE_SIZE],
+        start=start,
+        before=_address(q, earlier) if start else None,
+        after=_address(q, start + PAGE_SIZE) if len(found) > PAGE_SIZE else None,
+    )
+
+
+@router.get("/claims")
+def claim(
+    request: Request,
+    text: Annotated[str, Query(min_length=1, max_length=10_000)],
+    model: Annotated[str, Query(max_length=500)] = "",
+) -> Response:
+    """The page of a claim by its words; a claim that nobody measured leads to measuring it."""
+    found = desk_of(request).store.runs_of_claim(text.strip())
+    finished = [run for run in found if run.prob_true_rpl is not None and run.variant is None]
+    if not finished:
+        return RedirectResponse(f"/measure?{urlencode({'claim': text.strip()})}", 303)
+    # The raw prior of the model that was asked for, else of any, else whatever there is.
+    finished.sort(key=lambda run: (run.model != model, run.lens != "RPL"))
+    return RedirectResponse(f"/runs/{finished[0].run_id}", 303)
+
+
+@router.get("/anomalies")
+def anomalies(request: Request) -> Response:
+    """Where evidence moves a model most, and what didn't pass."""
+    desk = desk_of(request)
+    return page(request, "anomalies.html", anomalies=desk.anomalies.look())
+
+
+def _address(q: str, start: int) -> str:
+    given = {"q": q, "start": str(start)} if start else {"q": q}
+    return f"/search?{urlencode(given)}"

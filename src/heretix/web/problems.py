@@ -1,0 +1,186 @@
+"""Errors as readers see them: a problem document for programs, a page for people."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from heretix import errors
+from heretix.errors import HeretixError, RateLimitedError
+from heretix.web.templating import bare_page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI
+    from fastapi.exceptions import RequestValidationError
+    from starlette.requests import Request
+    from starlette.types import Scope
+
+__all__ = ["STATUS", "ProblemResponse", "install", "problem_response", "status_of"]
+
+STATUS: Final[Mapping[str, int]] = {
+    "HeretixError": 500,
+    "UsageError": 422,
+    "RecordError": 404,
+    "MissingPartError": 501,
+    "AccessError": 403,
+    "SignInError": 401,
+    "ConflictError": 409,
+    "QuotaError": 429,
+    "TooManyRequestsError": 429,
+    "RefusedError": 409,
+    "NoEstimateError": 409,
+    "InsufficientEvidenceError": 409,
+    "BatchPendingError": 409,
+    "BudgetReachedError": 409,
+    "ProviderError": 502,
+    "RateLimitedError": 503,
+    "CallTimeoutError": 504,
+    "StoreError": 503,
+    "StoreFullError": 507,
+}
+"""By the name of the error; one that isn't here has the status of what it is a kind of."""
+
+_REMEDIES: Final[Mapping[int, str]] = {
+    401: "Sign in and try again.",
+    403: "Ask an operator of this server for the role that it needs.",
+    404: "Search for it, or go back to the start.",
+    405: "This address answers another method.",
+    409: "Look at its present state, then decide again.",
+    413: "Send less at once.",
+    422: "Correct what is named above and try again.",
+    429: "Wait a moment and try again.",
+    500: "Try again; if it stays, give the operator the incident's number.",
+    502: "The provider failed. Try again in a while.",
+    503: "Try again in a moment.",
+    507: "The server has no space left; tell its operator.",
+}
+
+
+class ProblemResponse(Response):
+    """RFC 9457: what went wrong, as a program reads it."""
+
+    media_type = "application/problem+json"
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        kind: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        content = {
+            "type": f"urn:heretix:problem:{kind}" if kind else "about:blank",
+            "title": _phrase(status),
+            "status": status,
+            "detail": detail,
+            **more,
+        }
+        text = json.dumps(content, ensure_ascii=False, default=str)
+        # Half a surrogate pair in a message must not become a second error.
+        super().__init__(text.encode("utf-8", "replace"), status, headers=headers)
+
+
+def status_of(error: HeretixError) -> int:
+    """The HTTP status of an error, by what kind it is."""
+    for kind in type(error).__mro__:
+        if (status := STATUS.get(kind.__name__)) is not None:
+            return status
+    raise AssertionError("every error is a HeretixError")
+
+
+def problem_response(
+    scope: Scope,
+    status: int,
+    detail: str,
+    *,
+    kind: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Response:
+    """A refusal in the form that suits who asked: /api speaks JSON, everything else HTML."""
+    if wants_json(scope):
+        return ProblemResponse(status, detail, kind=kind, headers=headers, **more)
+    page = bare_page(
+        "problem.html",
+        status=status,
+        title=_phrase(status),
+        detail=detail,
+        remedy=_REMEDIES.get(status),
+    )
+    return Response(page, status, headers=headers, media_type="text/html")
+
+
+def wants_json(scope: Scope) -> bool:
+    """The address belongs to programs."""
+    return str(scope["path"]).startswith("/api/")
+
+
+def install(app: FastAPI) -> None:
+    """Teach an app how to answer what its endpoints raise."""
+    from fastapi.exceptions import RequestValidationError
+
+    app.add_exception_handler(HeretixError, _on_heretix_error)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
+
+
+async def _on_heretix_error(request: Request, error: HeretixError) -> Response:
+    headers = {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(retry_after_s)))
+    elif isinstance(error, errors.StoreBusyError | RateLimitedError):
+        headers["retry-after"] = "1"
+    status = status_of(error)
+    if status == 401 and not wants_json(request.scope) and request.method == "GET":
+        return _to_sign_in(request)
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    kind = type(error).__name__.removesuffix("Error")
+    more = {"reason": error.status} if isinstance(error, errors.RefusedError) else {}
+    return problem_response(request.scope, status, str(error), kind=kind, headers=headers, **more)
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    detail = str(error.detail)
+    if error.status_code == 404 and detail == _phrase(404):
+        detail = f"`{request.url.path}` leads nowhere"
+    return problem_response(request.scope, error.status_code, detail, headers=error.headers)
+
+
+async def _on_invalid(request: Request, error: RequestValidationError) -> Response:
+    problems = [
+        {
+            "where": ".".join(str(part) for part in found["loc"]),
+            "problem": str(found["msg"]).removeprefix("Value error, "),
+        }
+        for found in error.errors()
+    ]
+    detail = "; ".join(f"`{found['where']}`: {found['problem']}" for found in problems)
+    return problem_response(
+        request.scope, 422, detail or "the request isn't valid", kind="Invalid", problems=problems
+    )
+
+
+def _to_sign_in(request: Request) -> Response:
+    from urllib.parse import quote
+
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return Response(
+        status_code=303, headers={"location": f"/sign-in?next={quote(target, safe='')}"}
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

@@ -1,0 +1,166 @@
+"""Servers to browse, and what a browser must never see there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from argon2 import PasswordHasher
+
+from chromium import NOT_STARTED
+from heretix.jobs import BackgroundWorker
+from heretix.people import Passwords, People
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.web.app import create_app
+from heretix.web.desk import Desk
+
+expect = pytest.importorskip(
+    "playwright.sync_api", reason=f"{NOT_STARTED}: playwright isn't installed"
+).expect
+"""Waits for something on a page; unlike a script of the test's own, it needs no evaluation."""
+
+WAIT_MS = 30_000
+PASSWORD = "correct horse battery"
+GRAVE = ("serious", "critical")
+STANDARDS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+class Site:
+    """The app over a store, with a worker; it can be stopped and started again on its port."""
+
+    def __init__(self, path: Any, folder: Any, *, clock: Any = None, people: Any = None) -> None:
+        self.settings = Settings(db=str(path), env={"HERETIX_CORPORA_DIR": str(folder / "corpora")})
+        self._path = str(path)
+        self._clock = clock
+        self._people = people or {}
+        self._port = 0
+        self._running = ExitStack()
+        self.desk: Desk
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def store(self) -> Store:
+        return self.desk.store
+
+    def start(self) -> None:
+        """Open the store and listen, on the port of before if there was one."""
+        with ExitStack() as stack:
+            store = stack.enter_context(Store.open(self._path))
+            self.desk = Desk.over(store, self.settings, clock=self._clock)
+            self.desk.people = People(store, passwords=_quick_passwords())
+            if self._people and not self.desk.people.count():
+                for name, role in self._people.items():
+                    self.desk.people.add(name, role=role, password=PASSWORD)
+            app = create_app(self.desk, loopback_only=not self._people)
+            listener = stack.enter_context(_listening(self._port))
+            self._port = listener.getsockname()[1]
+            stack.enter_context(BackgroundWorker(store, self.settings))
+            server = _Server(
+                uvicorn.Config(
+                    app,
+                    log_level="critical",
+                    access_log=False,
+                    ws="none",
+                    timeout_graceful_shutdown=2,
+                )
+            )
+            thread = threading.Thread(target=server.run, args=([listener],))
+            thread.start()
+            stack.callback(self._end, server, thread, self.desk)
+            assert server.ready.wait(30)
+            self._running = stack.pop_all()
+
+    def stop(self) -> None:
+        """End, as Ctrl-C would: jobs go back to the queue, connections break."""
+        self._running.close()
+
+    @staticmethod
+    def _end(server: _Server, thread: threading.Thread, desk: Desk) -> None:
+        desk.stopping = True
+        server.should_exit = True
+        thread.join(20)
+
+
+def _listening(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    return listener
+
+
+def _quick_passwords() -> Passwords:
+    """Hashing that takes no time: how slow the real one is, others test."""
+    return Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+
+
+@dataclass
+class Watch:
+    """What went wrong on the pages of one context."""
+
+    url: str
+    complaints: list[str] = field(default_factory=list)
+
+    def over(self, context: Any) -> Any:
+        """Watch everything that this context opens."""
+        context.on("console", self._console)
+        context.on("weberror", lambda error: self.complaints.append(f"error: {error.error}"))
+        context.on("request", self._request)
+        context.set_default_timeout(WAIT_MS)
+        return context
+
+    def _console(self, message: Any) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(f"console: {message.text} ({message.page and message.page.url})")
+
+    def _request(self, request: Any) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme in {"http", "https", "ws", "wss"} and not request.url.startswith(self.url):
+            self.complaints.append(f"asked another host: {request.url}")
+
+
+@cache
+def _axe() -> str:
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+
+
+def grave_findings(page: Any, *rules: str) -> list[str]:
+    """Serious and critical accessibility findings of the page: by all rules, or by these."""
+    # Evaluated rather than added as a script: the page's policy allows none but its own.
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(_axe())
+    wanted = {"type": "rule", "values": rules} if rules else {"type": "tag", "values": STANDARDS}
+    found = page.evaluate(
+        "wanted => axe.run(document, {resultTypes: ['violations'], runOnly: wanted})", wanted
+    )
+    return [
+        f"{page.url}: {item['id']} ({item['impact']}): {node['html'][:160]}: {node['failureSummary']}"
+        for item in found["violations"]
+        if item["impact"] in GRAVE
+        for node in item["nodes"][:3]
+    ]

@@ -1,0 +1,155 @@
+"""A measurement in a real browser: live, without scripts, sent twice, and through an outage."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from browsing import WAIT_MS, expect
+
+from heretix.people import LOCAL
+
+pytestmark = pytest.mark.browser
+
+CLAIM = "Coffee beans are the seeds of a fruit."
+SLOW = "mock:slow?latency_ms=400"
+SLOWEST = "mock:slowest?latency_ms=900"
+# Notes every number of finished samples that the page shows, for the test to look at afterwards.
+WATCH_PROGRESS = """
+() => {
+  const seen = JSON.parse(sessionStorage.getItem("seen") || "[]");
+  const note = () => {
+    const done = document.querySelector("[data-done]");
+    if (!done) return;
+    const text = `${done.textContent} of ${document.querySelector("[data-total]").textContent}`;
+    if (seen.at(-1) !== text) seen.push(text);
+    sessionStorage.setItem("seen", JSON.stringify(seen));
+  };
+  addEventListener("DOMContentLoaded", () => {
+    note();
+    new MutationObserver(note).observe(document.documentElement,
+      { subtree: true, childList: true, characterData: true });
+  });
+}
+"""
+
+
+def plan(page, *, model, **fields):
+    """Fill the form in and have the plan shown."""
+    page.goto("/measure")
+    page.get_by_label("Claim").fill(CLAIM)
+    page.get_by_label("Model", exact=True).fill(model)
+    if fields:
+        page.get_by_text("Precision, budget, experiments").click()
+        for label, value in fields.items():
+            page.locator(f"#{label}").fill(value)
+    page.get_by_role("button", name="Show the plan and the price").click()
+    page.get_by_text("calls to make").wait_for()
+
+
+def start(page):
+    """Start what is planned; the address of the job."""
+    page.get_by_role("button", name="Start measuring").click()
+    page.wait_for_url("**/jobs/*")
+    return page.url
+
+
+def wait_for_result(page):
+    """Until the page of the job says so by itself."""
+    page.get_by_role("heading", name="Done").wait_for(timeout=WAIT_MS)
+
+
+def jobs(site):
+    return site.desk.jobs.list(by=LOCAL)
+
+
+def test_from_the_form_to_the_result_with_live_progress(site, opened):
+    """Plan and price, then a bar that moves by itself, then the belief."""
+    watch, page = opened(site)
+    page.add_init_script(f"({WATCH_PROGRESS})()")
+    plan(page, model=SLOW, K="16", R="4")
+    start(page)
+    wait_for_result(page)
+    seen = page.evaluate("JSON.parse(sessionStorage.getItem('seen'))")
+    done = [int(text.split(" of ")[0]) for text in seen if text.endswith("of 64")]
+    assert done == sorted(done)
+    assert [n for n in done if 0 < n < 64], f"never seen under way: {seen}"
+    assert done[-1] == 64
+    page.get_by_role("link", name=CLAIM).click()
+    page.wait_for_url("**/runs/*")
+    assert page.get_by_role("heading", level=1).inner_text() == CLAIM
+    page.wait_for_selector("figure svg")
+    assert watch.complaints == []
+
+
+def test_everything_works_without_scripts(site, opened):
+    """Form, plan, job and result are the server's; the page of a job loads itself again."""
+    watch, page = opened(site, java_script_enabled=False)
+    plan(page, model=SLOW, K="8", R="1")
+    start(page)
+    wait_for_result(page)
+    page.get_by_role("link", name=CLAIM).click()
+    page.wait_for_url("**/runs/*")
+    assert page.get_by_role("heading", level=1).inner_text() == CLAIM
+    assert watch.complaints == []
+
+
+def test_sent_twice_reloaded_and_gone_back_to_it_is_one_job(site, opened):
+    """Neither a double click nor the browser's own buttons measure anything twice."""
+    watch, page = opened(site)
+    plan(page, model="mock:demo-a")
+    page.get_by_role("button", name="Start measuring").dblclick()
+    page.wait_for_url("**/jobs/*")
+    address = page.url
+    page.reload()
+    wait_for_result(page)
+    page.go_back()
+    page.get_by_role("button", name="Start measuring").click()
+    page.wait_for_url("**/jobs/*")
+    assert page.url == address
+    assert len(jobs(site)) == 1
+    assert watch.complaints == []
+
+
+def test_a_job_is_cancelled_and_goes_on(site, opened):
+    """Cancelled at once, resumed with a click: what was answered isn't asked again."""
+    watch, page = opened(site)
+    plan(page, model=SLOWEST, K="16", R="4")
+    start(page)
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("heading", name="Cancelled").wait_for()
+    page.get_by_role("button", name="Go on").click()
+    wait_for_result(page)
+    assert page.get_by_role("link", name=CLAIM).count() == 1
+    assert watch.complaints == []
+
+
+def test_a_lost_connection_heals_by_itself(site, opened):
+    """The server goes away in the middle of a job and comes back: the page says so, and ends."""
+    _, page = opened(site)
+    plan(page, model=SLOWEST, K="16", R="4")
+    address = start(page)
+    expect(page.locator("[data-done]")).not_to_have_text("0", timeout=WAIT_MS)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(site.stop).result()
+        page.get_by_text("The connection is lost").wait_for()
+        pool.submit(site.start).result()
+    wait_for_result(page)
+    assert page.url == address
+    (job,) = jobs(site)
+    assert job.attempt == 2
+    # The first attempt's answers were stored, so the second took them from there.
+    assert job.progress.cached > 0
+
+
+def test_a_mistake_comes_back_with_what_was_typed(site, opened):
+    """The message is announced, and nothing has to be typed again."""
+    watch, page = opened(site)
+    page.goto("/measure")
+    page.get_by_label("Claim").fill(CLAIM)
+    page.get_by_label("Model", exact=True).fill("nobody:knows")
+    page.get_by_role("button", name="Show the plan and the price").click()
+    assert "no known provider" in page.get_by_role("alert").inner_text()
+    assert page.get_by_label("Claim").input_value() == CLAIM
+    # A browser notes every answer that isn't a success; this one is meant.
+    assert [one for one in watch.complaints if "422" not in one] == []

@@ -1,0 +1,173 @@
+"""`heretix demo`: a world in which everything can be seen, and nothing can be mistaken for real."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from heretix.economy.audit import verify_episode
+from heretix.economy.clock import SystemClock
+from heretix.economy.episode import Fate, State
+from heretix.economy.exchange import Exchange
+from heretix.economy.recheck import recheck
+from heretix.economy.track import Track
+from heretix.jobs import Jobs, JobState
+from heretix.measurement.record import RunRecord
+from heretix.measurement.verify import verify_run
+from heretix.people import LOCAL
+from heretix.providers.catalog import DEMONSTRATION_MODELS
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.web.demo.mark import is_marked
+from heretix.web.demo.measured import LENS_MODEL
+from heretix.web.demo.world import fill
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, demo_template):
+    """The demonstration world, to look at."""
+    path = tmp_path_factory.mktemp("demo") / "demo.sqlite"
+    path.write_bytes(demo_template.read_bytes())
+    with Store.open(str(path)) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def exchange(world):
+    return Exchange(world, clock=SystemClock())
+
+
+def heretix(*arguments):
+    from heretix.cli.app import app
+
+    return CliRunner().invoke(app, arguments)
+
+
+def records(store):
+    for run in store.runs(limit=1000):
+        yield RunRecord.model_validate_json(store.find(run.execution_id).record_json)
+
+
+def test_there_is_an_episode_in_every_state(exchange):
+    """So that no page of an episode is without an example."""
+    found = {item.state for item in exchange.episodes(limit=100)}
+    assert found == set(State)
+
+
+def test_challenges_of_every_fate_but_the_late_one_are_there(exchange):
+    """Sealed, revealed, accepted and failed evidence can be looked at."""
+    fates = {
+        challenge.fate
+        for item in exchange.episodes(limit=100)
+        for challenge in exchange.episode(item.id).challenges
+    }
+    assert fates == set(Fate) - {Fate.LATE}
+
+
+def test_both_sides_have_won_once_and_a_late_bet_went_back(exchange):
+    """The settled episodes tell different stories."""
+    settled = [item.id for item in exchange.episodes(state=State.SETTLED)]
+    winners = {exchange.settlement(episode).outcome.winner.value for episode in settled}
+    assert winners == {"heretic", "orthodox"}
+    late = [held for held in exchange.positions_of("Dov (demo)") if held.late]
+    assert len(late) == 1
+
+
+def test_the_ledger_and_every_episode_verify(world, exchange):
+    """The world was played by the real rules, and can be worked out again."""
+    assert exchange.verify().ok
+    for item in exchange.episodes(limit=100):
+        if item.state is not State.DRAFT:
+            assert verify_episode(exchange.record(item.id)).ok, item.state
+        told = exchange.measurements(item.id)
+        assert all(found.ok for found in recheck(world, exchange.episode(item.id), told))
+
+
+def test_every_record_verifies(world):
+    """Whatever is shown follows from its own samples."""
+    found = list(records(world))
+    assert len(found) > 100
+    assert all(verify_run(record).ok for record in found)
+
+
+def test_everything_is_marked_as_a_demonstration(world, exchange):
+    """The store, every model and every person say so."""
+    assert is_marked(world)
+    for record in records(world):
+        assert ":demo-" in record.model or record.model in DEMONSTRATION_MODELS, record.model
+    people = {held.person for held in exchange.balances() if held.person}
+    assert people
+    assert all(name.endswith("(demo)") for name in people)
+
+
+def test_there_is_evidence_influence_drift_and_standing(world):
+    """The pages of bundles, experiments, one recipe over time and the leaderboard have content."""
+    claim = "Daylight saving time reduces electricity consumption."
+    runs = [run for run in world.runs_of_claim(claim) if run.model == LENS_MODEL]
+    assert {"RPL", "NUL", "MEL", "HEL"} <= {run.lens for run in runs}
+    assert [run for run in runs if (run.variant or "").startswith("without:")]
+    (drift,) = world.runs(search="demo-restless")
+    again = [one.execution_id for one in world.executions_of(drift.run_id)]
+    beliefs = [
+        RunRecord.model_validate_json(world.find(ref).record_json).aggregates for ref in again
+    ]
+    assert len({belief.prob_true_rpl for belief in beliefs}) > 3
+    board = Track(world, clock=SystemClock()).leaderboard()
+    assert any(standing.reputation_ppm > 0 for standing in board)
+    assert any(standing.credits > 0 for standing in board)
+
+
+def test_jobs_of_every_ended_state_are_there(world):
+    """Done, failed and cancelled jobs can be looked at; none waits for whoever serves the store."""
+    states = {job.state for job in Jobs(world, Settings()).list(by=LOCAL)}
+    assert states == {JobState.DONE, JobState.FAILED, JobState.CANCELLED}
+
+
+def states_of(exchange):
+    return {item.id: (item.claim, item.state) for item in exchange.episodes(limit=100)}
+
+
+def settings(folder):
+    return Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora")})
+
+
+def test_a_store_that_holds_something_is_refused(tmp_path, demo_template):
+    """A second run changes nothing and says what to do; with --force nothing is removed."""
+    path = tmp_path / "demo.sqlite"
+    path.write_bytes(demo_template.read_bytes())
+    with Store.open(str(path)) as store:
+        before = store.count_runs()
+    result = heretix("demo", "--db", str(path))
+    assert result.exit_code != 0
+    assert "must be empty" in str(result.exception)
+    assert result.exception.exit_code == 2
+    with Store.open(str(path)) as store:
+        assert store.count_runs() == before
+
+
+def test_a_store_with_waiting_jobs_is_refused_even_by_force(tmp_path, sqlite_template):
+    """Filling it would work through the queue, and those jobs might cost money."""
+    from heretix.errors import ConflictError
+    from heretix.jobs import MeasureRequest
+
+    path = tmp_path / "heretix.sqlite"
+    path.write_bytes(sqlite_template.read_bytes())
+    with Store.open(str(path)) as store:
+        request = MeasureRequest.parse({"claims": ("Tea is a leaf.",), "models": ("mock:m",)})
+        Jobs(store, Settings()).submit(LOCAL, request)
+        with pytest.raises(ConflictError, match="jobs that wait"):
+            fill(store, settings(tmp_path), force=True)
+
+
+def test_the_command_makes_the_same_world_each_time(exchange, tmp_path, monkeypatch):
+    """From nothing to a store worth serving; when and where it is made changes no episode."""
+    monkeypatch.setenv("HERETIX_CORPORA_DIR", str(tmp_path / "corpora"))
+    path = tmp_path / "new" / "demo.sqlite"
+    result = heretix("demo", "--db", str(path), "--no-embedded", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["db"] == str(path)
+    assert set(told["episodes"]) == {state.value for state in State}
+    assert min(told["episodes"].values()) == 1
+    with Store.open(str(path)) as store:
+        assert states_of(Exchange(store, clock=SystemClock())) == states_of(exchange)

@@ -1,0 +1,103 @@
+"""Servers for the tests of the API: a store with measurements, and people with tokens."""
+
+import asyncio
+import shutil
+import socket
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx2
+import uvicorn
+
+from heretix.config import RunConfig
+from heretix.measurement.measurement import prepare
+from heretix.people import Role
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.web.app import create_app
+from heretix.web.desk import Desk
+
+PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
+CLAIMS = ("Coffee beans are seeds.", "Tea is made of leaves.", "Glass is a liquid.")
+
+
+@dataclass
+class Api:
+    """A running server as a program sees it."""
+
+    url: str
+    desk: Desk
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        return self.desk.store
+
+    def get(self, path: str, who: str | None = None, **options):
+        return self.send("GET", path, who, **options)
+
+    def post(self, path: str, body=None, who: str | None = None, *, key: str | None = None, **o):
+        headers = o.pop("headers", {})
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        return self.send("POST", path, who, json=body, headers=headers, **o)
+
+    def send(self, method: str, path: str, who: str | None = None, **options):
+        headers = options.pop("headers", {})
+        if who is not None:
+            headers["Authorization"] = f"Bearer {self.tokens[who]}"
+        with httpx2.Client(base_url=self.url + "/api/v1", timeout=60, trust_env=False) as client:
+            return client.request(method, path, headers=headers, **options)
+
+
+class Server(uvicorn.Server):
+    """A server that says when it listens."""
+
+    def __init__(self, app) -> None:
+        super().__init__(uvicorn.Config(app, log_level="critical", access_log=False, ws="none"))
+        self.ready = threading.Event()
+
+    async def startup(self, sockets=None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@contextmanager
+def running(desk: Desk, *, loopback_only: bool = True):
+    """Run the app on a free port until the test is over; gives its address."""
+    server = Server(create_app(desk, loopback_only=loopback_only))
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        assert server.ready.wait(30)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            desk.stopping = True
+            server.should_exit = True
+            thread.join(30)
+
+
+def measured(store: Store, *claims: str, model: str = "mock:gpt-5", **options) -> None:
+    """Measure claims with the mock."""
+    config = RunConfig.parse({"models": (model,), "B": 200, **options})
+    asyncio.run(prepare(config, Settings(), claims=claims).run(store))
+
+
+@contextmanager
+def served(folder, template, *, accounts: bool = False, claims=CLAIMS):
+    """A server over a store of its own, with some claims measured."""
+    path = shutil.copy(template, folder / "api.sqlite")
+    with Store.open(str(path)) as store:
+        if claims:
+            measured(store, *claims)
+        desk = Desk.over(store, Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora")}))
+        desk.limiter = None
+        tokens = {}
+        if accounts:
+            for name, role in PEOPLE.items():
+                person = desk.people.add(name, role=role)
+                tokens[name] = desk.people.tokens.issue(person, label="tests").secret
+        with running(desk, loopback_only=not accounts) as url:
+            yield Api(url, desk, tokens)

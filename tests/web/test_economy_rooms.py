@@ -1,0 +1,240 @@
+"""Around an episode: proposals, operators, the ledger, profiles, and errands that measure."""
+
+import asyncio
+import html
+import re
+
+import pytest
+from economyplay import CLAIM, DAY, NOW, PAPER, SMALL, Play, hidden
+from sqlalchemy import text as sql
+
+from heretix.config import RunConfig
+from heretix.economy.audit import verify_episode
+from heretix.economy.clock import HeldClock
+from heretix.economy.episode import State
+from heretix.evidence.bundlefile import dump_bundle
+from heretix.measurement.measurement import prepare
+from heretix.settings import Settings
+from heretix.web.api.floor import exchange_of
+from heretix.web.broughtevidence import EvidenceForm
+
+
+@pytest.fixture
+def town(accounts_site):
+    """A server with people, at a time that only the test moves."""
+    accounts_site.desk.clock = HeldClock(NOW)
+    return accounts_site
+
+
+def test_only_operators_move_an_episode_on(town):
+    """An explorer is refused, whatever the state, and sees no button for it."""
+    play = Play(town)
+    for name in ("open", "begin", "freeze", "judge", "measure", "rule", "settle"):
+        answer = play.alice.post(f"{play.path}/{name}", {"key": "key-of-alice"})
+        assert (answer.status_code, name) == (403, name)
+    assert "For operators" not in play.alice.get(play.path).text
+    assert "For operators" in play.root.get(play.path).text
+
+
+def test_only_operators_open_episodes_and_readers_only_read(town):
+    """Roles hold for the forms and for what they are sent to."""
+    play = Play(town)
+    assert play.alice.get("/episodes/new").status_code == 403
+    sent = play.alice.post("/episodes/new", {**SMALL, "claim": CLAIM, "key": "not-an-operator"})
+    assert sent.status_code == 403
+    rita = town.signed_in("rita")
+    for path in ("/episodes", play.path, "/ledger", "/leaderboard", "/profile"):
+        assert rita.get(path).status_code == 200
+    for path in ("/profile/join", f"{play.path}/stake", f"{play.path}/challenge"):
+        assert rita.post(path, {"key": "a-readers-key"}, form="/account").status_code == 403
+    assert "needs the role of an explorer" in rita.get(play.path).text
+    nobody = town.another().get(play.path)
+    assert (nobody.status_code, nobody.headers["location"][:9]) == (303, "/sign-in?")
+
+
+def test_moves_out_of_time_are_refused_in_words(town):
+    """What isn't due yet says when it will be."""
+    play = Play(town)
+    answer = play.root.post(f"{play.path}/freeze")
+    assert answer.status_code == 409
+    assert "too_early" in answer.text
+    assert "2023-11-22 22:13:20 UTC" in answer.text
+    assert play.root.post(f"{play.path}/settle").status_code == 409
+    assert play.root.post(f"{play.path}/measure", {"key": "too-early-key"}).status_code == 409
+    assert play.episode.state is State.CHALLENGE
+
+
+def test_an_episode_is_proposed_once_however_often_the_form_is_sent(town):
+    """The key of the form stands for one measurement and one episode."""
+    play = Play(town)
+    fields = {**SMALL, "claim": CLAIM, "key": "open-it-once"}
+    assert play.worked("/episodes/new", fields) == play.path
+    assert len(play.exchange.episodes()) == 1
+
+
+def test_a_draft_is_opened_later(town):
+    """Written down first, opened by hand; without time left for that it says so."""
+    play = Play(town, draft_only="1", begin_after="1d", key="draft-first")
+    assert play.episode.state is State.DRAFT
+    assert "nobody can bet before it is opened" in play.alice.get(play.path).text
+    play.move("open")
+    assert play.episode.state is State.OPEN
+    early = play.root.post(f"{play.path}/begin")
+    assert early.status_code == 409
+    play.clock.advance(DAY)
+    play.move("begin")
+    assert play.episode.state is State.CHALLENGE
+
+
+MISTAKES = [
+    ("claim", "", "claim"),
+    ("K", "0", "`K` must be a whole number"),
+    ("challenge_for", "soon", "`challenge for` must be a duration"),
+    ("durability", "9999999w", "ten years at most"),
+    ("candle", "9d", "candle"),
+    ("seed_stake", "free", "`seed stake` must be above 0"),
+    ("base_rate", "120", "`base rate` must lie"),
+    ("models", "local:/etc/passwd", "no path"),
+    ("bundle", "../../x", "`bundle` must be the id"),
+    ("judges", "40", "judge_pool"),
+]
+
+
+def test_a_proposal_with_a_mistake_comes_back(town):
+    """The form returns with what was typed and what is wrong; nothing is measured."""
+    root = town.signed_in("root")
+    for field, value, said in MISTAKES:
+        fields = {**SMALL, "claim": CLAIM, "key": "a-mistaken-form", field: value}
+        answer = root.post("/episodes/new", fields)
+        assert (answer.status_code, field) == (422, field)
+        assert said in html.unescape(answer.text)
+    assert exchange_of(town.desk).episodes() == []
+
+
+def test_the_ledger_is_filtered_and_paged(town):
+    """By account, episode and group, and further back by place; the chain is shown."""
+    play = Play(town)
+    play.join(play.alice)
+    for number in range(55):
+        play.exchange.issue("alice", 1, key=f"pay {number}")
+    first = play.alice.get("/ledger")
+    (older,) = re.findall(r"before=(\d+)", first.text)
+    second = play.alice.get("/ledger", params={"before": older})
+    text = first.text + second.text
+    places = [int(place) for place in re.findall(r'data-label="Place"[^>]*>(\d+)</td>', text)]
+    assert places == list(range(places[0], 0, -1))
+    of_alice = play.alice.get("/ledger", params={"account": "user:alice:PLAY"}).text
+    assert "10,000.55 PLAY" in of_alice
+    of_episode = play.alice.get("/ledger", params={"episode": play.id}).text
+    assert "budget for rewards" in of_episode
+    assert "issued" not in of_episode
+    group = play.alice.get("/ledger", params={"group": f"open:{play.id}"}).text
+    assert len(re.findall("← [0-9a-f]{12}", group)) == 2
+    nothing = play.alice.get("/ledger", params={"account": "user:<x>:PLAY"}).text
+    assert "No transfer fits" in nothing
+    assert "user:<x>" not in nothing
+
+
+def test_a_ledger_that_was_tampered_with_is_shown_to_be(town):
+    """A changed amount breaks the hashes, and the verification names the place."""
+    play = Play(town)
+    play.join(play.alice)
+    with town.store.writing() as connection:
+        connection.execute(sql("UPDATE transfers SET amount = amount + 1 WHERE seq = 1"))
+    found = play.alice.get("/ledger/verification")
+    assert "doesn't hold" in html.unescape(found.text)
+    assert "the body differs from its hash" in found.text
+
+
+def test_empty_pages_teach(town):
+    """Before there is anything, each page says what it will show and how to begin."""
+    root = town.signed_in("root")
+    episodes = root.get("/episodes").text
+    assert "heretix episode open" in episodes
+    assert "/episodes/new?practice=1" in episodes
+    assert "heretix ledger verify" in root.get("/ledger").text
+    assert "Nobody yet" in root.get("/leaderboard").text
+    assert "No bets yet" in root.get("/profile").text
+    asked = root.get("/episodes/new?practice=1&claim=Coffee").text
+    assert 'value="1" checked' in asked
+
+
+def test_charts_and_record_of_an_episode_are_served(town):
+    """The market and the path as specifications, the record as a file to verify elsewhere."""
+    play = Play(town)
+    play.join(play.alice)
+    play.bet(play.alice, "heretic", "5")
+    for name in ("market", "path"):
+        assert "$schema" in play.alice.get(f"{play.path}/{name}.json").json()
+    record = play.alice.get(f"{play.path}/record.json")
+    assert record.headers["content-disposition"].startswith("attachment")
+    assert verify_episode(record.json()).ok
+    assert play.alice.get(f"{play.path}/nonsense.json").status_code == 404
+    for path in ("/episodes/ep-nowhere", "/episodes/errands/nothing"):
+        assert play.root.get(path).status_code == 404
+
+
+def test_a_finding_is_credited_once(site):
+    """On one's own machine practice counts; a claim earns once, one that wasn't measured nothing."""
+    found = EvidenceForm(typed=[("Report", PAPER), ("Reply", f"The reply: {PAPER}")]).bring(CLAIM)
+    config = RunConfig.parse(
+        {"models": ("sim:moved?sel=-2",), "K": 16, "T": 16, "B": 300, "lenses": ("RPL", "SEL")}
+    )
+    bundles = {(CLAIM, "SEL"): found.bundle}
+    site.store.save_bundle(found.bundle.bundle_id, CLAIM, "SEL", dump_bundle(found.bundle))
+    asyncio.run(prepare(config, Settings(), claims=[CLAIM], bundles=bundles).run(site.store))
+    first = site.post("/profile/credit", {"claim": CLAIM})
+    assert re.search(r"[1-9][0-9]* XC credited", first.text)
+    assert "each earns once" in site.post("/profile/credit", {"claim": CLAIM}).text
+    unknown = site.post("/profile/credit", {"claim": "Nobody measured this."})
+    assert (unknown.status_code, "has no raw prior" in unknown.text) == (422, True)
+
+
+def test_a_measurement_that_fails_decides_nothing(town):
+    """The errand says what went wrong, and the episode is where it was."""
+    play = Play(town, models="sim:lens?prior=0.4", judge_pool="")
+    play.to_frozen()
+
+    async def broken(tally):
+        raise RuntimeError("a fault")
+
+    errands = town.desk.errands
+    errand = errands.start(broken, key="broken", title="Judging", subject=CLAIM, samples=0)
+    errands.wait(errand.id, 20)
+    page = play.root.get(f"/episodes/errands/{errand.id}").text
+    assert "Nothing was decided" in page
+    assert "the server's log has it" in html.unescape(page)
+    assert play.episode.state is State.FROZEN
+
+
+def test_stopping_the_server_calls_errands_off(town):
+    """Work under way ends without a decision; what comes later isn't begun."""
+
+    async def endless(tally):
+        await asyncio.Event().wait()
+
+    errands = town.desk.errands
+    first = errands.start(endless, key="1", title="First", subject=CLAIM, samples=1, episode="ep-1")
+    again = errands.start(endless, key="2", title="Again", subject=CLAIM, samples=1, episode="ep-1")
+    assert again is first is errands.running_for("ep-1")
+    errands.close(20)
+    errands.wait(first.id, 20)
+    late = errands.start(endless, key="3", title="Late", subject=CLAIM, samples=1)
+    errands.wait(late.id, 20)
+    assert [first.state.value, late.state.value] == ["failed", "failed"]
+    assert "nothing was decided" in (first.error or "")
+    assert errands.running_for("ep-1") is None
+
+
+def test_one_person_on_their_own_machine_plays_alone(site):
+    """Without accounts the one user is the operator, and bets as `local`."""
+    site.desk.clock = HeldClock(NOW)
+    sent = site.post("/episodes/new", {**SMALL, "claim": CLAIM, "key": "alone-at-home"})
+    errand = sent.headers["location"].rpartition("/")[2]
+    site.desk.errands.wait(errand, 60)
+    path = site.desk.errands.get(errand).leads_to
+    site.post("/profile/join")
+    quote = site.get(f"{path}/quote", params={"side": "orthodox", "amount": "1,000"})
+    site.post(f"{path}/stake", hidden(quote.text))
+    assert exchange_of(site.desk).balance("local") == 900_000
+    assert "You, on this machine" in site.get("/profile").text

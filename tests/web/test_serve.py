@@ -1,0 +1,95 @@
+"""`heretix serve`: where it listens, what it refuses, and how it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from heretix.people import People, Role
+from heretix.store import Store
+
+HERETIX = str(Path(sys.executable).parent / "heretix")
+
+
+def refused(*args):
+    """What the command says when it doesn't start."""
+    done = subprocess.run(
+        [HERETIX, "serve", *args], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def test_other_addresses_are_refused_without_accounts(tmp_path):
+    """Whoever reached the server would be its operator."""
+    code, said = refused("--host", "0.0.0.0", "--port", "0", "--db", str(tmp_path / "s.sqlite"))
+    assert code == 2
+    assert "heretix users add" in said
+    assert "Traceback" not in said
+
+
+def test_a_port_in_use_is_a_mistake_with_a_remedy(tmp_path):
+    """Two servers can't have one port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, said = refused("--port", port, "--db", str(tmp_path / "s.sqlite"))
+    assert code == 2
+    assert "--port" in said
+
+
+def test_an_address_that_is_none_is_a_mistake(tmp_path):
+    """It says so instead of a traceback."""
+    code, said = refused("--host", "127.0.0.1x", "--db", str(tmp_path / "s.sqlite"))
+    assert code == 2
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start the command; gives the process and the address that it printed."""
+    processes = []
+
+    def start(*args, db=tmp_path / "s.sqlite"):
+        process = subprocess.Popen(
+            [HERETIX, "serve", "--port", "0", "--db", str(db), *args],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "400"},
+        )
+        processes.append(process)
+        line = process.stderr.readline()
+        return process, re.search(r"http://\S+/", line)[0]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_it_serves_without_configuration_and_ends_with_ctrl_c(started):
+    """One command; a page; a clean end, with nothing but its word."""
+    process, address = started()
+    answer = httpx2.get(address, timeout=30, trust_env=False)
+    assert answer.status_code == 200
+    assert "Nothing was measured here yet" in answer.text
+    assert "server" not in answer.headers
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(30) == 0
+    assert rest.strip() == "Stopped."
+
+
+def test_with_accounts_any_address_will_do(started, tmp_path):
+    """Then people sign in."""
+    with Store.open(str(tmp_path / "s.sqlite")) as store:
+        People(store).add("root", role=Role.OPERATOR, password="correct horse battery")
+    _, address = started("--host", "0.0.0.0", "--no-worker")
+    answer = httpx2.get(address.replace("0.0.0.0", "127.0.0.1"), timeout=30, trust_env=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/sign-in")
