@@ -442,6 +442,22 @@ def test_mistakes_end_with_two_and_a_message(play, heretix, folder, begin, line)
     assert play.data("ledger", "verify")["count"] <= before["count"] + 1
 
 
+def test_executions_of_another_stage_dont_pass_for_these(play, heretix, begin, folder):
+    """They name what they were made for, in every sample's identity."""
+    import sqlite3
+
+    episode = begin(judged)
+    assert heretix("episode", "verify", episode).code == 0
+    with sqlite3.connect(folder / "runs" / "heretix.sqlite") as connection:
+        connection.execute(
+            "UPDATE episode_measurements SET executions_json = (SELECT executions_json "
+            "FROM episode_measurements WHERE stage = 'c0') WHERE stage = 'gate:0'"
+        )
+    connection.close()
+    found = heretix("episode", "verify", episode)
+    assert (found.code, "was made for" in found.out) == (1, True)
+
+
 def test_latest_is_the_episode_that_was_opened_last(play, heretix):
     """Also after one for which the clock was held later; and it can be opened by that name."""
     ahead = play.opened("--at", "+30d")

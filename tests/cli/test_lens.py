@@ -352,3 +352,25 @@ def test_the_day_that_documents_end_at_is_named(heretix):
     )
     assert result.code == 1
     assert "up to 1900-01-01" in " ".join(result.err.split())
+
+
+def test_documents_that_do_not_fit_are_named(heretix, folder):
+    """SEL shows exactly what is given, as far as it fits; the rest is told and not forgotten."""
+    for n in range(10):
+        (folder / f"note{n}.txt").write_text(f"Note {n} on clocks and meters, number {n * 7}.")
+    documents = [arg for n in range(10) for arg in ("--document", f"note{n}.txt")]
+    result, _ = vector(heretix, "--lens", "RPL,SEL", *documents)
+    assert "SEL shows 8 of 10 documents; not shown: Note 8 on" in " ".join(result.err.split())
+
+
+def test_checks_speak_to_programs(heretix, folder):
+    """What a check found, as JSON."""
+    (folder / "broken.yaml").write_text("version: x\nrules: [5]\n")
+    broken = heretix("policy", "check", "broken.yaml", "--json")
+    assert broken.code == 1
+    found = json.loads(broken.out)
+    assert (found["version"], found["problems"][0]["level"]) == (None, "error")
+    assert json.loads(heretix("policy", "check", "--json").out)["problems"] == []
+    assert heretix("evidence", "build", CLAIM, "--lens", "MEL", "--out", "bundles").code == 0
+    (file,) = (folder / "bundles").iterdir()
+    assert json.loads(heretix("evidence", "verify", file, "--json").out)["items"] >= 3

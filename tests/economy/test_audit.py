@@ -213,6 +213,15 @@ def _change_told_c0(record):
     record["measurements"][0]["record"]["c0_ppm"] += 1
 
 
+def _change_judge_of_the_first_measurement(record):
+    told = next(m for m in record["measurements"] if m["stage"] == "first")
+    told["record"]["readings"][0]["model"] = "friend"
+
+
+def _change_time_of_dispute(record):
+    record["episode"]["disputes"][0]["at_ms"] = record["episode"]["clock_ms"] + 1
+
+
 def _change_line_of_a_bet(record):
     statement = next(s for s in record["statements"] if s["move"] == "stake")
     statement["lines"][0]["amount"] += 1
@@ -346,6 +355,12 @@ def test_money_before_the_opening_is_found(module_table, record):
         ({"episode": None}, "`episode` must be the fields of a Episode"),
         ({"statements": [{}]}, "must be whole"),
         ({"measurements": ["x"]}, "must be whole"),
+        (
+            {"statements": 2 * [{"group": "g", "lines": []}]},
+            "`statements` must tell each thing once",
+        ),
+        ({"statements": [{"group": 5, "lines": []}]}, "`statement 0` must be text"),
+        ({"measurements": 2 * [{"stage": "c0", "record": {}}]}, "must tell each thing once"),
         ({"positions": [NEGATIVE]}, "`stake` must be above 0, got -5"),
     ],
 )

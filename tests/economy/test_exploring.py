@@ -16,6 +16,7 @@ from heretix.economy.accounts import user_account
 from heretix.economy.clock import HeldClock
 from heretix.economy.docket import Docket, Filed
 from heretix.economy.episode import draft_episode
+from heretix.economy.exchange import Exchange
 from heretix.economy.exploration import CreditRules, NoCredit
 from heretix.economy.finding import claim_id_of
 from heretix.economy.journal import Journal
@@ -158,6 +159,22 @@ def test_decay_is_posted_as_burns_once_a_day(store, clock):
     clock.advance(10_000 * DAY_MS)
     track.decay()
     assert track.standing("ada").credits == 0
+
+
+def test_a_stake_counts_credits_as_they_are_worth_now(store, clock):
+    """Nobody stakes less because decay wasn't posted yet; posting it changes nothing."""
+    measured(store)
+    track, exchange = Track(store, clock=clock), Exchange(store, clock=clock)
+    exchange.ensure_house()
+    episode = exchange.draft(make_terms())
+    fresh = exchange.min_stake(episode, "ada")
+    track.credit("ada", CLAIM, simulated=True)
+    credited = exchange.min_stake(episode, "ada")
+    clock.advance(90 * DAY_MS)
+    later = exchange.min_stake(episode, "ada")
+    assert credited < later < fresh
+    track.decay()
+    assert exchange.min_stake(episode, "ada") == later
 
 
 def test_simulated_models_are_for_practice(store, clock):

@@ -89,7 +89,9 @@ def test_names_that_would_lead_astray_are_refused(name):
         check_name(name)
 
 
-@pytest.mark.parametrize("name", ["<img src=x onerror=alert(1)>", "O'Brien & Söhne", "李小龍", "a b"])
+@pytest.mark.parametrize(
+    "name", ["<img src=x onerror=alert(1)>", "O'Brien & Söhne", "李小龍", "a b"]
+)
 def test_markup_in_a_name_is_only_text(people, name):
     """It is taken and comes back as it was; pages escape it."""
     assert people.add(name).name == people.find(name).name == check_name(name)

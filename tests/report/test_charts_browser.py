@@ -1,14 +1,17 @@
 """Charts in a real browser, under a policy without inline scripts, inline styles or evaluation."""
 
-import shutil
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
 from drawn import every_chart, loose
 
+from chromium import NoBrowserError, running_chromium
 from heretix.report.charts import chart_html, chart_json, embed_script, template_forest
 from heretix.report.charts.theme import DARK, LIGHT, css_variables, dark_css, tooltip_css
 from heretix.report.document import report_html
+
+pytestmark = pytest.mark.browser
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
 HOST = "http://heretix.test"
@@ -17,18 +20,12 @@ HOST = "http://heretix.test"
 @pytest.fixture(scope="module")
 def browser():
     """Chromium, where there is one."""
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="NOT TESTED in a browser: no playwright"
-    )
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with api.sync_playwright() as playwright:
+    with ExitStack() as stack:
         try:
-            running = playwright.chromium.launch(executable_path=found, args=arguments)
-        except api.Error as exc:
-            pytest.skip(f"NOT TESTED in a browser: no Chromium ({exc.message.splitlines()[0]})")
+            running = stack.enter_context(running_chromium())
+        except NoBrowserError as exc:
+            pytest.skip(str(exc))
         yield running
-        running.close()
 
 
 @pytest.fixture

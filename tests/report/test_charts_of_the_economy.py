@@ -1,9 +1,10 @@
 """Charts of markets, paths, wealth and calibration: their numbers are those of the rules."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
-from drawn import JUDGED, OUTCOME, WEALTH, episode, positions, rows, texts
+from drawn import JUDGED, OUTCOME, WEALTH, episode, layers, positions, rows, texts
 from scipy.stats import binomtest
 
 from heretix.economy.market import Side, market_of
@@ -77,6 +78,31 @@ def test_wealth_names_the_richest_first():
     assert texts(chart) == ["honest", "noise · −20 PLAY [−100, +10]"]
     with pytest.raises(RecordError, match="at least one"):
         charts.wealth_by_strategy([], unit="PLAY")
+
+
+def test_what_is_emphasised_stands_out_among_many_strategies():
+    """One line in colour and thick; sixteen names at the ends, none on top of another."""
+    names = ["honest", "noise", *(f"attack {n}" for n in range(14))]
+    points = [
+        charts.WealthPoint(strategy=name, at=at, wealth=at * gain)
+        for gain, name in zip((20, *(n / 50 for n in range(15))), names, strict=True)
+        for at in range(3)
+    ]
+    chart = charts.wealth_by_strategy(
+        points, unit="PLAY", emphasised=["honest"], bystanders=["noise"]
+    )
+    thin, thick = (part for part in layers(chart) if part["mark"]["type"] == "line")
+    assert {row["strategy"] for row in thick["data"]["values"]} == {"honest"}
+    assert thick["mark"]["strokeWidth"] > 2 * thin["mark"]["strokeWidth"]
+    colours, dashes = (thin["encoding"][n]["scale"]["range"] for n in ("color", "strokeDash"))
+    assert len(set(colours[1:])) == 1
+    assert colours[0] != colours[1]
+    assert dashes[1] == [1, 0]
+    assert [1, 0] not in dashes[2:]
+    places = sorted(row["y"] for row in rows(chart, "text"))
+    assert len(places) == 16
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 15
+    assert "honest · 40.0" in texts(chart)
 
 
 def test_reliability_bins_against_a_naive_count():

@@ -19,6 +19,7 @@ from heretix.people import LOCAL, Passwords, People, Role
 from heretix.settings import Settings
 from heretix.store import Store
 from heretix.web.app import create_app
+from heretix.web.connection import BoundedConnection
 from heretix.web.desk import Desk
 from heretix.web.security import Limits
 
@@ -92,7 +93,8 @@ def serving(desk: Desk, **options: Any):
     limits = options.pop("limits", None) or Limits()
     app = create_app(desk, limits=limits, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="critical", access_log=False, ws="none")
+        kept = type("Connection", (BoundedConnection,), {"limits": limits})
+        config = uvicorn.Config(app, log_level="critical", access_log=False, ws="none", http=kept)
         server = Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -32,9 +32,7 @@ def demo(
     ] = False,
     embedded: Annotated[
         bool,
-        typer.Option(
-            "--embedded/--no-embedded", help="Ask the embedded model too, if it is here."
-        ),
+        typer.Option("--embedded/--no-embedded", help="Ask the embedded model too, if it is here."),
     ] = True,
     as_json: opt.JsonOption = False,
 ) -> None:

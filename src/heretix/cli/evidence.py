@@ -123,9 +123,15 @@ def add(
 
 
 @app.command("verify")
-def verify(bundle: BundleArgument, db: opt.DbOption = None) -> None:
+def verify(
+    bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
+) -> None:
     """Check every hash, span and quote of a bundle. Ends with 2 and the place where one is off."""
     found = _bundle(bundle, db)
+    if as_json:
+        counts = {"items": len(found.items), "dropped": len(found.dropped)}
+        typer.echo(json.dumps({"bundle_id": found.bundle_id, **counts}))
+        return
     opt.console().print(
         f"{found.bundle_id} verified: {len(found.items)} items, {len(found.dropped)} dropped",
         style="green",

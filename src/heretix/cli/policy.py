@@ -11,7 +11,10 @@ import typer
 from heretix.cli import options as opt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heretix.evidence.policy import Policy
+    from heretix.evidence.rules import Problem
 
 __all__ = ["app"]
 
@@ -100,19 +103,32 @@ def diff(
 
 
 @app.command("check")
-def check(policy: PolicyArgument = "default") -> None:
+def check(policy: PolicyArgument = "default", as_json: opt.JsonOption = False) -> None:
     """Look for rules that can never apply, contradictions and slips. Ends with 1 on errors."""
     from heretix.evidence.policy import policy_problems
     from heretix.evidence.rules import Level
 
     loaded, problems = policy_problems(policy)
+    if as_json:
+        content = {
+            "version": loaded and loaded.version,
+            "sha256": loaded and loaded.sha256,
+            "rules": loaded and len(loaded.rules),
+            "problems": [{"level": one.level, "message": str(one)} for one in problems],
+        }
+        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        _print_check(loaded, problems)
+    if loaded is None or any(problem.level is Level.ERROR for problem in problems):
+        raise typer.Exit(1)
+
+
+def _print_check(loaded: Policy | None, problems: Sequence[Problem]) -> None:
     console = opt.console()
     for problem in problems:
         console.print(f"{problem.level}: {problem}", markup=False)
     if loaded is not None:
         console.print(f"{loaded.version}: {len(loaded.rules)} rules, sha256 {loaded.sha256[:16]}")
-    if loaded is None or any(problem.level is Level.ERROR for problem in problems):
-        raise typer.Exit(1)
 
 
 def _load(name: str) -> Policy:

@@ -163,9 +163,14 @@ def with_evidence(measurement: Measurement) -> Measurement:
         bundles = asyncio.run(
             gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
         )
-    for (claim, _), bundle in bundles.items():
+    for (claim, lens), bundle in bundles.items():
         if isinstance(bundle, Exception):
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
+        elif lens == "SEL" and bundle.dropped:
+            given = len(bundle.items) + len(bundle.dropped)
+            left_out = ", ".join(dropped.title for dropped in bundle.dropped[:5])
+            said = f"SEL shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
+            console.print(said, style="yellow", markup=False)
     return replace(measurement, bundles=bundles)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import ipaddress
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_LOOPBACK: Final = ("localhost", "127.", "::1")
 _GRACE_S: Final = 3
 _WARM_AFTER_S: Final = 2.0
 
@@ -72,6 +72,7 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
     import uvicorn
 
     from heretix.web.app import create_app
+    from heretix.web.connection import BoundedConnection
     from heretix.web.desk import Desk
 
     desk = Desk.over(store, settings)
@@ -79,6 +80,8 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
     app = create_app(desk, loopback_only=without_accounts)
     config = uvicorn.Config(
         app,
+        http=BoundedConnection,
+        ws="none",
         # Addresses of requests can carry what nobody else should read; errors are logged anyway.
         access_log=False,
         log_level="warning",
@@ -129,17 +132,18 @@ def _listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
     from heretix.errors import ConfigError
     from heretix.people import People
 
-    if not host.startswith(_LOOPBACK) and People(store).count() == 0:
-        raise ConfigError(
-            f"`--host` must be a loopback address (127.0.0.1) while there are no accounts, got "
-            f"{host!r}: whoever reaches the server would be its operator; add one with "
-            "`heretix users add NAME --role operator`"
-        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            # What it was bound to says more than the name: any name may point anywhere.
+            if not _is_loopback(listener) and People(store).count() == 0:
+                raise ConfigError(
+                    "`--host` must be a loopback address (127.0.0.1) while there are no accounts, "
+                    f"got {host!r}: whoever reaches the server would be its operator; add one "
+                    "with `heretix users add NAME --role operator`"
+                )
             listener.listen(2048)
         except OSError as exc:
             raise ConfigError(
@@ -147,6 +151,10 @@ def _listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
                 "choose another with --port, or end the program that uses it"
             ) from exc
         yield listener
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 @contextlib.contextmanager

@@ -133,6 +133,7 @@ def _check_plot(path: Path | None) -> None:
 
 def _draw(report: Report, path: Path) -> None:
     from heretix.economy.money import PLAY
+    from heretix.economy.simulation.agents import Kind
     from heretix.report.charts import WealthPoint, save_chart, wealth_by_strategy
 
     unit = 10**PLAY.exponent
@@ -140,7 +141,14 @@ def _draw(report: Report, path: Path) -> None:
         WealthPoint(strategy=point.strategy, at=point.episode, wealth=point.wealth / unit)
         for point in report.wealth
     ]
-    save_chart(wealth_by_strategy(points, unit=PLAY.code), path)
+    kinds = {kind: [s.strategy for s in report.standings if s.kind is kind] for kind in Kind}
+    chart = wealth_by_strategy(
+        points,
+        unit=PLAY.code,
+        emphasised=kinds[Kind.HONEST],
+        bystanders=kinds[Kind.BYSTANDER],
+    )
+    save_chart(chart, path)
 
 
 def _write(path: Path, content: str) -> None:

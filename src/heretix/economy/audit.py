@@ -139,12 +139,18 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
         parts[name] = record[name]
     try:
         lines = {
-            item["group"]: decode(tuple[Explained, ...], item["lines"], f"statement {n}")
+            decode(str, item["group"], f"statement {n}"): decode(
+                tuple[Explained, ...], item["lines"], f"statement {n}"
+            )
             for n, item in enumerate(parts["statements"])
         }
         told = {item["stage"]: item["record"] for item in parts["measurements"]}
     except (KeyError, TypeError) as exc:
         raise RecordError(f"`statements` and `measurements` must be whole ({exc!r})") from exc
+    # Of two that go by one name, only one would be looked at.
+    for name, found in (("statements", lines), ("measurements", told)):
+        if len(found) != len(parts[name]):
+            raise RecordError(f"`{name}` must tell each thing once, got one twice")
     return _counted(
         _Redoing(
             episode=decode(Episode, record.get("episode"), "episode"),
@@ -306,6 +312,10 @@ def _redo_measurements(redoing: _Redoing, judged: Episode) -> None:
         decode(Measurement, told[stage], stage) for stage in ("first", "second") if stage in told
     )
     judges = judged.judges
+    for stage, measurement in zip(("first", "second"), measurements, strict=False):
+        strangers = {reading.model for reading in measurement.readings} - set(judges)
+        if strangers:
+            redoing.breach("judges", stage, f"{min(strangers)!r} was measured and not drawn")
     for dispute in episode.disputes:
         redoing.ask(dispute.account, Escrow.DISPUTE, dispute.bond, Code.DISPUTE)
         assert judged.seed is not None

@@ -17,8 +17,9 @@ from heretix.economy.commitment import SECRET_BYTES, evidence_commitment, seed_c
 from heretix.economy.docket import ENDED, Filed, position_in
 from heretix.economy.episode import Denial, Denied, Fate, Moved, State, draft_episode
 from heretix.economy.exploration import failure_rate, min_stake
+from heretix.economy.holdings import credits_left
 from heretix.economy.ledger import Status
-from heretix.economy.money import XC, require_whole
+from heretix.economy.money import require_whole
 from heretix.economy.records import Source
 from heretix.economy.transfers import client_group
 from heretix.economy.treasury import Treasury, house_accounts, require_currency
@@ -359,11 +360,15 @@ class Proceedings(Treasury):
         attempts = episodes.attempts_of(
             connection, self._account(filed, person), limit=rules.recent_attempts
         )
-        explorer = user_account(person, XC.code).id
-        row = ledger.accounts_by_id(connection, [explorer]).get(explorer)
         return min_stake(
             compute_cost=compute_cost,
-            credits_held=0 if row is None else row["balance"],
+            # As they are worth now: nobody stakes less because decay wasn't posted.
+            credits_held=credits_left(
+                connection,
+                person,
+                at_ms=self._clock.now_ms(),
+                half_life_days=filed.episode.terms.parameters.credits.half_life_days,
+            ),
             failure_rate_ppm=failure_rate(attempts, rules),
             rules=rules,
         )

@@ -69,6 +69,11 @@ def _problems(store: Store, episode: Episode, stage: StoredMeasurement) -> Itera
             yield f"{record.execution_id} doesn't follow from its own samples"
         if record.claim != episode.terms.claim:
             yield f"{record.execution_id} measured another claim"
+        variant = "" if record.evidence is None else record.evidence.variant or ""
+        own = f"episode:{episode.id}:{stage.stage}:"
+        # c₀ was measured before the episode had an id.
+        if stage.stage != "c0" and not variant.startswith(own):
+            yield f"{record.execution_id} was made for {variant or None!r}, not for {own!r}"
     try:
         derived = _derived(episode, stage, records)
     except NoEstimateError as exc:

@@ -64,6 +64,10 @@ def time_breaches(episode: Episode) -> Iterator[Breach]:
         if challenge.number != number or not window[0] <= challenge.at_ms <= window[1]:
             detail = f"number {challenge.number} at {challenge.at_ms} isn't within {window}"
             yield Breach("times", f"challenge {number}", detail)
+    for dispute in episode.disputes:
+        if not (frozen or 0) <= dispute.at_ms <= episode.clock_ms:
+            detail = f"at {dispute.at_ms}, not from {frozen} to {episode.clock_ms}"
+            yield Breach("times", f"dispute {dispute.round}", detail)
     ended = episode.state in {State.SETTLED, State.VOID}
     if (measured is not None) != (ended or episode.state in {State.MEASURED, State.DISPUTED}):
         yield Breach("times", episode.id, f"{episode.state.value}, and measured at {measured}")

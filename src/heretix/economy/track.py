@@ -10,7 +10,6 @@ from heretix.economy.codec import dumps
 from heretix.economy.exploration import (
     Crediting,
     CreditRules,
-    Grant,
     PastReward,
     StakeRules,
     burn_due,
@@ -27,6 +26,7 @@ from heretix.economy.finding import (
     findings_in,
     require_verified,
 )
+from heretix.economy.holdings import DAY_MS, day_of, grants_of
 from heretix.economy.journal import Journal
 from heretix.economy.money import XC
 from heretix.errors import UsageError
@@ -34,7 +34,7 @@ from heretix.measurement.anomalies import find_anomalies
 from heretix.store import exploration, ledger
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, RowMapping
+    from sqlalchemy import RowMapping
 
     from heretix.economy.clock import Clock
     from heretix.measurement.anomalies import Anomaly
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Burn", "Credited", "Prospect", "Standing", "Track"]
 
-DAY_MS: Final = 86_400_000
 _WEEK_DAYS: Final = 7
 
 
@@ -131,7 +130,7 @@ class Track:
         claim_id = claim_id_of(claim)
         with self._store.writing() as connection:
             journal = Journal(connection, self._clock)
-            day = _day(connection, person, journal.at_ms)
+            day = day_of(grants_of(connection, person), journal.at_ms)
             crediting = credit(
                 finding.evidence,
                 finding.prior,
@@ -152,8 +151,8 @@ class Track:
         with self._store.writing() as connection:
             journal = Journal(connection, self._clock)
             for person, balance in sorted(exploration.people(connection).items()):
-                today = _day(connection, person, journal.at_ms)
-                grants = _grants(connection, person)
+                grants = grants_of(connection, person)
+                today = day_of(grants, journal.at_ms)
                 due = burn_due(
                     grants,
                     burnt=sum(grant.amount for grant in grants) - balance,
@@ -261,19 +260,3 @@ class Track:
             credits=credits_,
             granted=sum(row["amount"] for row in grants),
         )
-
-
-def _day(connection: Connection, person: str, at_ms: int) -> int:
-    """Today; never before a day on which the person was credited.
-
-    A clock that is held earlier would open the cap of a week that is over, and undo decay.
-    """
-    last = max((row["day"] for row in exploration.grants(connection, person=person)), default=0)
-    return max(int(last), at_ms // DAY_MS)
-
-
-def _grants(connection: Connection, person: str) -> list[Grant]:
-    return [
-        Grant(amount=row["amount"], day=row["day"])
-        for row in exploration.grants(connection, person=person)
-    ]

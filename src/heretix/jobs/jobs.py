@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Jobs", "Usage"]
 
 _MOST: Final = 500
+_MOST_USD: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +387,11 @@ def _same(row: dict[str, Any], request: MeasureRequest) -> Job:
 
 
 def _micros(usd: float | None) -> int | None:
-    return None if usd is None else max(1, round(usd * 1e6))
+    if usd is None:
+        return None
+    if not 0 < usd <= _MOST_USD:
+        raise ConfigError(f"`budget_usd` must be more than 0 and at most {_MOST_USD:,}, got {usd}")
+    return max(1, round(usd * 1e6))
 
 
 def _dollars(micros: int) -> str:

@@ -37,6 +37,8 @@ __all__ = ["MAX_SAMPLES", "GivenDocument", "MeasureRequest"]
 
 MAX_SAMPLES: Final = 50_000
 """Samples that one job may ask for, before it is extended for precision."""
+_MAX_READ_CHARS: Final = 4_000_000
+"""Characters of documents that one job may have read: each claim reads all of them."""
 _SEED_MAX: Final = 2**64 - 1
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MAX_MODEL_CHARS: Final = 200
@@ -188,6 +190,12 @@ class MeasureRequest(BaseModel):
             raise ValueError("`negation` belongs to one claim, and several are given")
         if ("SEL" in self.lenses) != bool(self.documents):
             raise ValueError("`documents` and the lens SEL belong together: give both or neither")
+        read = len(self.claims) * sum(len(document.text) for document in self.documents)
+        if read > _MAX_READ_CHARS:
+            raise ValueError(
+                f"`documents` may have {_MAX_READ_CHARS:,} characters for all claims together, "
+                f"these have {read:,}; bring the passages that matter, or split it into several"
+            )
         asked = self.K * self.R * len(self.claims) * len(self.lenses) * max(1, len(self.models))
         if asked > MAX_SAMPLES:
             raise ValueError(

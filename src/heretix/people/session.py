@@ -45,7 +45,9 @@ class Session:
 
     def check_csrf(self, value: str | None) -> None:
         """Raise unless the form came from a page of this session."""
-        if value is None or not hmac.compare_digest(value.encode(), self.csrf.encode()):
+        if value is None or not hmac.compare_digest(
+            value.encode("utf-8", "surrogatepass"), self.csrf.encode()
+        ):
             raise AccessError(
                 "`csrf` doesn't belong to this session; load the page again and send it once more"
             )

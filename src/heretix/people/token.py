@@ -24,6 +24,7 @@ PREFIX: Final = "htx_"
 """Lets people, and programs that look for leaked secrets, see what it is."""
 _TOUCH_S: Final = 60.0
 _MAX_LABEL_CHARS: Final = 80
+_LONGEST_S: Final = 3650 * 86_400.0
 _WRONG: Final = "the token isn't known, or was revoked; `heretix users tokens` makes another"
 
 
@@ -92,8 +93,12 @@ class Tokens:
             raise AccountError(
                 f"`label` must be 1 to {_MAX_LABEL_CHARS} printable characters; say what it is for"
             )
-        if expires_in_s is not None and expires_in_s <= 0:
-            raise AccountError(f"`expires_in_s` must be more than 0, got {expires_in_s}")
+        # Written so that what isn't a number is refused, too: it would never be over.
+        if expires_in_s is not None and not 0 < expires_in_s <= _LONGEST_S:
+            raise AccountError(
+                f"`expires_in_s` must be more than 0 and at most {_LONGEST_S:,.0f} (ten years), "
+                f"got {expires_in_s}; leave it out for a token that doesn't expire"
+            )
         now = self._clock()
         secret = new_secret(PREFIX)
         token = Token(

@@ -41,9 +41,9 @@ class Visit:
     session: Session | None = None
     stale: bool = False
     """It came with a session that has ended; the cookie is to be forgotten."""
-    visitor: str | None = None
+    visitor: str | None = field(default=None, repr=False)
     """A cookie of no meaning that ties the forms of somebody without a session to the browser."""
-    _given: str | None = field(default=None)
+    _given: str | None = field(default=None, repr=False)
     """The visitor's cookie, to be set: it was made for this response."""
 
     @property
@@ -79,7 +79,7 @@ class Visit:
             self.session.check_csrf(value)
             return
         known = self.csrf if self.visitor is not None and self._given is None else None
-        if known is None or value is None or not hmac.compare_digest(known, value):
+        if known is None or value is None or not _same(known, value):
             raise AccessError(
                 "the form doesn't belong to this visit: it is too old, or was made elsewhere; "
                 "load the page again and send it once more"
@@ -126,10 +126,16 @@ async def arrive(request: Request) -> Visit:
     if known is not None:
         return known
     desk: Desk = request.app.state.desk
-    visit = await _identify(request, desk)
+    try:
+        visit = await _identify(request, desk)
+    except SignInError:
+        # Whoever tries tokens is slowed down as anybody else is.
+        if desk.limiter is not None:
+            desk.limiter.check(_place(request))
+        raise
     request.state.visit = visit
     if desk.limiter is not None and not visit.is_local:
-        desk.limiter.check(visit.person.id if visit.person else f"address {visit.address}")
+        desk.limiter.check(visit.person.id if visit.person else _place(request))
     if request.method not in _SAFE and visit.via != "token":
         await _refuse_forgery(request, visit)
     return visit
@@ -196,6 +202,15 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
         given = (await request.form()).get(CSRF_FIELD)
         value = given if isinstance(given, str) else None
     visit.check_csrf(value)
+
+
+def _place(request: Request) -> str:
+    """What the requests of somebody unknown are counted by."""
+    return f"address {request.client.host if request.client else None}"
+
+
+def _same(known: str, value: str) -> bool:
+    return hmac.compare_digest(known.encode(), value.encode("utf-8", "surrogatepass"))
 
 
 def _is_program(request: Request) -> bool:

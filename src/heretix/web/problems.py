@@ -115,7 +115,9 @@ def problem_response(
         detail=detail,
         remedy=_REMEDIES.get(status),
     )
-    return Response(page, status, headers=headers, media_type="text/html")
+    # Half a surrogate pair in a message must not become a second error.
+    content = page.encode("utf-8", "replace")
+    return Response(content, status, headers=headers, media_type="text/html")
 
 
 def wants_json(scope: Scope) -> bool:

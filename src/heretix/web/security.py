@@ -6,7 +6,9 @@ Pure ASGI: nothing here buffers a response, so event streams pass through as the
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -40,7 +42,10 @@ _HEADERS: Final = {
     "x-frame-options": "DENY",
 }
 _HSTS: Final = "max-age=31536000"
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""What a proxy says of whom it speaks for."""
+_UTF8: Final = re.compile(r';\s*charset="?utf-?8"?\s*(?:;|$)', re.IGNORECASE)
+_MAX_DIGITS: Final = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,9 @@ class Limits:
     body_bytes: int = 2 * 1024 * 1024
     body_s: float = 20.0
     """From the first byte asked for to the last one given."""
+    head_bytes: int = 64 * 1024
+    """Of a request before its body; `heretix.web.connection` keeps these two."""
+    head_s: float = 20.0
 
 
 def host_name(value: str) -> str | None:
@@ -62,7 +70,13 @@ def host_name(value: str) -> str | None:
 
 def is_loopback_host(value: str) -> bool:
     """A name that only this machine can mean. Another name may have been made to point here."""
-    return host_name(value) in _LOOPBACK
+    name = host_name(value)
+    if name is None or name == "localhost":
+        return name is not None
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def same_origin(headers: Headers) -> bool:
@@ -71,9 +85,17 @@ def same_origin(headers: Headers) -> bool:
     Browsers send `Origin` with every write, and say by `Sec-Fetch-Site` where it came from.
     """
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    if origin is not None and _place(origin) != headers.get("host", "").lower():
         return False
     return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None for one that isn't any, such as `null`."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 class _TooLargeError(Exception):
@@ -106,8 +128,8 @@ class Edge:
                 _dress(MutableHeaders(raw=message["headers"]), https=scope["scheme"] == "https")
             await send(message)
 
-        refused = self._refusal(Headers(scope=scope))
         try:
+            refused = self._refusal(scope, Headers(scope=scope))
             if refused is not None:
                 await problem_response(scope, *refused)(scope, receive, dressed)
                 return
@@ -125,22 +147,46 @@ class Edge:
             text = f"something went wrong here; the server's log has it as incident {incident}"
             await _answer(scope, dressed, 500, text, started=started)
 
-    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
-        host = headers.get("host", "")
-        if self._loopback_only and not is_loopback_host(host):
-            return 421, (
-                f"`Host` must be this machine's own name (localhost, 127.0.0.1 or [::1]), "
-                f"got {host!r}; without accounts no other name is served"
-            )
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        if self._loopback_only and (refused := _from_elsewhere(headers)) is not None:
+            return 421, refused
+        # No database takes it, and no id, claim or name has it.
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            return 400, "the address must not hold the character NUL; leave it out"
+        kind = headers.get("content-type", "")
+        if "charset" in kind.lower() and not _is_utf8(kind):
+            # Some of the character sets that a form could name take minutes to decode.
+            return 415, f"`Content-Type` must have the charset utf-8 or none, got {kind[:100]!r}"
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
-            return 400, f"`Content-Length` must be a whole number, got {length!r}"
-        if int(length) > self._limits.body_bytes:
+            return 400, f"`Content-Length` must be a whole number, got {length[:40]!r}"
+        if len(length) > _MAX_DIGITS or int(length) > self._limits.body_bytes:
             return 413, self._too_large()
         return None
 
     def _too_large(self) -> str:
         return f"the body must have at most {self._limits.body_bytes:,} bytes; send less"
+
+
+def _from_elsewhere(headers: Headers) -> str | None:
+    """Why a request doesn't come from this machine; None when it does, as far as can be told."""
+    host = headers.get("host", "")
+    if not is_loopback_host(host):
+        return (
+            f"`Host` must be this machine's own name (localhost, 127.0.0.1 or [::1]), "
+            f"got {host!r}; without accounts no other name is served"
+        )
+    passed_on = next((name for name in _FORWARDED if name in headers), None)
+    if passed_on is not None:
+        return (
+            f"`{passed_on}` says that a proxy passed this on, for whoever reaches the proxy; "
+            "without accounts nobody else is served: add one with `heretix users add`"
+        )
+    return None
+
+
+def _is_utf8(kind: str) -> bool:
+    return kind.lower().count("charset") == 1 and _UTF8.search(kind) is not None
 
 
 async def _answer(scope: Scope, send: Send, status: int, text: str, *, started: bool) -> None:

@@ -43,6 +43,7 @@ _MEANINGS: Final = {
     408: "The body didn't come in time.",
     409: "It doesn't fit what is there by now.",
     413: "The body is too large.",
+    415: "The body is in another character set than UTF-8.",
     421: "The server isn't served under this name.",
     422: "Something in the request is wrong; `problems` names it.",
     429: "Too much at a time, or more than a quota; `Retry-After` says when.",
@@ -66,7 +67,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 REFUSALS: Final = refusals(
-    400, 401, 403, 404, 405, 408, 409, 413, 421, 422, 429, 502, 503, 504, 507
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 502, 503, 504, 507
 )
 """What every operation may answer. Each that can do less documents no less: a client reads all
 of them in one way."""

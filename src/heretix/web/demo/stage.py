@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Script = Callable[["Stage"], AsyncIterator[float]]
 
-__all__ = ["CAST", "Script", "Stage", "play"]
+__all__ = ["CAST", "Stage", "play"]
 
 ADA, BEN, CLEO, DOV, EVA = CAST = tuple(
     f"{name} (demo)" for name in ("Ada", "Ben", "Cleo", "Dov", "Eva")

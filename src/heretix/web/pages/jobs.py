@@ -142,5 +142,6 @@ async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:
 
 
 def _encoded(event: JobEvent) -> bytes:
-    data = json.dumps(event.as_dict(), ensure_ascii=False)
+    # In ASCII and on one line: whatever an error says can't begin a field, or fail to be sent.
+    data = json.dumps(event.as_dict())
     return f"id: {event.seq}\nevent: progress\ndata: {data}\n\n".encode()

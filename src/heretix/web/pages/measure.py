@@ -52,7 +52,7 @@ def start(
     desk = desk_of(request)
     try:
         values = json.loads(asked)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ConfigError("`request` must be JSON, as the plan's page has it") from exc
     if not isinstance(values, dict):
         raise ConfigError(f"`request` must be an object, got {type(values).__name__}")

@@ -1,0 +1,80 @@
+"""Connections with bounds that the server itself doesn't set: how long and how large a head may be.
+
+A client that sends one byte of a header now and then would hold its connection for ever, and one
+whose header doesn't end would fill the memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from heretix.web.security import Limits
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
+else:
+    Protocol = AutoHTTPProtocol
+
+__all__ = ["BoundedConnection"]
+
+_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class BoundedConnection(Protocol):
+    """The server's protocol for HTTP; it ends a connection whose next head doesn't come."""
+
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody connected, and has to say what they want."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes before a head is whole."""
+        super().data_received(data)
+        if self._is_answering():
+            self._head_bytes = 0
+            self._forget()
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """They left."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _is_answering(self) -> bool:
+        """A head was read whole, and is being answered; the body has limits of its own."""
+        # Before the first request there is no cycle, whatever its type says.
+        return getattr(self.cycle, "response_complete", True) is False
+
+    def _await_head(self) -> None:
+        if self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self.limits.head_s, self._give_up)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        if not self._is_answering() and not self.transport.is_closing():
+            self.transport.close()
