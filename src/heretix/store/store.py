@@ -54,6 +54,7 @@ class Store:
         self._turn: contextlib.AbstractContextManager[object] = (
             threading.RLock() if location.path is not None else contextlib.nullcontext()
         )
+        self._held = threading.local()
 
     @classmethod
     def open(
@@ -98,8 +99,23 @@ class Store:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that only reads."""
+        held: Connection | None = getattr(self._held, "connection", None)
+        if held is not None:
+            yield held
+            return
         with mapped_faults(self.name), self._engine.connect() as connection:
             yield connection
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let everything that this thread reads inside share one transaction: for a page that is
+        made of several look-ups. Nothing is written inside, and nothing awaited."""
+        with self.reading() as connection:
+            self._held.connection = connection
+            try:
+                yield
+            finally:
+                self._held.connection = None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:

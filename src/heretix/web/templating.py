@@ -33,6 +33,11 @@ __all__ = [
 
 NONE: Final = "—"
 
+_TICKS: Final = "".join(
+    f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100)
+)
+_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
 LENS_NAMES: Final[Mapping[str, str]] = {
     "RPL": "raw prior",
     "NUL": "frame, no documents",
@@ -197,8 +202,11 @@ def moment(text: str | None) -> Markup:
         when = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return escape(text)
-    shown = when.strftime("%-d %b %Y, %H:%M UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(text, text, shown)
+    # The same wherever the server runs: `strftime` goes by its machine's language.
+    month = _MONTHS[when.month - 1]
+    shown = f"{when.day} {month} {when.year}, {when.hour:02}:{when.minute:02} UTC"
+    exact = escape(text)
+    return Markup(f'<time datetime="{exact}" title="{exact}">{shown}</time>')  # noqa: S704
 
 
 def ticked(text: object) -> Markup:
@@ -242,12 +250,11 @@ def rule(
         return Markup('<span class="rule rule-empty" aria-hidden="true"></span>')
     lo, hi = (round(1000 * edge) for edge in ci)
     at = round(1000 * value)
-    ticks = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
     other = "" if ghost is None else f'<path class="rule-ghost" d="M{round(1000 * ghost)} 2v26"/>'
     return Markup(  # noqa: S704
         f'<svg class="rule lens-{escape(lens.lower())}" viewBox="-12 0 1024 32" '
         f'preserveAspectRatio="none" role="img" aria-label="{value:.3f}, 95% interval '
-        f'{ci[0]:.3f} to {ci[1]:.3f}"><g class="rule-scale"><path d="M0 16h1000"/>{ticks}</g>'
+        f'{ci[0]:.3f} to {ci[1]:.3f}"><g class="rule-scale"><path d="M0 16h1000"/>{_TICKS}</g>'
         f'{other}<path class="rule-span" d="M{lo} 16H{max(hi, lo + 4)}"/>'
         f'<path class="rule-caps" d="M{lo} 9v14M{hi} 9v14"/>'
         f'<path class="rule-point" d="M{at} 4v24"/></svg>'

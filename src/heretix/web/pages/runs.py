@@ -33,11 +33,13 @@ Ref = Annotated[str, Path(max_length=120)]
 def run(request: Request, ref: Ref) -> Response:
     """The page of a claim, with one run of it in focus."""
     desk = desk_of(request)
-    execution_id, is_whole = _resolve(desk, ref)
-    if not is_whole:
-        return RedirectResponse(f"/runs/{execution_id}", 303)
-    record = desk.shelf.record(execution_id)
-    view = claim_view(desk, record)
+    with desk.store.at_once():
+        execution_id, is_whole = _resolve(desk, ref)
+        if not is_whole:
+            return RedirectResponse(f"/runs/{execution_id}", 303)
+        record = desk.shelf.record(execution_id)
+        view = claim_view(desk, record)
+        executions = desk.store.executions_of(record.run_id)
     body = desk.shelf.kept.get(("run", execution_id), lambda: _body(record))
     between = (
         desk.shelf.kept.get(("between", view.key), lambda: _between(desk, record, view))
@@ -51,7 +53,7 @@ def run(request: Request, ref: Ref) -> Response:
         view=view,
         body=body,
         between=between,
-        executions=desk.store.executions_of(record.run_id),
+        executions=executions,
     )
 
 
