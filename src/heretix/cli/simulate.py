@@ -94,10 +94,11 @@ def _table(report: Report) -> Table:
 
     unit = 10**PLAY.exponent
     styles = {Verdict.GAINS: "green", Verdict.LOSES: "red"}
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
+    table.caption = f"in {PLAY.code}; the mean is for one agent and one episode"
     table.add_column("strategy", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    for name in ("agents", "episodes", "mean return", "99% interval", "total"):
+    for name in ("n", "episodes", "mean", "99% interval", "total"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for line in sorted(report.standings, key=lambda line: -(line.mean or 0.0)):
@@ -113,7 +114,7 @@ def _table(report: Report) -> Table:
             f"{line.episodes:,}",
             "—" if line.mean is None else f"{line.mean / unit:+,.2f}",
             interval,
-            format_amount(line.total, PLAY),
+            format_amount(line.total, PLAY).removesuffix(f" {PLAY.code}"),
             line.verdict.value,
             style=styles.get(line.verdict),
         )

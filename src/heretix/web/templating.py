@@ -33,10 +33,21 @@ __all__ = [
 
 NONE: Final = "—"
 
-_TICKS: Final = "".join(
-    f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100)
-)
-_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
+_MONTHS: Final = [
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+]
 
 LENS_NAMES: Final[Mapping[str, str]] = {
     "RPL": "raw prior",
