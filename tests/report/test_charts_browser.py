@@ -18,8 +18,12 @@ HOST = "http://heretix.test"
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """Chromium, where there is one."""
+def browser(clean_run, faulty_run, lost_run, markup_run, vector_artifact):
+    """Chromium, where there is one.
+
+    Everything is measured before: an event loop of the browser's runs in this thread from then on,
+    and measuring needs one of its own.
+    """
     with ExitStack() as stack:
         try:
             running = stack.enter_context(running_chromium())

@@ -36,6 +36,8 @@ INJECTIONS = (
     "a" * 3000,
 )
 """As parts of an address, encoded where they have to be."""
+SEARCHED = tuple(text for text in INJECTIONS if "etc" not in text and len(text) < 500)
+"""Those that mean something to a search."""
 
 
 def every_route(desk):

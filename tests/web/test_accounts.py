@@ -1,8 +1,8 @@
 """Sessions, roles and tokens, as pages use them."""
 
 import pytest
+from website import PASSWORD
 
-from conftest import PASSWORD
 from heretix.jobs import MeasureRequest
 from heretix.people import Role
 

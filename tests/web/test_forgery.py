@@ -6,8 +6,8 @@ import socket
 from urllib.parse import urlsplit
 
 import pytest
+from website import PASSWORD, desk_over, serving
 
-from conftest import PASSWORD, desk_over, serving
 from heretix.people import LOCAL
 from heretix.store import Store
 from heretix.web.security import Limits, is_loopback_host

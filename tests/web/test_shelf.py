@@ -3,7 +3,8 @@
 import asyncio
 import threading
 
-from conftest import WEATHER, run_of
+from website import WEATHER, run_of
+
 from heretix.jobs import MeasureRequest, Worker
 from heretix.people import LOCAL
 from heretix.web.anomalyboard import AnomalyBoard

@@ -65,6 +65,11 @@ LATEST = "latest"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
 _DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
+_KEYED = re.compile(r"`by:[^`]+`")
+_WAYS_ON = {
+    "wrong_state": "; `heretix episode show EPISODE` says what comes next",
+    "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
+}
 _LONGEST_MS = 36_500 * _UNITS_MS["d"]
 """A century: what comes of longer times is no date any more."""
 
@@ -133,7 +138,7 @@ def counter(db: str | None, at: str | None = None, *, create: bool = True) -> It
         try:
             yield Counter(store=store, exchange=exchange, clock=clock, settings=settings)
         except RefusedError as exc:
-            raise RefusedError(_readable(str(exc)), status=exc.status) from exc
+            raise RefusedError(_readable(str(exc), exc.status), status=exc.status) from exc
 
 
 def clock_at(text: str | None) -> Clock:
@@ -257,8 +262,11 @@ def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
         yield tally
 
 
-def _readable(message: str) -> str:
-    """A refusal with its moments as people write them; rules count milliseconds."""
+def _readable(message: str, status: str) -> str:
+    """A refusal with its moments as people write them, rules count milliseconds; and a way on."""
     from heretix.report.economy import moment
 
-    return _MOMENT.sub(lambda found: f"{moment(int(found[0]))} UTC", message)
+    said = _MOMENT.sub(lambda found: f"{moment(int(found[0]))} UTC", message)
+    # A move is named by its idempotency key, which tells a person nothing.
+    said = _KEYED.sub("the move", said)
+    return said + _WAYS_ON.get(status, "")

@@ -51,20 +51,32 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("lens")(lens.lens)
-app.command("describe")(describe.describe)
-app.command("show")(records.show)
-app.command("verify")(records.verify)
+app.command("resume", short_help="Go on with an execution that was stopped.")(run.resume)
+app.command("lens", short_help="Measure a claim with and without evidence, and compare.")(lens.lens)
+app.command("describe", short_help="Print the plan, calls, tokens and cost; call nothing.")(
+    describe.describe
+)
+app.command("show", short_help="Show a stored run or an artifact.")(records.show)
+app.command("verify", short_help="Derive everything in a record again, from the record alone.")(
+    records.verify
+)
 app.command("runs")(records.runs)
-app.command("diff")(records.diff)
-app.command("report")(report.report)
-app.command("anomalies")(anomalies.anomalies)
-app.command("doctor")(doctor.doctor)
-app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
+app.command("diff", short_help="Compare two runs.")(records.diff)
+app.command("report", short_help="Write a report: a page, a picture or a PDF.")(report.report)
+app.command("anomalies", short_help="Rank stored claims by how far evidence moves the belief.")(
+    anomalies.anomalies
+)
+app.command("doctor", short_help="Check keys, store and embedded model; say what to put right.")(
+    doctor.doctor
+)
+app.command("serve", short_help="Serve the web app: measure, look and take part in a browser.")(
+    serve.serve
+)
+app.command("demo", short_help="Fill a fresh store with a demonstration.")(demo.demo)
 app.command("worker")(worker.worker)
-app.command("simulate")(simulate.simulate)
+app.command("simulate", short_help="Play episodes with honest players and attackers: who gains?")(
+    simulate.simulate
+)
 app.add_typer(models.app, name="models")
 app.add_typer(batch.app, name="batch")
 app.add_typer(corpus.app, name="corpus")

@@ -69,7 +69,7 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
     raise typer.Exit(finished.exit_code)
 
 
-@app.command("status")
+@app.command("status", short_help="Ask how batches are doing.")
 def status(
     batch: BatchArgument = None, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
@@ -100,7 +100,7 @@ def status(
     raise typer.Exit(_exit_code([view.trouble for view in views]))
 
 
-@app.command("collect")
+@app.command("collect", short_help="Store what batches have brought, and write the records.")
 def collect_batches(
     batch: BatchArgument = None,
     wait: Annotated[

@@ -30,18 +30,24 @@ FinalOption = Annotated[
 ]
 ModelsOption = Annotated[
     list[str] | None,
-    typer.Option("--model", "-m", help="A model of the lens. Repeat it for several."),
+    typer.Option(
+        "--model", "-m", help="A model of the lens. Repeat it for several.", metavar="MODEL"
+    ),
 ]
 JudgeOption = Annotated[
     list[str] | None,
-    typer.Option("--judge", help="A model that may be drawn to judge. Give at least J."),
+    typer.Option(
+        "--judge", help="A model that may be drawn to judge. Give at least J.", metavar="MODEL"
+    ),
 ]
 PracticeOption = Annotated[
     bool, typer.Option("--practice", help="Simulated models that evidence moves up: no key.")
 ]
 DocumentOption = Annotated[
     list[str] | None,
-    typer.Option("--document", help="Evidence: a file, folder or address. Repeat it."),
+    typer.Option(
+        "--document", help="Evidence: a file, folder or address. Repeat it.", metavar="SOURCE"
+    ),
 ]
 BundleOption = Annotated[
     str | None,
@@ -49,7 +55,7 @@ BundleOption = Annotated[
 ]
 
 
-@app.command("open")
+@app.command("open", short_help="Measure the belief, fix the terms, and open the market.")
 def open_episode(
     claim: Annotated[str, typer.Argument(help="The claim; or the id of a draft.")],
     model: ModelsOption = None,
@@ -237,13 +243,13 @@ def reveal(
     if as_json:
         acting.print_json(encode(shown))
     else:
-        acting.say(
-            f"challenge {shown.number} revealed: {len(bundle.items)} documents, "
-            f"bundle {bundle.bundle_id[:16]}"
-        )
+        count = len(bundle.items)
+        documents = "1 document" if count == 1 else f"{count} documents"
+        name = bundle.bundle_id[:16]
+        acting.say(f"challenge {shown.number} revealed: {documents}, bundle {name}")
 
 
-@app.command("freeze")
+@app.command("freeze", short_help="Reveal the seed; draw the close and the judges.")
 def freeze(
     episode: acting.EpisodeArgument,
     at: acting.AtOption = None,
@@ -257,7 +263,7 @@ def freeze(
         say_where(counter, counter.exchange.freeze(episode), as_json=as_json)
 
 
-@app.command("judge")
+@app.command("judge", short_help="Measure the lens with and without each challenge's evidence.")
 def judge(
     episode: acting.EpisodeArgument,
     final: FinalOption = False,
@@ -294,7 +300,7 @@ def judge(
         say_where(counter, found, as_json=False)
 
 
-@app.command("measure")
+@app.command("measure", short_help="Have the judges measured: now, and a window later.")
 def measure(
     episode: acting.EpisodeArgument,
     final: FinalOption = False,
@@ -327,7 +333,7 @@ def settle(
         say_where(counter, counter.exchange.close(episode), as_json=as_json)
 
 
-@app.command("dispute")
+@app.command("dispute", short_help="Put a bond against the result: a larger panel measures.")
 def dispute(
     episode: acting.EpisodeArgument,
     ground: Annotated[

@@ -66,7 +66,7 @@ def list_episodes(
         acting.say("no episode yet; `heretix episode open --practice` opens one")
 
 
-@app.command("show")
+@app.command("show", short_help="Show where an episode stands, and what comes next.")
 def show(
     episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
@@ -100,7 +100,7 @@ def export(
     acting.say(f"written to {out}; anyone can check it: heretix episode verify {out}")
 
 
-@app.command("verify")
+@app.command("verify", short_help="Redo an episode from its record alone.")
 def verify(
     ref: Annotated[str, typer.Argument(help="An exported record, or an episode's id.")],
     db: opt.DbOption = None,

@@ -26,7 +26,7 @@ BundleArgument = Annotated[
 ]
 
 
-@app.command("build")
+@app.command("build", short_help="Search and select documents for a claim; store the bundles.")
 def build(
     claim: Annotated[str, typer.Argument(help="The claim.")],
     lenses: opt.LensOption = "MEL,HEL",
@@ -49,8 +49,7 @@ def build(
     from heretix.errors import UsageError
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.bundlefile import dump_bundle
-    from heretix.measurement.lenses import gather_bundles
-    from heretix.report.lenses import bundle_view
+    from heretix.measurement.lenses import gather_bundles, searches_demo
     from heretix.settings import Settings
     from heretix.store import Store
 
@@ -70,24 +69,25 @@ def build(
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
     lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
     with Store.open(settings.db) as store:
+        stored_in = store.name
         for bundle in bundles:
             store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
-    if out is not None:
-        for bundle in bundles:
-            file = out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json"
-            file.write_text(dump_bundle(bundle), encoding="utf-8")
+            if out is not None:
+                file = out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json"
+                file.write_text(dump_bundle(bundle), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps([bundle.to_json() for bundle in bundles], ensure_ascii=False))
     else:
-        for bundle in bundles:
-            opt.console().print(bundle_view(bundle.to_json()))
+        _show_bundles(bundles, stored_in, out)
     for reason in lacking:
         opt.err_console().print(str(reason), style="yellow", markup=False)
+    if lacking and searches_demo(config.evidence):
+        opt.err_console().print(opt.DEMO_CORPUS_NOTE, style="yellow", markup=False)
     if lacking:
         raise typer.Exit(1)
 
 
-@app.command("show")
+@app.command("show", short_help="Show a bundle: its documents, and what was dropped.")
 def show(bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Show a bundle: class, reliability, stance and quote of each document, and what was dropped.
 
@@ -138,7 +138,7 @@ def verify(
     )
 
 
-@app.command("score")
+@app.command("score", short_help="Say how far a document can be relied on.")
 def score(
     file: Annotated[
         Path, typer.Argument(help="A document.", exists=True, dir_okay=False, readable=True)
@@ -173,6 +173,19 @@ def score(
             mark = "+" if reading.contribution else " "
             found_text = f"{reading.count} found, adds {reading.contribution:.2f}"
             console.print(f"    {mark} {reading.signal.name}: {found_text}", style="dim")
+
+
+def _show_bundles(bundles: list[Bundle], stored_in: str, out: Path | None) -> None:
+    """What was found, and where it is now."""
+    from heretix.report.lenses import bundle_view
+
+    console = opt.console()
+    for bundle in bundles:
+        console.print(bundle_view(bundle.to_json()))
+        console.print()
+    if bundles:
+        written = "" if out is None else f", written to {out}"
+        console.print(f"stored in {stored_in}{written}", style="dim", markup=False)
 
 
 def _make_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ __all__ = ["app"]
 app = typer.Typer(help="The exploration track: credits, standing, feed.", no_args_is_help=True)
 
 
-@app.command("credit")
+@app.command("credit", short_help="Claim the credits of a finding.")
 def credit(
     claim: Annotated[str, typer.Argument(help="A claim that `heretix lens` measured.")],
     person: acting.AsOption = "me",
@@ -58,7 +58,7 @@ def credit(
         raise typer.Exit(1)
 
 
-@app.command("leaderboard")
+@app.command("leaderboard", short_help="Rank everybody by reputation, then by credits.")
 def leaderboard(
     limit: acting.LimitOption = 20,
     at: acting.AtOption = None,

@@ -19,7 +19,7 @@ OutOption = Annotated[
 ]
 
 
-@app.command("runs")
+@app.command("runs", short_help="One row a run: claim, model, lens, belief, interval.")
 def runs(
     search: Annotated[
         str | None, typer.Argument(help="Only claims, models and ids with this text.")
@@ -31,7 +31,7 @@ def runs(
     _export("runs", search, out, db)
 
 
-@app.command("samples")
+@app.command("samples", short_help="One row a sample: the wording, the answer, what was read.")
 def samples(
     run_id: Annotated[str | None, typer.Argument(help="Only those of this run.")] = None,
     out: OutOption = None,

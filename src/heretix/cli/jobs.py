@@ -83,6 +83,9 @@ def list_jobs(
     if as_json:
         typer.echo(json.dumps([job.as_dict() for job in found], indent=2, ensure_ascii=False))
         return
+    if not found:
+        typer.echo("no jobs; `heretix jobs submit` leaves one, and so does the web app")
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("job", "state", "samples", "of", "by", "claim"):
         table.add_column(column, no_wrap=column == "job")

@@ -47,7 +47,7 @@ def list_markets(
         acting.say("no market is open; `heretix episode open` opens one")
 
 
-@app.command("show")
+@app.command("show", short_help="Show the two pools of an episode: prices and stakes.")
 def show(
     episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
@@ -84,7 +84,7 @@ def show(
     )
 
 
-@app.command("quote")
+@app.command("quote", short_help="Say what a bet would buy now, win at least, lose at most.")
 def quote(
     episode: acting.EpisodeArgument,
     side: SideArgument,

@@ -36,7 +36,8 @@ def list_models(as_json: opt.JsonOption = False) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("model", "state", "size", "licence", "note"):
-        table.add_column(column)
+        # A name that is cut short can't be pulled.
+        table.add_column(column, no_wrap=column == "model")
     for model in found:
         table.add_row(
             f"local:{model.name}",

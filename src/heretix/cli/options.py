@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["console", "err_console", "lens_names", "read_config"]
 
+DEMO_CORPUS_NOTE = (
+    "The packaged `demo` corpus is about four claims only (docs/lenses.md); for others bring "
+    "documents with --corpus, --search or --document."
+)
 _LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
 
 ClaimArgument = Annotated[
@@ -81,7 +85,11 @@ PolicyOption = Annotated[
 ]
 DocumentOption = Annotated[
     list[str] | None,
-    typer.Option("--document", help="A document for SEL: file, folder or address. Repeat it."),
+    typer.Option(
+        "--document",
+        help="A document for SEL: file, folder or address. Repeat it.",
+        metavar="SOURCE",
+    ),
 ]
 JudgeOption = Annotated[
     str | None,

@@ -27,7 +27,7 @@ PolicyArgument = Annotated[
 ]
 
 
-@app.command("explain")
+@app.command("explain", short_help="Say which rule gives an address its class, and why.")
 def explain(
     url: Annotated[str, typer.Argument(help="An address.")],
     policy: opt.PolicyOption = None,

@@ -23,7 +23,7 @@ def _group() -> None:
     """Rewards, explained."""
 
 
-@app.command("explain")
+@app.command("explain", short_help="Explain every payment of an episode.")
 def explain(
     episode: acting.EpisodeArgument,
     person: Annotated[
@@ -56,7 +56,10 @@ def explain(
             amount = money(line.amount, found.terms.currency)
             acting.say(f"  {amount} to {line.account}: {line.text}")
     _show_rewards(settlement, account)
-    if not shown:
+    if shown:
+        unit = money(100, found.terms.currency)
+        acting.say(f"\nNumbers in a reason are whole minor units: 100 is {unit}.", style="dim")
+    else:
         acting.say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
 
 

@@ -154,7 +154,7 @@ def with_evidence(measurement: Measurement) -> Measurement:
         return measurement
     import stamina.instrumentation
 
-    from heretix.measurement.lenses import gather_bundles
+    from heretix.measurement.lenses import gather_bundles, searches_demo
 
     # A service that is asked again is no news; one that doesn't answer is an error.
     stamina.instrumentation.set_on_retry_hooks([])
@@ -163,14 +163,18 @@ def with_evidence(measurement: Measurement) -> Measurement:
         bundles = asyncio.run(
             gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
         )
+    lacking = False
     for (claim, lens), bundle in bundles.items():
         if isinstance(bundle, Exception):
+            lacking = True
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
         elif lens == "SEL" and bundle.dropped:
             given = len(bundle.items) + len(bundle.dropped)
             left_out = ", ".join(dropped.title for dropped in bundle.dropped[:5])
             said = f"SEL shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
             console.print(said, style="yellow", markup=False)
+    if lacking and searches_demo(config.evidence):
+        console.print(opt.DEMO_CORPUS_NOTE, style="yellow", markup=False)
     return replace(measurement, bundles=bundles)
 
 

@@ -14,7 +14,7 @@ import typer
 from heretix.cli import options as opt
 
 if TYPE_CHECKING:
-    from heretix.people import People, Person, Role, Token
+    from heretix.people import People, Person, Quotas, Role, Token
 
 __all__ = ["app"]
 
@@ -135,6 +135,8 @@ def set_quotas(
         if changes:
             person = people.set_quotas(name, replace(person.quotas, **changes))
     _show(person, as_json=as_json)
+    if not as_json:
+        typer.echo(f"  {_quota_words(person.quotas)}")
 
 
 @app.command("disable")
@@ -279,6 +281,17 @@ def _show(person: Person, *, as_json: bool) -> None:
     else:
         state = "" if person.active else ", disabled"
         typer.echo(f"{person.name}: {person.role.value}{state}")
+
+
+def _quota_words(quotas: Quotas) -> str:
+    """What a person may use, limits that aren't there included."""
+    micros = quotas.usd_micros_per_day
+    limits = (
+        ("jobs a day", _limit(quotas.jobs_per_day)),
+        ("jobs at a time", _limit(quotas.running_jobs)),
+        ("USD a day", "" if micros is None else f"{micros / 1e6:.2f}"),
+    )
+    return ", ".join(f"{limit or 'any number of'} {what}" for what, limit in limits)
 
 
 def _show_tokens(found: list[Token], *, as_json: bool) -> None:

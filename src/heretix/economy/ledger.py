@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.economy.accounts import Account, AccountKind
 from heretix.economy.chain import GENESIS, link
-from heretix.economy.money import CURRENCIES, MAX_AMOUNT, Currency
+from heretix.economy.money import CURRENCIES, MAX_AMOUNT, Currency, format_amount
 from heretix.economy.transfers import Group, Transfer, body_hash
 from heretix.errors import UsageError
 
@@ -327,7 +327,10 @@ def _funds(case: _Case) -> Verdict:
         for name, change in ((draft.debit, -draft.amount), (draft.credit, draft.amount)):
             held[name] = held.get(name, case.balances.get(name, 0)) + change
         if held[draft.debit] < 0 and not case.accounts[draft.debit].may_be_negative:
-            detail = f"{draft.debit!r} is short of {-held[draft.debit]} for {draft.amount}"
+            currency = case.currencies[draft.currency]
+            had = format_amount(held[draft.debit] + draft.amount, currency)
+            wanted = format_amount(draft.amount, currency)
+            detail = f"{draft.debit!r} has {had} left and would need {wanted}"
             return Verdict(Status.INSUFFICIENT_FUNDS, index, detail)
         if max(held[draft.credit], -held[draft.debit]) > MAX_AMOUNT:
             detail = f"a balance must stay within {MAX_AMOUNT} either way"

@@ -52,6 +52,7 @@ __all__ = [
     "corpora_folder",
     "evidence_of",
     "gather_bundles",
+    "searches_demo",
 ]
 
 ALL_LENSES: Final = ("RPL", "NUL", "MEL", "HEL", "SEL")
@@ -146,9 +147,15 @@ async def gather_bundles(
     return bundles
 
 
+def searches_demo(config: EvidenceConfig | None) -> bool:
+    """Whether the packaged corpus is searched: nothing else was named."""
+    if config is None:
+        return True
+    return config.search is None and (config.corpus or DEMO_CORPUS) == DEMO_CORPUS
+
+
 def _policy(config: EvidenceConfig) -> Policy:
-    demo = config.search is None and (config.corpus or DEMO_CORPUS) == DEMO_CORPUS
-    file = config.policy or (DEMO_POLICY if demo else None)
+    file = config.policy or (DEMO_POLICY if searches_demo(config) else None)
     return load_policy(file) if file else load_policy()
 
 

@@ -201,7 +201,8 @@ def episode_view(
         bond = money(dispute.bond, episode.terms.currency)
         parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
     executions = sum(len(item.source.executions) for item in told)
-    parts += [Text(""), Text(f"measured in {executions} executions; {_next(episode)}", style="dim")]
+    counted = "1 execution" if executions == 1 else f"{executions} executions"
+    parts += [Text(""), Text(f"{_next(episode)} (measured in {counted})", style="dim")]
     return Group(*parts)
 
 
@@ -364,10 +365,12 @@ def _next(episode: Episode) -> str:
         return f"next: heretix episode {'judge' if waiting else 'measure'} {name}"
     if episode.state is State.DISPUTED and episode.disputes[-1].upheld is None:
         return f"next: heretix episode rule {name}"
+    committed = any(c.fate is Fate.COMMITTED for c in episode.challenges)
+    reveal = "heretix episode reveal FILE (whoever committed), then " if committed else ""
     steps = {
         State.DRAFT: f"next: heretix episode open {name}",
         State.OPEN: f"next: heretix market buy {name} heretic 10",
-        State.CHALLENGE: f"next: heretix episode freeze {name}, once reveals are over",
+        State.CHALLENGE: f"next: {reveal}heretix episode freeze {name}, once reveals are over",
         State.MEASURED: f"next: heretix episode settle {name}, once it can't be disputed",
         State.DISPUTED: f"next: heretix episode settle {name}",
     }

@@ -44,7 +44,7 @@ def vector_view(artifact: Artifact) -> RenderableType:
 
 
 def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
-    """The documents of a bundle: class, reliability, stance and quote."""
+    """The documents of a bundle: class, reliability and stance, then a quote of each."""
     head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
     if version := bundle["policy"]["version"]:
         head.append(f" (policy {version})", style="dim")
@@ -52,21 +52,25 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
     for name in ("id", "class", "r"):
         table.add_column(name, no_wrap=True)
     table.add_column("published", no_wrap=True)
-    table.add_column("publisher", max_width=26)
     table.add_column("stance", no_wrap=True)
-    table.add_column("quote", ratio=1)
+    table.add_column("publisher", overflow="fold")
+    # Beside the other columns a narrow terminal would leave a quote one word a line.
+    quotes = Table.grid(padding=(0, 2))
+    quotes.add_column(no_wrap=True)
+    quotes.add_column(ratio=1)
     for item in bundle["items"]:
         table.add_row(
             item["id"],
             item["cls"],
             f"{item['reliability']['r']:.2f}",
             item["published"] or "undated",
-            Text(item["publisher"]),
             item["stance"] or "–",
-            Text(item["quote"]),
+            Text(item["publisher"]),
         )
-    parts: list[RenderableType] = [head, *([table] if bundle["items"] else [])]
+        quotes.add_row(item["id"], Text(item["quote"]))
+    parts: list[RenderableType] = [head]
     if bundle["items"]:
+        parts += [table, Text("quotes", style="dim"), quotes]
         parts.append(Text(_stance_note(bundle["items"]), style="dim"))
     return Group(*parts, *_dropped_lines(bundle["dropped"]))
 
@@ -115,7 +119,12 @@ def _vector_table(lines: list[LensRecord]) -> RenderableType:
             interval_bar(line.prob_true, *line.ci95, cells=41, style=_STYLES[line.lens]),
         )
         if line.trusted is False:
-            said = f"{line.lens}: too many quotes aren't in the documents; not to be trusted"
+            wrong = (
+                "it quotes documents, and was shown none"
+                if line.lens == "NUL"
+                else "too many quotes aren't in the documents"
+            )
+            said = f"{line.lens}: {wrong}; not to be trusted"
             notes.append(Text(said, style="yellow"))
     return Group(table, *notes)
 

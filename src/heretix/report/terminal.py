@@ -182,7 +182,7 @@ def verification_view(found: Verification) -> RenderableType:
     """Whether a run's record agrees with itself, and where not."""
     head = Text(f"{found.execution_id} ")
     if found.ok:
-        head.append(f"verified: {found.checked:,} values derived again, all equal", style="green")
+        head.append(f"verified: {found.checked:,} values derived again", style="green")
         return Group(head, *(Text(f"  {note}", style="dim") for note in found.notes))
     head.append(f"NOT verified: {len(found.differences)} differences", style="bold red")
     lines: list[RenderableType] = [head]

@@ -81,6 +81,11 @@ class Store:
         """The store's path or URL, fit to be shown."""
         return self._location.name
 
+    @property
+    def is_file(self) -> bool:
+        """The store is a file of this machine: a look-up waits for no network."""
+        return self._location.path is not None
+
     def close(self) -> None:
         """Let go of all connections."""
         self._engine.dispose()

@@ -25,6 +25,8 @@ _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
+_COUNTS: Final = hasattr(AutoHTTPProtocol, "on_headers_complete")
+"""The quick parser reads heads of any size; the other one has a limit of its own."""
 
 
 class BoundedConnection(Protocol):
@@ -35,6 +37,7 @@ class BoundedConnection(Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_bytes = 0
+        self._in_body = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,16 +47,34 @@ class BoundedConnection(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what comes before a head is whole."""
+        # What is left of a body that was refused before it was read is no head.
+        is_head = _COUNTS and not self._in_body
         super().data_received(data)
         if self._is_answering():
-            self._head_bytes = 0
             self._forget()
             return
-        self._head_bytes += len(data)
+        if is_head and not self._in_body:
+            self._head_bytes += len(data)
         if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
         self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """A head was read whole."""
+        self._head_bytes, self._in_body = 0, True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """So was its body; the next head may come."""
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """It was answered; the next head may come."""
+        super().on_response_complete()
+        if not self._is_answering():
+            self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """They left."""
@@ -61,7 +82,7 @@ class BoundedConnection(Protocol):
         super().connection_lost(exc)
 
     def _is_answering(self) -> bool:
-        """A head was read whole, and is being answered; the body has limits of its own."""
+        """A request is being answered; its body has limits of its own."""
         # Before the first request there is no cycle, whatever its type says.
         return getattr(self.cycle, "response_complete", True) is False
 

@@ -150,7 +150,9 @@ def require(role: Role) -> Any:
 
     async def allowed(visit: VisitNow) -> Person:
         if visit.person is None:
-            raise SignInError("this page is for people with an account; sign in")
+            raise SignInError(
+                "this is for people with an account: sign in, or send a token (docs/api.md)"
+            )
         visit.person.require(role)
         return visit.person
 

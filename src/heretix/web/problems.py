@@ -166,6 +166,8 @@ async def _on_invalid(request: Request, error: RequestValidationError) -> Respon
         }
         for found in error.errors()
     ]
+    # A header that several parts of an endpoint ask for is missing once.
+    problems = [found for index, found in enumerate(problems) if found not in problems[:index]]
     detail = "; ".join(f"`{found['where']}`: {found['problem']}" for found in problems)
     return problem_response(
         request.scope, 422, detail or "the request isn't valid", kind="Invalid", problems=problems

@@ -150,9 +150,11 @@ class Edge:
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         if self._loopback_only and (refused := _from_elsewhere(headers)) is not None:
             return 421, refused
-        # No database takes it, and no id, claim or name has it.
-        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            return 400, "the address must not hold the character NUL; leave it out"
+        # No database takes the character NUL, and no id, claim or name has it.
+        if "\0" in scope["path"]:
+            return 404, "the address holds a character that no address here has"
+        if b"%00" in scope["query_string"]:
+            return 400, "the query must not hold the character NUL; leave it out"
         kind = headers.get("content-type", "")
         if "charset" in kind.lower() and not _is_utf8(kind):
             # Some of the character sets that a form could name take minutes to decode.

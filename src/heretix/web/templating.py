@@ -34,20 +34,7 @@ __all__ = [
 NONE: Final = "—"
 
 _TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
-_MONTHS: Final = [
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-]
+_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 
 LENS_NAMES: Final[Mapping[str, str]] = {
     "RPL": "raw prior",
@@ -214,7 +201,7 @@ def moment(text: str | None) -> Markup:
     except ValueError:
         return escape(text)
     # The same wherever the server runs: `strftime` goes by its machine's language.
-    month = _MONTHS[when.month - 1]
+    month = _MONTHS[4 * when.month - 4 :][:3]
     shown = f"{when.day} {month} {when.year}, {when.hour:02}:{when.minute:02} UTC"
     exact = escape(text)
     return Markup(f'<time datetime="{exact}" title="{exact}">{shown}</time>')  # noqa: S704

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Path
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -30,31 +31,9 @@ Ref = Annotated[str, Path(max_length=120)]
 
 
 @router.get("/runs/{ref}")
-def run(request: Request, ref: Ref) -> Response:
+async def run(request: Request, ref: Ref) -> Response:
     """The page of a claim, with one run of it in focus."""
-    desk = desk_of(request)
-    with desk.store.at_once():
-        execution_id, is_whole = _resolve(desk, ref)
-        if not is_whole:
-            return RedirectResponse(f"/runs/{execution_id}", 303)
-        record = desk.shelf.record(execution_id)
-        view = claim_view(desk, record)
-        executions = desk.store.executions_of(record.run_id)
-    body = desk.shelf.kept.get(("run", execution_id), lambda: _body(record))
-    between = (
-        desk.shelf.kept.get(("between", view.key), lambda: _between(desk, record, view))
-        if len(view.vector) > 1
-        else None
-    )
-    return page(
-        request,
-        "run.html",
-        run=record,
-        view=view,
-        body=body,
-        between=between,
-        executions=executions,
-    )
+    return await to_thread.run_sync(_run, request, ref, limiter=desk_of(request).quick)
 
 
 @router.get("/runs/{ref}/samples")
@@ -119,6 +98,32 @@ def chart(request: Request, ref: Ref, name: Annotated[str, Path(max_length=20)])
         raise HTTPException(404, f"`{name}` isn't a chart of a run")
     assert isinstance(content, bytes)
     return fresh(request, content, "application/json", cache_control=cache_control)
+
+
+def _run(request: Request, ref: str) -> Response:
+    desk = desk_of(request)
+    with desk.store.at_once():
+        execution_id, is_whole = _resolve(desk, ref)
+        if not is_whole:
+            return RedirectResponse(f"/runs/{execution_id}", 303)
+        record = desk.shelf.record(execution_id)
+        view = claim_view(desk, record)
+        executions = desk.store.executions_of(record.run_id)
+    body = desk.shelf.kept.get(("run", execution_id), lambda: _body(record))
+    between = (
+        desk.shelf.kept.get(("between", view.key), lambda: _between(desk, record, view))
+        if len(view.vector) > 1
+        else None
+    )
+    return page(
+        request,
+        "run.html",
+        run=record,
+        view=view,
+        body=body,
+        between=between,
+        executions=executions,
+    )
 
 
 def _run_chart(name: str, record: RunRecord) -> bytes:

@@ -1,0 +1,79 @@
+"""What somebody new sees first: help that isn't cut short, names in full, words that help on."""
+
+import pytest
+import typer
+
+CLAIM = "Daylight saving time reduces electricity consumption."
+
+
+def cut_short(command, path=""):
+    """Commands whose summary doesn't fit beside its name in a terminal of 80 columns."""
+    found = []
+    for name, below in getattr(command, "commands", {}).items():
+        room = 80 - 2 - 6 - max(map(len, command.commands))
+        if below.get_short_help_str(room).endswith("..."):
+            found.append(f"{path} {name}")
+        found += cut_short(below, f"{path} {name}")
+    return found
+
+
+def test_no_summary_of_a_command_is_cut_short():
+    """The list of commands is read before anything else."""
+    from heretix.cli.app import app
+
+    assert cut_short(typer.main.get_command(app), "heretix") == []
+
+
+def test_models_are_named_in_full_on_a_narrow_terminal(heretix, monkeypatch):
+    """What is listed can be pulled by the name that is shown."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "local:qwen2.5-coder-1.5b" in heretix("models", "list").out
+
+
+def test_quotes_have_the_width_of_the_terminal(heretix, monkeypatch):
+    """Several words a line, and where the bundles are now is said."""
+    monkeypatch.setenv("COLUMNS", "80")
+    built = heretix("evidence", "build", CLAIM, "--corpus", "demo", "--out", "bundles")
+    assert built.code == 0
+    assert "The report concludes that daylight saving time reduces" in built.out
+    assert "stored in runs/heretix.sqlite, written to bundles" in built.out
+    assert max(map(len, built.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", [("lens", "-m", "sim:x", "-B", "100"), ("evidence", "build")])
+def test_a_claim_of_ones_own_is_told_about_the_demo_corpus(heretix, command):
+    """It is about a few claims, so that another one finds too little there."""
+    found = heretix(*command, "The moon is made of cheese.")
+    assert found.code == 1
+    assert "`demo` corpus is about four claims only" in " ".join(found.err.split())
+
+
+def test_no_jobs_are_no_empty_table(heretix):
+    """But a way to leave one."""
+    heretix("run", "Tea is good", "--mock", "-K", "4", "-R", "1", "-T", "4")
+    assert "no jobs; `heretix jobs submit`" in heretix("jobs", "list").out
+
+
+def test_a_quota_is_said_back(heretix):
+    """What was set, and what is without a limit."""
+    heretix("users", "add", "ada", "--role", "explorer", "--no-password")
+    said = heretix("users", "quota", "ada", "--jobs-per-day", "20", "--usd-per-day", "5").out
+    assert "20 jobs a day, any number of jobs at a time, 5.00 USD a day" in said
+
+
+def test_too_small_a_purse_is_told_in_money(heretix):
+    """Not in minor units, and not by the key of the move."""
+    heretix("episode", "open", "Tin whiskers cause short circuits.", "--practice", "-B", "200")
+    refused = heretix("market", "buy", "latest", "heretic", "20000", "--as", "bob")
+    assert refused.code == 2
+    assert "has 10,000.00 PLAY left and would need 20,000.00 PLAY" in refused.err
+    assert "by:user" not in refused.err
+    early = heretix("episode", "settle", "latest")
+    assert "`heretix episode show EPISODE` says what comes next" in early.err
+
+
+def test_minor_units_are_explained_where_they_are_shown(heretix):
+    """A reason says 100000 where a person would say 1,000.00."""
+    heretix("episode", "open", "Tin whiskers cause short circuits.", "--practice", "-B", "200")
+    assert "minor units: 100 is 1.00 PLAY" in heretix("rewards", "explain", "latest").out
+    assert "measured in 1 execution)" in heretix("episode", "show", "latest").out
