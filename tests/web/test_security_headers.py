@@ -1,11 +1,14 @@
 """What every answer says to browsers and caches, and what none believes of a request."""
 
 import shutil
+import socket
 
 import pytest
 from hostile import filled, raw, reads, writes
 from website import PASSWORD, desk_over, serving
 
+from heretix.cli.serve import _is_loopback
+from heretix.errors import StoreBusyError
 from heretix.store import Store
 from heretix.web.security import CSP
 
@@ -39,7 +42,7 @@ def test_strict_csp_is_on_every_answer(plain):
     addresses += [(method, filled(path, "x")) for method, path in writes(plain.desk)]
     addresses += [("GET", "/static/heretix.css"), ("GET", "/static/mark.svg"), ("PUT", "/")]
     addresses += [("GET", "/nowhere"), ("DELETE", "/jobs"), ("OPTIONS", "/api/v1/runs")]
-    addresses += [("GET", "/%00"), ("GET", "/api/v1/runs?cursor=!"), ("TRACE", "/")]
+    addresses += [("GET", "/%00"), ("GET", "/search?q=%00"), ("GET", "/api/v1/runs?cursor=!"), ("TRACE", "/")]
     assert len(addresses) > 100
     seen = set()
     for method, path in addresses:
@@ -64,6 +67,19 @@ def test_strict_csp_is_on_failures_of_the_server(plain, monkeypatch):
     for answer, status in ((failed, 500), (wrong, 421), (large, 413)):
         assert answer.status_code == status
         assert answer.headers["content-security-policy"] == CSP
+
+
+def test_failures_of_the_store_tell_strangers_no_path(accounts_site, monkeypatch):
+    """Where the store lies is for whoever sits at the machine, and for the log."""
+    alice = accounts_site.signed_in("alice")
+
+    def busy():
+        raise StoreBusyError("`/srv/secret/heretix.sqlite` is in use")
+
+    monkeypatch.setattr(accounts_site.desk.store, "count_runs", busy)
+    answer = alice.get("/")
+    assert answer.status_code == 503
+    assert "/srv/secret" not in answer.text
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1"])
@@ -123,6 +139,15 @@ def test_single_user_mode_ignores_what_a_proxy_says_of_the_scheme(plain):
 def test_single_user_mode_needs_a_host(plain):
     """A request of old without one isn't served."""
     assert b" 421 " in raw(plain, b"GET / HTTP/1.0\r\n\r\n").split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("host", "fits"), [("127.0.0.1", True), ("127.0.0.2", True), ("0.0.0.0", False), ("", False)]
+)
+def test_single_user_mode_goes_by_what_was_bound(host, fits):
+    """A name that begins like a loopback address may point anywhere: the socket knows."""
+    with socket.create_server((host, 0)) as listener:
+        assert _is_loopback(listener) is fits
 
 
 def test_sessions_arent_fixed_by_whoever_planted_a_cookie(accounts_site):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 __all__ = ["STATUS", "ProblemResponse", "install", "problem_response", "status_of"]
+
+log = logging.getLogger("heretix.web")
 
 STATUS: Final[Mapping[str, int]] = {
     "HeretixError": 500,
@@ -146,9 +149,19 @@ async def _on_heretix_error(request: Request, error: HeretixError) -> Response:
         return _to_sign_in(request)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
+    detail = str(error)
+    if isinstance(error, errors.StoreError) and not _is_at_the_machine(request):
+        # It says where the store lies, which is nobody's business who isn't there.
+        log.warning("%s", error)
+        detail = "the store can't be used at this moment; the server's log says why"
     kind = type(error).__name__.removesuffix("Error")
     more = {"reason": error.status} if isinstance(error, errors.RefusedError) else {}
-    return problem_response(request.scope, status, str(error), kind=kind, headers=headers, **more)
+    return problem_response(request.scope, status, detail, kind=kind, headers=headers, **more)
+
+
+def _is_at_the_machine(request: Request) -> bool:
+    visit = getattr(request.state, "visit", None)
+    return visit is not None and visit.is_local
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
