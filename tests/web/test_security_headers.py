@@ -42,7 +42,12 @@ def test_strict_csp_is_on_every_answer(plain):
     addresses += [(method, filled(path, "x")) for method, path in writes(plain.desk)]
     addresses += [("GET", "/static/heretix.css"), ("GET", "/static/mark.svg"), ("PUT", "/")]
     addresses += [("GET", "/nowhere"), ("DELETE", "/jobs"), ("OPTIONS", "/api/v1/runs")]
-    addresses += [("GET", "/%00"), ("GET", "/search?q=%00"), ("GET", "/api/v1/runs?cursor=!"), ("TRACE", "/")]
+    addresses += [
+        ("GET", "/%00"),
+        ("GET", "/search?q=%00"),
+        ("GET", "/api/v1/runs?cursor=!"),
+        ("TRACE", "/"),
+    ]
     assert len(addresses) > 100
     seen = set()
     for method, path in addresses:

@@ -150,11 +150,8 @@ class Edge:
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         if self._loopback_only and (refused := _from_elsewhere(headers)) is not None:
             return 421, refused
-        # No database takes the character NUL, and no id, claim or name has it.
-        if "\0" in scope["path"]:
-            return 404, "the address holds a character that no address here has"
-        if b"%00" in scope["query_string"]:
-            return 400, "the query must not hold the character NUL; leave it out"
+        if (refused_address := _unusable(scope)) is not None:
+            return refused_address
         kind = headers.get("content-type", "")
         if "charset" in kind.lower() and not _is_utf8(kind):
             # Some of the character sets that a form could name take minutes to decode.
@@ -184,6 +181,15 @@ def _from_elsewhere(headers: Headers) -> str | None:
             f"`{passed_on}` says that a proxy passed this on, for whoever reaches the proxy; "
             "without accounts nobody else is served: add one with `heretix users add`"
         )
+    return None
+
+
+def _unusable(scope: Scope) -> tuple[int, str] | None:
+    """No database takes the character NUL, and no id, claim or name has it."""
+    if "\0" in scope["path"]:
+        return 404, "the address holds a character that no address here has"
+    if b"%00" in scope["query_string"]:
+        return 400, "the query must not hold the character NUL; leave it out"
     return None
 
 
