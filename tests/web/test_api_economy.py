@@ -66,6 +66,7 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
         "bundle": bundle.to_json(),
     }
     assert team.post(f"{path}/reveals", shown, "bob", key="r").status_code == 409
+    assert team.get(f"/bundles/{bundle.bundle_id}", "bob").status_code == 404
     assert team.post(f"{path}/reveals", shown, "alice", key="r").json()["fate"] == "revealed"
 
     assert move(team, path, "freeze").status_code == 409

@@ -6,16 +6,17 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
+from heretix.economy.accounts import user_account
 from heretix.economy.audit import verify_episode
-from heretix.economy.commitment import SECRET_BYTES
+from heretix.economy.commitment import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode import Ground, State
 from heretix.economy.exhibit import objection
 from heretix.economy.judging import Direction
 from heretix.economy.market import MAX_POOL, Side
 from heretix.errors import RecordError, UsageError
+from heretix.evidence.bundle import Bundle
 from heretix.evidence.bundlefile import dump_bundle, read_bundle
 from heretix.people import Person, Role
-from heretix.store import Store
 from heretix.web.api.episode_views import (
     BreachView,
     ChallengeView,
@@ -220,14 +221,21 @@ def reveal(
 ) -> ChallengeView:
     """Show what a commitment of one's own hid."""
     desk = desk_of(request)
-    episode = known_episode(desk, episode_id)
+    episode, nonce = known_episode(desk, episode_id), bytes.fromhex(given.nonce)
+    account = user_account(person.name, episode.terms.currency).id
+    commitment = evidence_commitment(nonce, given.bundle_sha256, account)
     if given.bundle is not None:
-        _keep_bundle(desk.store, given.bundle, given.bundle_sha256, episode.terms.claim)
+        bundle = _bundle_of(given.bundle, given.bundle_sha256, episode.terms.claim)
+        # The bundle first: a revealed challenge must find its evidence when it is judged. But
+        # only what was committed to; the exchange refuses the rest.
+        if commitment in {challenge.commitment for challenge in episode.challenges}:
+            text = dump_bundle(bundle)
+            desk.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, text)
     shown = exchange_of(desk).reveal(
         episode_id,
         given.challenge,
         person.name,
-        nonce=bytes.fromhex(given.nonce),
+        nonce=nonce,
         bundle_sha256=given.bundle_sha256,
     )
     return ChallengeView.model_validate(shown)
@@ -251,7 +259,7 @@ def _own(key: str) -> str:
     return key if len(key) > 196 else f"api {key}"
 
 
-def _keep_bundle(store: Store, given: dict[str, Any], sha256: str, claim: str) -> None:
+def _bundle_of(given: dict[str, Any], sha256: str, claim: str) -> Bundle:
     try:
         bundle = read_bundle(given)
     except RecordError as exc:
@@ -260,4 +268,4 @@ def _keep_bundle(store: Store, given: dict[str, Any], sha256: str, claim: str) -
         raise UsageError(f"`bundle` is {bundle.bundle_id}, not the {sha256} that is revealed")
     if (refused := objection(bundle, claim)) is not None:
         raise UsageError(f"`bundle` can't be brought as evidence: {refused}")
-    store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+    return bundle
