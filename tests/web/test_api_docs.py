@@ -10,6 +10,7 @@ import pytest
 from apiserver import served
 from fastapi import FastAPI
 
+from heretix.client import Client
 from heretix.jobs import BackgroundWorker
 from heretix.web.api.describing import describe
 from heretix.web.api.v1 import router
@@ -46,22 +47,23 @@ def test_the_python_examples_run(api, capsys):
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl isn't installed")
 def test_the_curl_examples_run(api, tmp_path):
     """Each ends well, and answers with what it says."""
-    answers = []
-    for text in blocks("sh"):
-        done = subprocess.run(
-            ["bash", "-ec", text.replace(HERE, api.url).replace("curl ", "curl --fail ")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        answers.append(done.stdout)
+
+    def answer(text: str) -> str:
+        command = text.replace(HERE, api.url).replace("curl ", "curl --fail ")
+        return subprocess.run(
+            ["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    answers = [answer(text) for text in blocks("sh")]
     assert json.loads(answers[0])["title"] == "Coffee beans are seeds."
     assert "items" in json.loads(answers[1])
     assert json.loads(answers[2])["estimate"]["attempts"] == 32
-    # The job may not be done yet, so there may be no line; what there is, is a sample.
-    for line in (tmp_path / "samples.jsonl").read_text().splitlines():
-        assert "cache_key" in json.loads(line)
+    # Once the job is done, every sample of it is in the table.
+    Client(api.url).wait(json.loads(answers[0])["id"])
+    (export,) = (text for text in blocks("sh") if "samples.jsonl" in text)
+    answer(export)
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["cache_key"] for line in lines}) == 16
 
 
 def test_the_guide_names_addresses_that_exist():

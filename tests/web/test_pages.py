@@ -97,7 +97,7 @@ def test_a_shortened_id_leads_to_the_whole_one(measured_site):
 def test_an_id_that_names_nothing_is_not_found(measured_site, ref):
     """Whatever stands in the address, it is looked up and nothing else."""
     answer = measured_site.get(f"/runs/{ref}")
-    assert answer.status_code in {400, 404, 422}
+    assert answer.status_code in {404, 422}
     assert "Traceback" not in answer.text
 
 
@@ -192,7 +192,7 @@ def test_every_class_and_every_reason_has_words():
 @pytest.mark.parametrize("ref", ["..%2f..%2fx", "zz", "abcd' OR 1=1", "%00", "f" * 65])
 def test_bundle_ids_are_hex_and_nothing_else(measured_site, ref):
     """A bundle's address can't be made to mean a file."""
-    assert measured_site.get(f"/bundles/{ref}").status_code in {400, 404, 422}
+    assert measured_site.get(f"/bundles/{ref}").status_code in {404, 422}
 
 
 def test_compare_pairs_runs_by_wording(measured_site):
@@ -294,7 +294,7 @@ def test_files_are_served_from_a_closed_set(measured_site):
         "heretix.css%00",
         "%2fetc%2fpasswd",
     ):
-        assert measured_site.get(f"/static/{name}").status_code in {400, 404}, name
+        assert measured_site.get(f"/static/{name}").status_code == 404, name
 
 
 class Tags(HTMLParser):
