@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
 
 from heretix.web.anomalyboard import AnomalyBoard
 from heretix.web.errands import Errands
 from heretix.web.navigation import NAVIGATION, Place
 from heretix.web.shelf import Shelf
+from heretix.web.turns import Turns
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -27,7 +27,6 @@ __all__ = ["Desk", "desk_of"]
 
 _LOOK_AGAIN_S: Final = 2.0
 _PLANS: Final = 4
-_AT_ONCE: Final = 4
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -53,9 +52,8 @@ class Desk:
     """Requests of people with accounts; the one user of this machine isn't limited."""
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PLANS))
     """Plans that are made at the same time: gathering evidence may take seconds."""
-    quick: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
-    """Turns of pages that are asked for often and take a millisecond or two of work. Threads that
-    do such work at once only take the interpreter from each other: in turn, all are sooner done."""
+    turns: Turns = field(default_factory=Turns)
+    """Pages of a moment's work, made in the event loop."""
     stopping: bool = False
     """The server is about to end; open event streams end too."""
     _accounts: bool = field(default=False)
@@ -78,8 +76,6 @@ class Desk:
             anomalies=AnomalyBoard(store),
             demonstration=is_marked(store),
             limiter=RateLimiter(per_s=100, burst=400),
-            # Over a network there is waiting to share.
-            quick=CapacityLimiter(1 if store.is_file else _AT_ONCE),
             **more,
         )
 

@@ -46,6 +46,9 @@ class Kept(Generic[_T]):
                 self._values.popitem(last=False)
         return value
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._values
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -68,6 +71,15 @@ class Shelf:
             execution_id,
             lambda: RunRecord.model_validate_json(self._store.record(execution_id).record_json),
         )
+
+    def record_of_most(self, execution_id: str, characters: int) -> RunRecord | None:
+        """The same, unless its text is longer than that: then None, and nothing is read of it."""
+        if execution_id in self._records:
+            return self.record(execution_id)
+        text = self._store.record(execution_id).record_json
+        if len(text) > characters:
+            return None
+        return self._records.get(execution_id, lambda: RunRecord.model_validate_json(text))
 
     def bundle(self, bundle_id: str) -> Bundle:
         """A stored bundle, checked, by its whole id."""

@@ -2,17 +2,19 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Path
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.people import Role
+from heretix.store import ExecutionSummary
 from heretix.web.claim import ClaimView, claim_view, vector_artifact
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import require
@@ -24,6 +26,8 @@ router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
 _EXECUTION = re.compile(r"exec-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUN = re.compile(r"heretix-[a-z]+-[0-9a-f]{12}")
+_MOMENT = 200_000
+"""Characters of a record whose page takes a few milliseconds to make."""
 _OF_RUN = frozenset({"bootstrap", "forest"})
 _OF_VECTOR = frozenset({"controls", "influence", "vector"})
 
@@ -33,7 +37,12 @@ Ref = Annotated[str, Path(max_length=120)]
 @router.get("/runs/{ref}")
 async def run(request: Request, ref: Ref) -> Response:
     """The page of a claim, with one run of it in focus."""
-    return await to_thread.run_sync(_run, request, ref, limiter=desk_of(request).quick)
+    desk = desk_of(request)
+    if desk.store.is_file:
+        async with desk.turns.next():
+            if (answer := _light(request, ref)) is not None:
+                return answer
+    return await run_in_threadpool(_run, request, ref)
 
 
 @router.get("/runs/{ref}/samples")
@@ -100,6 +109,25 @@ def chart(request: Request, ref: Ref, name: Annotated[str, Path(max_length=20)])
     return fresh(request, content, "application/json", cache_control=cache_control)
 
 
+def _light(request: Request, ref: str) -> Response | None:
+    """The page, if it takes no more than a moment; None where it would keep others waiting."""
+    desk = desk_of(request)
+    with desk.store.at_once():
+        executions = desk.store.executions_of(ref) if _RUN.fullmatch(ref) else []
+        latest = _latest(executions)
+        execution_id = latest.execution_id if latest else ref
+        if not _EXECUTION.fullmatch(execution_id):
+            return None
+        record = desk.shelf.record_of_most(execution_id, _MOMENT)
+        if record is None:
+            return None
+        view = claim_view(desk, record)
+        if len(view.vector) > 1 and ("between", view.key) not in desk.shelf.kept:
+            return None
+        executions = executions or desk.store.executions_of(record.run_id)
+    return _page(request, record, view, executions)
+
+
 def _run(request: Request, ref: str) -> Response:
     desk = desk_of(request)
     with desk.store.at_once():
@@ -109,9 +137,16 @@ def _run(request: Request, ref: str) -> Response:
         record = desk.shelf.record(execution_id)
         view = claim_view(desk, record)
         executions = desk.store.executions_of(record.run_id)
-    body = desk.shelf.kept.get(("run", execution_id), lambda: _body(record))
+    return _page(request, record, view, executions)
+
+
+def _page(
+    request: Request, record: RunRecord, view: ClaimView, executions: Sequence[ExecutionSummary]
+) -> Response:
+    desk = desk_of(request)
+    kept = desk.shelf.kept
     between = (
-        desk.shelf.kept.get(("between", view.key), lambda: _between(desk, record, view))
+        kept.get(("between", view.key), lambda: _between(desk, record, view))
         if len(view.vector) > 1
         else None
     )
@@ -120,10 +155,16 @@ def _run(request: Request, ref: str) -> Response:
         "run.html",
         run=record,
         view=view,
-        body=body,
+        body=kept.get(("run", record.execution_id), lambda: _body(record)),
         between=between,
         executions=executions,
     )
+
+
+def _latest(executions: Sequence[ExecutionSummary]) -> ExecutionSummary | None:
+    """The one that finished last, as `Store.latest_execution` has it."""
+    finished = [one for one in executions if one.finished_at is not None]
+    return max(finished, key=lambda one: (one.finished_at, one.execution_id), default=None)
 
 
 def _run_chart(name: str, record: RunRecord) -> bytes:
