@@ -65,6 +65,32 @@ def test_a_bad_value_is_refused_by_name(tmp_path, line, said):
         load_config(write(tmp_path, f"claim: x\n{line}\n"))
 
 
+def test_every_mistake_in_a_file_has_its_line(tmp_path):
+    """Also the ones inside `evidence`, whose nearest key is one of its own."""
+    path = write(tmp_path, "claim: x\nK: abc\nevidence:\n  as_of: soon\n  corpuss: d\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    first, second, third = str(caught.value).splitlines()
+    assert first.startswith(f"`{path}` line 2: `K` ")
+    assert second.startswith(f"`{path}` line 4: `evidence.as_of` ")
+    assert third == (
+        f"`{path}` line 5: unknown key `evidence.corpuss`; did you mean `evidence.corpus`?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("claim: x\nK: 3\nK: 4\n", "line 3: `K` stands here and on line 2; keep one"),
+        ("claim: x\nevidence:\n  as_of: 2026-02-30\n", "line 3: '2026-02-30' can't be read"),
+    ],
+)
+def test_a_file_is_not_guessed_at(tmp_path, text, said):
+    """A key that stands twice and a day that no month has are refused, with the line."""
+    with pytest.raises(ConfigError, match=said):
+        load_config(write(tmp_path, text))
+
+
 @pytest.mark.parametrize("content", ["", "just text", "[1, 2]"])
 def test_a_file_without_keys_is_refused(tmp_path, content):
     """YAML that isn't a mapping is no configuration."""

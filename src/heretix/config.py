@@ -14,10 +14,10 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from heretix.errors import ClaimError, ConfigError
+from heretix.linedyaml import Document, YamlFault, load
 
 __all__ = [
     "MAX_CLAIM_CHARS",
@@ -142,13 +142,26 @@ class RunConfig(BaseModel):
         return self.B or (5000 if self.agg == "clustered" else 2000)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], *, source: str = "options") -> Self:
-        """Validate plain values; every problem is named, with the nearest known key."""
+    def parse(
+        cls,
+        values: Mapping[str, Any],
+        *,
+        source: str = "options",
+        document: Document | None = None,
+    ) -> Self:
+        """Validate plain values; every problem is named, with the nearest known key.
+
+        With the `document` they were read from, every problem has its line.
+        """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as exc:
-            problems = "\n".join(_explain(error) for error in exc.errors(include_url=False))
-            raise ConfigError(f"{source}: {problems}") from exc
+            errors = exc.errors(include_url=False)
+            if document is None:
+                problems = "\n".join(_explain(error) for error in errors)
+                raise ConfigError(f"{source}: {problems}") from exc
+            lined = (f"{source}{_where(document, error)}: {_explain(error)}" for error in errors)
+            raise ConfigError("\n".join(lined)) from exc
 
     def replaced(self, **changes: Any) -> Self:
         """This request with the options of a command line laid over it; None changes nothing."""
@@ -184,23 +197,21 @@ def load_config(path: str | Path) -> RunConfig:
     """Read a YAML configuration. `claims_file` and `prompts_file` are relative to the file."""
     path = Path(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load(path.read_text(encoding="utf-8-sig"))
     except OSError as exc:
         raise ConfigError(f"`{path}` can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"`{path}` isn't UTF-8 text") from exc
-    except yaml.YAMLError as exc:
-        mark = getattr(exc, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(exc, "problem", None) or "not YAML"
-        raise ConfigError(f"`{path}`{where}: {problem}") from exc
+    except YamlFault as fault:
+        raise ConfigError(fault.at(str(path))) from fault
+    values = document.values
     if not isinstance(values, dict):
         raise ConfigError(f"`{path}` must hold `key: value` lines, got {type(values).__name__}")
     values = {str(key): value for key, value in values.items()}
     for name in ("claims_file", "prompts_file"):
         if isinstance(values.get(name), str):
             values[name] = _beside(path, values[name])
-    return RunConfig.parse(values, source=f"`{path}`")
+    return RunConfig.parse(values, source=f"`{path}`", document=document)
 
 
 def check_claim(text: str) -> str:
@@ -228,10 +239,17 @@ def _beside(config: Path, name: str) -> str:
     return name if path.is_absolute() or path.exists() else str(config.parent / path)
 
 
+def _where(document: Document, error: Any) -> str:
+    # What two keys get wrong together is on no line of its own.
+    return f" line {document.line_of(error['loc'])}" if error["loc"] else ""
+
+
 def _explain(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, RunConfig.model_fields, n=1, cutoff=0.4)
+        nested = (f"evidence.{key}" for key in EvidenceConfig.model_fields)
+        known = RunConfig.model_fields if len(error["loc"]) == 1 else nested
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"; did you mean `{near[0]}`?" if near else ""
         return f"unknown key `{name}`{hint}"
     message = str(error["msg"]).removeprefix("Value error, ")

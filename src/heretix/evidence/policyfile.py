@@ -1,12 +1,10 @@
 """Reading a policy file: YAML in, rules and problems out, each problem with its file and line.
 
-YAML nodes are read rather than values, because nodes know their lines. One bad rule doesn't hide
-the next: all problems of a file are found in one go.
+One bad rule doesn't hide the next: all problems of a file are found in one go.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,6 +13,7 @@ import yaml
 
 from heretix.evidence.rules import Entry, Kind, Level, Problem, Rule, SourceClass, read_pattern
 from heretix.evidence.sourcelist import FORMATS, ListRefused, ListSpec, read_list
+from heretix.linedyaml import YamlFault, compose, entries, hint, line_of, listed, shown, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +27,6 @@ _LIST_KEYS: Final = ("file", "sha256", "format", "domain", "class", "classes")
 _CLASSES: Final = tuple(cls.value for cls in SourceClass)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TEXT_TAG: Final = "tag:yaml.org,2002:str"
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
 
 
@@ -42,12 +39,6 @@ class PolicyDraft:
     extends_line: int
     rules: tuple[Rule, ...]
     problems: tuple[Problem, ...]
-
-
-class _Fault(Exception):  # noqa: N818 - control flow inside this module
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
 
 
 def read_policy(text: str, source: str, folder: Path) -> PolicyDraft:
@@ -67,25 +58,25 @@ class _Reader:
         extends_line = 1
         rules: list[Rule] = []
         try:
-            entries = _mapping(_compose(text), "the policy", _POLICY_KEYS)
-            if "version" not in entries or "rules" not in entries:
-                raise _Fault(1, "`version` and `rules` must both be there")
-            version = _name("version", entries["version"])
-            if "about" in entries:
-                _text("about", entries["about"])
-            if "extends" in entries:
-                extends_line = _line(entries["extends"])
-                extends = _text("extends", entries["extends"])
-            for node in _items("rules", entries["rules"]):
+            keys = _mapping(_compose(text), "the policy", _POLICY_KEYS)
+            if "version" not in keys or "rules" not in keys:
+                raise YamlFault(1, "`version` and `rules` must both be there")
+            version = _name("version", keys["version"])
+            if "about" in keys:
+                _text("about", keys["about"])
+            if "extends" in keys:
+                extends_line = line_of(keys["extends"])
+                extends = _text("extends", keys["extends"])
+            for node in _items("rules", keys["rules"]):
                 rule = self._rule_or_problem(node)
                 if rule is not None:
                     rules.append(rule)
-        except _Fault as fault:
+        except YamlFault as fault:
             self._report(fault)
         self._report_twins(rules)
         return PolicyDraft(version, extends, extends_line, tuple(rules), tuple(self._problems))
 
-    def _report(self, fault: _Fault) -> None:
+    def _report(self, fault: YamlFault) -> None:
         self._problems.append(Problem(Level.ERROR, self._source, fault.line, str(fault)))
 
     def _report_twins(self, rules: list[Rule]) -> None:
@@ -93,34 +84,34 @@ class _Reader:
         for rule in rules:
             if rule.id in lines:
                 message = f"`{rule.id}` is also on line {lines[rule.id]}; rename one"
-                self._report(_Fault(rule.line, message))
+                self._report(YamlFault(rule.line, message))
             lines.setdefault(rule.id, rule.line)
 
     def _rule_or_problem(self, node: yaml.Node) -> Rule | None:
         try:
             return self._rule(node)
-        except _Fault as fault:
+        except YamlFault as fault:
             self._report(fault)
             return None
 
     def _rule(self, node: yaml.Node) -> Rule:
-        entries = _mapping(node, "a rule", _RULE_KEYS)
-        if "id" not in entries:
-            raise _Fault(_line(node), "`id` is missing; a rule has a name of its own")
-        name = _name("id", entries["id"])
-        kinds = [kind for kind in Kind if kind in entries]
+        keys = _mapping(node, "a rule", _RULE_KEYS)
+        if "id" not in keys:
+            raise YamlFault(node, "`id` is missing; a rule has a name of its own")
+        name = _name("id", keys["id"])
+        kinds = [kind for kind in Kind if kind in keys]
         if len(kinds) != 1:
-            raise _Fault(
-                _line(node),
-                f"`{name}` must have exactly one of {_listed(tuple(Kind))}, got {len(kinds)}",
+            raise YamlFault(
+                node,
+                f"`{name}` must have exactly one of {listed(tuple(Kind))}, got {len(kinds)}",
             )
         kind = kinds[0]
-        cls = _class("class", entries["class"]) if "class" in entries else None
-        facts = tuple(_texts("facts", entries["facts"])) if "facts" in entries else ()
-        rule = self._of_kind(kind, entries[kind], cls, name, _line(node), facts)
+        cls = _class("class", keys["class"]) if "class" in keys else None
+        facts = tuple(_texts("facts", keys["facts"])) if "facts" in keys else ()
+        rule = self._of_kind(kind, keys[kind], cls, name, line_of(node), facts)
         if not rule.facts and not all(entry.facts for entry in rule.entries or (_NOTHING,)):
-            raise _Fault(
-                _line(node),
+            raise YamlFault(
+                node,
                 f"`{name}` has no `facts`; say what is known about these sources, not how good "
                 "they are",
             )
@@ -138,9 +129,9 @@ class _Reader:
         if kind is Kind.LIST:
             return self._list_rule(node, cls, name, line, facts)
         if cls is None:
-            raise _Fault(line, f"`{name}` has no `class`; one of {_listed(_CLASSES)}")
+            raise YamlFault(line, f"`{name}` has no `class`; one of {listed(_CLASSES)}")
         if kind is Kind.ANY and not (isinstance(node, yaml.ScalarNode) and node.value == "true"):
-            raise _Fault(_line(node), f"`any` must be true, got {_shown(node)}")
+            raise YamlFault(node, f"`any` must be true, got {shown(node)}")
         members = () if kind is Kind.ANY else tuple(_members(kind, node, cls))
         return Rule(
             id=name,
@@ -162,7 +153,7 @@ class _Reader:
     ) -> Rule:
         spec = _list_spec(node)
         if (cls is None) == (spec.class_column is None):
-            raise _Fault(
+            raise YamlFault(
                 line,
                 f"`{name}` must say either `class` for the whole list, or `class` and `classes` "
                 "inside `list`",
@@ -170,7 +161,7 @@ class _Reader:
         try:
             found = read_list(spec, self._folder, cls)
         except ListRefused as exc:
-            raise _Fault(_line(node), f"`{name}`: {exc}") from exc
+            raise YamlFault(node, f"`{name}`: {exc}") from exc
         return Rule(
             id=name,
             kind=Kind.LIST,
@@ -199,56 +190,56 @@ def _members(kind: Kind, node: yaml.Node, cls: SourceClass) -> Iterator[Entry]:
         written = _text(kind, item)
         pattern = read_pattern(written)
         if pattern is None:
-            raise _Fault(_line(item), f"`{kind}` {written!r} names no host")
+            raise YamlFault(item, f"`{kind}` {written!r} names no host")
         host, prefix, open_ended = pattern
         if kind is Kind.PATH and not prefix:
-            raise _Fault(
-                _line(item), f"`path` {written!r} has no path; write `host/folder`, or use `domain`"
+            raise YamlFault(
+                item, f"`path` {written!r} has no path; write `host/folder`, or use `domain`"
             )
         if kind is not Kind.PATH and prefix:
-            raise _Fault(_line(item), f"`{kind}` {written!r} has a path; use `path` for it")
+            raise YamlFault(item, f"`{kind}` {written!r} has a path; use `path` for it")
         if kind is Kind.DOMAIN and "." not in host:
-            raise _Fault(_line(item), f"`domain` {written!r} is no domain; use `suffix` for it")
-        entry = Entry(host, prefix, open_ended, cls, facts, _line(item))
+            raise YamlFault(item, f"`domain` {written!r} is no domain; use `suffix` for it")
+        entry = Entry(host, prefix, open_ended, cls, facts, line_of(item))
         if entry.pattern in lines:
-            raise _Fault(
-                _line(item), f"`{entry.pattern}` is also on line {lines[entry.pattern]}; keep one"
+            raise YamlFault(
+                item, f"`{entry.pattern}` is also on line {lines[entry.pattern]}; keep one"
             )
         lines[entry.pattern] = entry.line
         yield entry
 
 
 def _list_spec(node: yaml.Node) -> ListSpec:
-    entries = _mapping(node, "`list`", _LIST_KEYS)
-    if "file" not in entries:
-        raise _Fault(_line(node), "`file` is missing; a list is read from one")
+    keys = _mapping(node, "`list`", _LIST_KEYS)
+    if "file" not in keys:
+        raise YamlFault(node, "`file` is missing; a list is read from one")
     texts = {
-        key: _text(key, entries[key])
+        key: _text(key, keys[key])
         for key in ("file", "sha256", "format", "domain", "class")
-        if key in entries
+        if key in keys
     }
     sha256 = texts.get("sha256")
     if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise _Fault(
-            _line(entries["sha256"]),
+        raise YamlFault(
+            keys["sha256"],
             f"`sha256` must be 64 hexadecimal digits in lower case, got {sha256!r}",
         )
     form = texts.get("format")
     if form is not None and form not in FORMATS:
-        raise _Fault(
-            _line(entries["format"]),
-            f"`format` must be one of {_listed(FORMATS)}, got {form!r}{_hint(form, FORMATS)}",
+        raise YamlFault(
+            keys["format"],
+            f"`format` must be one of {listed(FORMATS)}, got {form!r}{hint(form, FORMATS)}",
         )
-    if ("class" in entries) != ("classes" in entries):
-        raise _Fault(_line(node), "`class` and `classes` go together: a column, and its meanings")
+    if ("class" in keys) != ("classes" in keys):
+        raise YamlFault(node, "`class` and `classes` go together: a column, and its meanings")
     classes: dict[str, SourceClass | None] | None = None
-    if "classes" in entries:
-        meanings = entries["classes"]
+    if "classes" in keys:
+        meanings = keys["classes"]
         if not isinstance(meanings, yaml.MappingNode):
-            raise _Fault(_line(meanings), "`classes` must map values to classes")
+            raise YamlFault(meanings, "`classes` must map values to classes")
         classes = {
-            str(key.value): None if value.tag == _NULL_TAG else _class("classes", value)
-            for key, value in meanings.value
+            name: None if value.tag == _NULL_TAG else _class("classes", value)
+            for name, value in entries(meanings, what="value").items()
         }
     return ListSpec(
         file=texts["file"],
@@ -261,40 +252,21 @@ def _list_spec(node: yaml.Node) -> ListSpec:
 
 
 def _compose(text: str) -> yaml.Node:
-    try:
-        root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        problem = exc.problem or exc.context or "a mistake"
-        raise _Fault(mark.line + 1 if mark else 1, f"isn't YAML: {problem}") from exc
-    except yaml.YAMLError as exc:
-        raise _Fault(1, f"isn't YAML: {exc}") from exc
+    root = compose(text)
     if root is None:
-        raise _Fault(1, f"is empty; a policy has {_listed(_POLICY_KEYS)}")
+        raise YamlFault(1, f"is empty; a policy has {listed(_POLICY_KEYS)}")
     return root
 
 
 def _mapping(node: yaml.Node, what: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
     if not isinstance(node, yaml.MappingNode):
-        raise _Fault(_line(node), f"{what} must hold keys ({_listed(known)}), got {_shown(node)}")
-    entries: dict[str, yaml.Node] = {}
-    for key, value in node.value:
-        name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-        if name not in known:
-            raise _Fault(
-                _line(key), f"unknown key `{name}`{_hint(name, known)}; known: {_listed(known)}"
-            )
-        if name in entries:
-            raise _Fault(
-                _line(key), f"`{name}` stands here and on line {_line(entries[name])}; keep one"
-            )
-        entries[name] = value
-    return entries
+        raise YamlFault(node, f"{what} must hold keys ({listed(known)}), got {shown(node)}")
+    return entries(node, known)
 
 
 def _items(name: str, node: yaml.Node) -> list[yaml.Node]:
     if not isinstance(node, yaml.SequenceNode):
-        raise _Fault(_line(node), f"`{name}` must be a list, got {_shown(node)}")
+        raise YamlFault(node, f"`{name}` must be a list, got {shown(node)}")
     return list(node.value)
 
 
@@ -305,16 +277,14 @@ def _texts(name: str, node: yaml.Node) -> list[str]:
 
 
 def _text(name: str, node: yaml.Node) -> str:
-    if not isinstance(node, yaml.ScalarNode) or node.tag != _TEXT_TAG or not node.value.strip():
-        raise _Fault(_line(node), f"`{name}` must be text, got {_shown(node)}; put it in quotes")
-    return str(node.value).strip()
+    return text_of(name, node).strip()
 
 
 def _name(key: str, node: yaml.Node) -> str:
     text = _text(key, node)
     if not _NAME.fullmatch(text):
-        raise _Fault(
-            _line(node), f"`{key}` must be letters, digits, '.', '_' and '-' only, got {text!r}"
+        raise YamlFault(
+            node, f"`{key}` must be letters, digits, '.', '_' and '-' only, got {text!r}"
         )
     return text
 
@@ -322,25 +292,8 @@ def _name(key: str, node: yaml.Node) -> str:
 def _class(key: str, node: yaml.Node) -> SourceClass:
     text = _text(key, node)
     if text not in _CLASSES:
-        raise _Fault(
-            _line(node),
-            f"`{key}` must be one of {_listed(_CLASSES)}, got {text!r}{_hint(text, _CLASSES)}",
+        raise YamlFault(
+            node,
+            f"`{key}` must be one of {listed(_CLASSES)}, got {text!r}{hint(text, _CLASSES)}",
         )
     return SourceClass(text)
-
-
-def _shown(node: yaml.Node) -> str:
-    return repr(node.value) if isinstance(node, yaml.ScalarNode) else "a list or a mapping"
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f" (did you mean `{near[0]}`?)" if near else ""

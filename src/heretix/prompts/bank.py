@@ -6,7 +6,6 @@ with the file and the line, and never found out later in the samples.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -19,6 +18,16 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from heretix.errors import BankError
+from heretix.linedyaml import (
+    YamlFault,
+    compose,
+    control_character,
+    entries,
+    hint,
+    line_of,
+    listed,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +56,6 @@ PARAPHRASE: Final = "{PARAPHRASE}"
 _KEYS: Final = ("version", "system", "user_template", "paraphrases")
 # No '|': it separates the parts of an identity.
 _VERSION: Final = re.compile(r"[A-Za-z0-9._-]+")
-# All control characters but tab and newline, and halves of surrogate pairs.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_TEXT_TAG: Final = "tag:yaml.org,2002:str"
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def load_bank(name: str) -> Bank:
             return bank
     known = [*names, *(bank.version for bank in banks)]
     raise BankError(
-        f"`prompt_version` {name!r} names no packaged bank{_hint(name, known)}; "
+        f"`prompt_version` {name!r} names no packaged bank{hint(name, known)}; "
         f"packaged: {', '.join(names)}. A bank of your own goes under `prompts_file`"
     )
 
@@ -148,7 +153,7 @@ def load_bank_file(path: str | Path) -> Bank:
         raise BankError(f"`prompts_file` {path} can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise BankError(f"`prompts_file` {path} isn't UTF-8 text") from exc
-    bank = _BankReader(text, str(path)).read()
+    bank = _read_bank(text, str(path))
     for name in packaged_banks():
         packaged = _packaged(name)
         if packaged.version == bank.version and packaged.sha256 != bank.sha256:
@@ -162,153 +167,113 @@ def load_bank_file(path: str | Path) -> Bank:
 @cache
 def _packaged(name: str) -> Bank:
     file = resources.files(__package__) / "banks" / f"{name}.yaml"
-    return _BankReader(file.read_text(encoding="utf-8"), name).read()
+    return _read_bank(file.read_text(encoding="utf-8"), name)
 
 
-class _BankReader:
-    """Checks one file. YAML nodes are read rather than values, because nodes know their lines."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self._text = text
-        self._source = source
-
-    def read(self) -> Bank:
-        entries = self._entries(self._compose())
-        version = self._version(entries["version"])
-        system = self._frame("system", entries["system"])
-        self._require_count(entries["system"], "system", system, {CLAIM: 0, PARAPHRASE: 0})
-        user_template = self._frame("user_template", entries["user_template"])
-        self._require_count(
-            entries["user_template"], "user_template", user_template, {PARAPHRASE: 1, CLAIM: 0}
+def _read_bank(text: str, source: str) -> Bank:
+    """Check one file. A mistake is named with the file and the line."""
+    try:
+        found = _entries(compose(text))
+        system = _frame("system", found["system"])
+        _require_count(found["system"], "system", system, {CLAIM: 0, PARAPHRASE: 0})
+        user_template = _frame("user_template", found["user_template"])
+        _require_count(
+            found["user_template"], "user_template", user_template, {PARAPHRASE: 1, CLAIM: 0}
         )
-        paraphrases = self._paraphrases(entries["paraphrases"])
         return Bank.of(
-            version=version,
+            version=_version(found["version"]),
             system=system,
             user_template=user_template,
-            paraphrases=paraphrases,
-            source=self._source,
+            paraphrases=_paraphrases(found["paraphrases"]),
+            source=source,
         )
+    except YamlFault as fault:
+        raise BankError(fault.at(source)) from fault
 
-    def _compose(self) -> yaml.Node | None:
-        # YAML readers refuse control characters too, but don't all say on which line.
-        for number, line in enumerate(self._text.split("\n"), start=1):
-            bad = _control_character(line.removesuffix("\r"))
-            if bad:
-                raise self._error(number, f"has a control character ({bad}); remove it")
-        try:
-            root: yaml.Node | None = yaml.compose(self._text, Loader=_LOADER)
-        except yaml.MarkedYAMLError as exc:
-            mark = exc.problem_mark or exc.context_mark
-            problem = exc.problem or exc.context or "a mistake"
-            raise self._error(mark.line + 1 if mark else 1, f"isn't YAML: {problem}") from exc
-        except yaml.YAMLError as exc:
-            raise self._error(1, f"isn't YAML: {exc}") from exc
-        return root
 
-    def _entries(self, root: yaml.Node | None) -> dict[str, yaml.Node]:
-        if not isinstance(root, yaml.MappingNode):
-            raise self._error(
-                _line(root) if root else 1, f"must hold the keys {_listed(_KEYS)}, and holds none"
+def _entries(root: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(root, yaml.MappingNode):
+        raise YamlFault(root or 1, f"must hold the keys {listed(_KEYS)}, and holds none")
+    found = entries(root, _KEYS)
+    missing = [name for name in _KEYS if name not in found]
+    if missing:
+        raise YamlFault(root, f"{listed(missing)} missing; a bank has {listed(_KEYS)}")
+    return found
+
+
+def _version(node: yaml.Node) -> str:
+    version = _string("version", node)
+    if not _VERSION.fullmatch(version):
+        raise YamlFault(
+            node,
+            "`version` must be letters, digits, '.', '_' and '-' only, "
+            f"e.g. rpl_v1_2026-11-15, got {version!r}",
+        )
+    return version
+
+
+def _frame(name: str, node: yaml.Node) -> str:
+    text = _string(name, node)
+    if len(text) > MAX_FRAME_CHARS:
+        raise YamlFault(
+            node, f"`{name}` must have at most {MAX_FRAME_CHARS:,} characters, got {len(text):,}"
+        )
+    return text
+
+
+def _paraphrases(node: yaml.Node) -> tuple[str, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise YamlFault(node, f"`paraphrases` must be a list of {BANK_SIZE} texts")
+    seen: dict[str, int] = {}
+    texts: list[str] = []
+    for index, item in enumerate(node.value):
+        text = _paraphrase(f"paraphrases[{index}]", item)
+        folded = " ".join(text.casefold().split())
+        if folded in seen:
+            raise YamlFault(
+                item,
+                f"`paraphrases[{index}]` is the same wording as the one on line "
+                f"{seen[folded]}; each must differ",
             )
-        entries: dict[str, yaml.Node] = {}
-        for key, value in root.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-            if name not in _KEYS:
-                raise self._error(
-                    _line(key), f"unknown key `{name}`{_hint(name, _KEYS)}; known: {_listed(_KEYS)}"
-                )
-            if name in entries:
-                raise self._error(
-                    _line(key), f"`{name}` stands here and on line {_line(entries[name])}; keep one"
-                )
-            entries[name] = value
-        missing = [name for name in _KEYS if name not in entries]
-        if missing:
-            raise self._error(
-                _line(root), f"{_listed(missing)} missing; a bank has {_listed(_KEYS)}"
-            )
-        return entries
+        seen[folded] = line_of(item)
+        texts.append(text)
+    if len(texts) != BANK_SIZE:
+        raise YamlFault(
+            node, f"`paraphrases` must hold exactly {BANK_SIZE} texts, got {len(texts)}"
+        )
+    return tuple(texts)
 
-    def _version(self, node: yaml.Node) -> str:
-        version = self._string("version", node)
-        if not _VERSION.fullmatch(version):
-            raise self._error(
-                _line(node),
-                "`version` must be letters, digits, '.', '_' and '-' only, "
-                f"e.g. rpl_v1_2026-11-15, got {version!r}",
-            )
-        return version
 
-    def _frame(self, name: str, node: yaml.Node) -> str:
-        text = self._string(name, node)
-        if len(text) > MAX_FRAME_CHARS:
-            raise self._error(
-                _line(node),
-                f"`{name}` must have at most {MAX_FRAME_CHARS:,} characters, got {len(text):,}",
-            )
-        return text
+def _paraphrase(name: str, node: yaml.Node) -> str:
+    text = _string(name, node)
+    _require_count(node, name, text, {CLAIM: 1, PARAPHRASE: 0})
+    wording = text.replace(CLAIM, "")
+    if not wording.strip():
+        raise YamlFault(node, f"`{name}` has no wording besides {CLAIM}")
+    if len(wording) > MAX_PARAPHRASE_CHARS:
+        raise YamlFault(
+            node,
+            f"`{name}` must have at most {MAX_PARAPHRASE_CHARS} characters besides {CLAIM}, "
+            f"got {len(wording)}",
+        )
+    return text
 
-    def _paraphrases(self, node: yaml.Node) -> tuple[str, ...]:
-        if not isinstance(node, yaml.SequenceNode):
-            raise self._error(_line(node), f"`paraphrases` must be a list of {BANK_SIZE} texts")
-        seen: dict[str, int] = {}
-        texts: list[str] = []
-        for index, item in enumerate(node.value):
-            text = self._paraphrase(f"paraphrases[{index}]", item)
-            folded = " ".join(text.casefold().split())
-            if folded in seen:
-                raise self._error(
-                    _line(item),
-                    f"`paraphrases[{index}]` is the same wording as the one on line "
-                    f"{seen[folded]}; each must differ",
-                )
-            seen[folded] = _line(item)
-            texts.append(text)
-        if len(texts) != BANK_SIZE:
-            raise self._error(
-                _line(node), f"`paraphrases` must hold exactly {BANK_SIZE} texts, got {len(texts)}"
-            )
-        return tuple(texts)
 
-    def _paraphrase(self, name: str, node: yaml.Node) -> str:
-        text = self._string(name, node)
-        self._require_count(node, name, text, {CLAIM: 1, PARAPHRASE: 0})
-        wording = text.replace(CLAIM, "")
-        if not wording.strip():
-            raise self._error(_line(node), f"`{name}` has no wording besides {CLAIM}")
-        if len(wording) > MAX_PARAPHRASE_CHARS:
-            raise self._error(
-                _line(node),
-                f"`{name}` must have at most {MAX_PARAPHRASE_CHARS} characters besides {CLAIM}, "
-                f"got {len(wording)}",
-            )
-        return text
+def _string(name: str, node: yaml.Node) -> str:
+    text = text_of(name, node)
+    # An escape ("\x07") can still bring in what the file itself doesn't show.
+    bad = control_character(text)
+    if bad:
+        raise YamlFault(node, f"`{name}` has a control character ({bad}); remove it")
+    return text
 
-    def _string(self, name: str, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode) or node.tag != _TEXT_TAG:
-            got = node.value if isinstance(node, yaml.ScalarNode) else "a list or a mapping"
-            raise self._error(_line(node), f"`{name}` must be text, got {got}; put it in quotes")
-        text = str(node.value)
-        if not text.strip():
-            raise self._error(_line(node), f"`{name}` is empty")
-        # An escape ("\x07") can still bring in what the file itself doesn't show.
-        bad = _control_character(text)
-        if bad:
-            raise self._error(_line(node), f"`{name}` has a control character ({bad}); remove it")
-        return text
 
-    def _require_count(self, node: yaml.Node, name: str, text: str, counts: dict[str, int]) -> None:
-        for placeholder, wanted in counts.items():
-            got = text.count(placeholder)
-            if got != wanted:
-                rule = "exactly once" if wanted else "nowhere"
-                raise self._error(
-                    _line(node), f"`{name}` must contain {placeholder} {rule}, got it {got} times"
-                )
-
-    def _error(self, line: int, problem: str) -> BankError:
-        return BankError(f"`{self._source}` line {line}: {problem}")
+def _require_count(node: yaml.Node, name: str, text: str, counts: dict[str, int]) -> None:
+    for placeholder, wanted in counts.items():
+        got = text.count(placeholder)
+        if got != wanted:
+            rule = "exactly once" if wanted else "nowhere"
+            raise YamlFault(node, f"`{name}` must contain {placeholder} {rule}, got it {got} times")
 
 
 def _bank_sha256(
@@ -322,25 +287,6 @@ def _bank_sha256(
     }
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return _sha256(canonical)
-
-
-def _control_character(text: str) -> str | None:
-    """The first character that nobody meant to send, by its code point."""
-    found = _CONTROL.search(text)
-    return f"U+{ord(found[0]):04X}" if found else None
-
-
-def _hint(name: str, known: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f" (did you mean `{near[0]}`?)" if near else ""
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 def _sha256(text: str) -> str:

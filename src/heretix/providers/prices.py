@@ -6,7 +6,6 @@ mock and the embedded models, costs nothing.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from heretix.errors import ConfigError
+from heretix.linedyaml import YamlFault, compose, entries, listed, shown
 from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, ModelId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from heretix.settings import Settings
 
@@ -31,7 +31,6 @@ _BLOCK_KEYS: Final = ("batch_discount", "models")
 _PRICE_KEYS: Final = ("input", "output", "as_of")
 # The day a snapshot was made: -2025-08-07 or -20251001. Anything else makes another model.
 _SNAPSHOT: Final = re.compile(r"-20\d\d(-?)[01]\d\1[0-3]\d$")
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def load_prices(settings: Settings) -> PriceTable:
             raise ConfigError(f"`HERETIX_PRICES` {path} can't be read: {exc.strerror}") from exc
         except UnicodeDecodeError as exc:
             raise ConfigError(f"`HERETIX_PRICES` {path} isn't UTF-8 text") from exc
-        for provider, block in _PriceReader(text, str(path)).read().items():
+        for provider, block in _read_prices(text, str(path)).items():
             blocks[provider] = _over(block, blocks.get(provider, _Block()))
     return PriceTable({provider: block.priced() for provider, block in blocks.items()})
 
@@ -131,98 +130,67 @@ def _over(upper: _Block, lower: _Block) -> _Block:
 @cache
 def _packaged() -> Mapping[str, _Block]:
     text = (resources.files(__package__) / "prices.yaml").read_text(encoding="utf-8")
-    return _PriceReader(text, "prices.yaml").read()
+    return _read_prices(text, "prices.yaml")
 
 
-class _PriceReader:
-    """Checks one file. Reads nodes, which know their lines and keep numbers as they were typed."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self._text = text
-        self._source = source
-
-    def read(self) -> dict[str, _Block]:
-        try:
-            root = yaml.compose(self._text, Loader=_LOADER)
-        except yaml.MarkedYAMLError as exc:
-            mark = exc.problem_mark or exc.context_mark
-            line = mark.line + 1 if mark else 1
-            raise self._error(line, f"isn't YAML: {exc.problem or exc.context}") from exc
-        except yaml.YAMLError as exc:
-            raise self._error(1, f"isn't YAML: {exc}") from exc
+def _read_prices(text: str, source: str) -> dict[str, _Block]:
+    """Check one file. Numbers are read as they were typed, so that a price is exact."""
+    paid = tuple(name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS)
+    try:
+        root = compose(text)
         if root is None:
             return {}
-        paid = tuple(name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS)
-        return {
-            provider: self._block(node)
-            for provider, node in self._entries(root, "provider", known=paid)
-        }
-
-    def _block(self, node: yaml.Node) -> _Block:
-        entries = dict(self._entries(node, "key", known=_BLOCK_KEYS))
-        discount = None
-        if "batch_discount" in entries:
-            discount = self._amount("batch_discount", entries["batch_discount"], most=1)
-        models = {}
-        if "models" in entries:
-            named = self._entries(entries["models"], "model")
-            models = {name: self._price(name, value) for name, value in named}
-        return _Block(discount, models)
-
-    def _price(self, name: str, node: yaml.Node) -> Price:
-        entries = dict(self._entries(node, "key", known=_PRICE_KEYS))
-        missing = [key for key in _PRICE_KEYS if key not in entries]
-        if missing:
-            listed = ", ".join(f"`{key}`" for key in missing)
-            raise self._error(_line(node), f"`{name}` lacks {listed}")
-        return Price(
-            self._amount("input", entries["input"]),
-            self._amount("output", entries["output"]),
-            self._date(entries["as_of"]),
-        )
-
-    def _entries(
-        self, node: yaml.Node, what: str, *, known: tuple[str, ...] | None = None
-    ) -> Iterator[tuple[str, yaml.Node]]:
-        if not isinstance(node, yaml.MappingNode):
-            raise self._error(_line(node), f"a mapping of each {what} to its value must stand here")
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            name = str(key.value)
-            if known is not None and name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-                hint = f" (did you mean `{near[0]}`?)" if near else ""
-                raise self._error(
-                    _line(key), f"unknown {what} `{name}`{hint}; known: {', '.join(known)}"
-                )
-            if name in seen:
-                raise self._error(
-                    _line(key), f"{what} `{name}` stands here and on line {seen[name]}; keep one"
-                )
-            seen[name] = _line(key)
-            yield name, value
-
-    def _amount(self, name: str, node: yaml.Node, *, most: int | None = None) -> Decimal:
-        limit = f"from 0 to {most}" if most is not None else "of 0 or more"
-        try:
-            amount = Decimal(node.value) if isinstance(node.value, str) else Decimal("nan")
-        except InvalidOperation:
-            amount = Decimal("nan")
-        if not amount.is_finite() or amount < 0 or (most is not None and amount > most):
-            raise self._error(_line(node), f"`{name}` must be a number {limit}, got {node.value!r}")
-        return amount
-
-    def _date(self, node: yaml.Node) -> date:
-        try:
-            return date.fromisoformat(node.value)
-        except (TypeError, ValueError) as exc:
-            raise self._error(
-                _line(node), f"`as_of` must be a date like 2026-10-03, got {node.value!r}"
-            ) from exc
-
-    def _error(self, line: int, problem: str) -> ConfigError:
-        return ConfigError(f"`{self._source}` line {line}: {problem}")
+        providers = _entries(root, "provider", known=paid)
+        return {provider: _block(node) for provider, node in providers.items()}
+    except YamlFault as fault:
+        raise ConfigError(fault.at(source)) from fault
 
 
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+def _block(node: yaml.Node) -> _Block:
+    found = _entries(node, "key", known=_BLOCK_KEYS)
+    discount = None
+    if "batch_discount" in found:
+        discount = _amount("batch_discount", found["batch_discount"], most=1)
+    models = {}
+    if "models" in found:
+        named = _entries(found["models"], "model")
+        models = {name: _price(name, value) for name, value in named.items()}
+    return _Block(discount, models)
+
+
+def _price(name: str, node: yaml.Node) -> Price:
+    found = _entries(node, "key", known=_PRICE_KEYS)
+    missing = [key for key in _PRICE_KEYS if key not in found]
+    if missing:
+        raise YamlFault(node, f"`{name}` lacks {listed(missing)}")
+    return Price(
+        _amount("input", found["input"]),
+        _amount("output", found["output"]),
+        _date(found["as_of"]),
+    )
+
+
+def _entries(
+    node: yaml.Node, what: str, *, known: tuple[str, ...] | None = None
+) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        raise YamlFault(node, f"a mapping of each {what} to its value must stand here")
+    return entries(node, known, what=what)
+
+
+def _amount(name: str, node: yaml.Node, *, most: int | None = None) -> Decimal:
+    limit = f"from 0 to {most}" if most is not None else "of 0 or more"
+    try:
+        amount = Decimal(node.value) if isinstance(node.value, str) else Decimal("nan")
+    except InvalidOperation:
+        amount = Decimal("nan")
+    if not amount.is_finite() or amount < 0 or (most is not None and amount > most):
+        raise YamlFault(node, f"`{name}` must be a number {limit}, got {shown(node)}")
+    return amount
+
+
+def _date(node: yaml.Node) -> date:
+    try:
+        return date.fromisoformat(node.value)
+    except (TypeError, ValueError) as exc:
+        raise YamlFault(node, f"`as_of` must be a date like 2026-10-03, got {shown(node)}") from exc
