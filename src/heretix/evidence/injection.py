@@ -1,7 +1,8 @@
 """Untrusted text: a screen for instructions in it, and the plain form that a model is shown.
 
 This is a screen and no guarantee. It knows common wordings, in English and a few in other
-languages; whoever wants past it will get past it. What protects a measurement is the rest: marked
+languages, also where they are spelt in letters that only look Latin; whoever wants past it will
+get past it. What protects a measurement is the rest: marked
 items, a system line that quoted text is never an instruction, and the canary that shows how far a
 planted instruction moves the model. A document that only writes about such attacks is caught too.
 """
@@ -12,9 +13,12 @@ import html
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from heretix.evidence.folding import fold_with_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["InjectionFlag", "InjectionKind", "plain_text", "screen"]
 
@@ -113,6 +117,18 @@ _FOLDED: Final = {
     ),
     InjectionKind.MARKER: _search("<<", r"<<\s*(?:e\d{1,3}|end)\b[^<>]{0,120}>>"),
 }
+# Cyrillic and Greek letters, and a few of phonetics, that pass for Latin ones. For the screen only:
+# nothing that is shown, quoted or hashed is spelt anew.
+_LOOKALIKES: Final = str.maketrans(
+    "\u0430\u0441\u0501\u0435\u04bb\u0456\u0458\u043a\u04cf\u043c\u043f\u043e\u0440\u051b\u0455\u0442"
+    "\u0475\u051d\u0445\u0443"
+    "\u0410\u0412\u0421\u0500\u0415\u041d\u0406\u0408\u041a\u04c0\u041c\u041e\u0420\u051a\u0405\u0422"
+    "\u0474\u051c\u0425\u0423"
+    "\u03b1\u03b5\u03b7\u03b9\u03ba\u03bd\u03bf\u03c1\u03c2\u03c4\u03c5\u03c7"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    "\u0251\u0261\u0131\u026a\u029f\u0274\u0280",
+    "acdehijklmnopqstvwxyABCDEHIJKIMOPQSTVWXYaenikvopctuxABEZHIKMNOPTYXagiilnr",
+)
 # Looked for in the text as it stands, where lines are still lines and the invisible is still there.
 _VERBATIM: Final = {
     InjectionKind.ROLE: re.compile(
@@ -133,18 +149,28 @@ def screen(text: str) -> tuple[InjectionFlag, ...]:
     flags = {
         InjectionFlag(kind, match.start(), match.end())
         for kind, pattern in _VERBATIM.items()
-        for match in pattern.finditer(text)
+        for match in pattern.finditer(_latinised(text))
     }
-    lowered = _lower(folded.text)
-    padded = f" {lowered}"
-    for kind, search in _FOLDED.items():
-        if not any(cue in padded for cue in search.cues):
-            continue
-        for match in search.pattern.finditer(lowered):
-            span = folded.covering(match.start(), match.end())
+    # Both spellings: some orders are written in Cyrillic letters and meant so.
+    for spelling in dict.fromkeys((folded.text, _latinised(folded.text))):
+        for kind, start, end in _orders_in(_lower(spelling)):
+            span = folded.covering(start, end)
             if span is not None:
                 flags.add(InjectionFlag(kind, span.start, span.end))
     return tuple(sorted(flags, key=lambda flag: (flag.start, flag.end, flag.kind)))
+
+
+def _orders_in(lowered: str) -> Iterator[tuple[InjectionKind, int, int]]:
+    padded = f" {lowered}"
+    for kind, search in _FOLDED.items():
+        if any(cue in padded for cue in search.cues):
+            for match in search.pattern.finditer(lowered):
+                yield kind, match.start(), match.end()
+
+
+def _latinised(text: str) -> str:
+    """`text` with lookalikes replaced, one for one, so that places stay places."""
+    return text if text.isascii() else text.translate(_LOOKALIKES)
 
 
 def _lower(text: str) -> str:

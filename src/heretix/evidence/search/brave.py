@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import RejectedError
 from heretix.evidence.search.base import Hit, check_k, domains, narrow
-from heretix.evidence.search.client import (
-    DEFAULT_TIMEOUT_S,
-    Retry,
-    ServiceClient,
-    key_from,
-    results_in,
-    service_hit,
-    with_sites,
-)
-from heretix.providers.http import Target, as_items, as_object, as_text
+from heretix.evidence.search.client import results_in, service_hit, with_sites
+from heretix.evidence.search.service import KeyedService
+from heretix.providers.http import as_items, as_object, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BraveSearch"]
 
-KEY_VARIABLE: Final = "BRAVE_API_KEY"
-BASE_URL: Final = "https://api.search.brave.com/res/v1"
 _PAGE_RESULTS: Final = 20
 _MAX_PAGES: Final = 10
 _QUERY_CHARS: Final = 400
@@ -37,35 +28,14 @@ _QUERY_WORDS: Final = 50
 _TAG: Final = re.compile(r"</?[a-z][^<>]{0,40}>", re.IGNORECASE)
 
 
-class BraveSearch:
+class BraveSearch(KeyedService):
     """At most 200 hits a query, one request a second unless told otherwise."""
 
     name = "brave"
-
-    def __init__(
-        self,
-        key: str,
-        *,
-        base_url: str = BASE_URL,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        min_interval_s: float = 1.1,
-        retry: Retry | None = None,
-    ) -> None:
-        target = Target(
-            provider=self.name,
-            base_url=base_url,
-            key=key,
-            key_variable=KEY_VARIABLE,
-            timeout_s=timeout_s,
-        )
-        self._client = ServiceClient(
-            target, {"X-Subscription-Token": key}, min_interval_s=min_interval_s, retry=retry
-        )
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str], **options: Any) -> BraveSearch:
-        """With the key that the environment holds."""
-        return cls(key_from(env, KEY_VARIABLE, cls.name), **options)
+    base_url = "https://api.search.brave.com/res/v1"
+    key_variable = "BRAVE_API_KEY"
+    key_header = "X-Subscription-Token"
+    min_interval_s = 1.1
 
     async def search(
         self,
@@ -98,17 +68,13 @@ class BraveSearch:
                 break
         return found
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
     async def _page(self, params: Mapping[str, str]) -> tuple[list[Hit], bool]:
         try:
             answer = await self._client.get("/web/search", params)
         except RejectedError as exc:
             # A wrong key is told with 422, as is a wrong parameter.
             if "TOKEN" in str(exc):
-                raise RejectedError(f"{exc}; check {KEY_VARIABLE}", status=exc.status) from exc
+                raise RejectedError(f"{exc}; check {self.key_variable}", status=exc.status) from exc
             raise
         # Where nothing was found there is no `web` at all.
         empty = "web" not in answer and answer.get("type") == "search"

@@ -8,58 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.evidence.search.base import Hit, check_k, domains, narrow
-from heretix.evidence.search.client import (
-    DEFAULT_TIMEOUT_S,
-    Retry,
-    ServiceClient,
-    key_from,
-    results_in,
-    service_hit,
-)
-from heretix.providers.http import Target
+from heretix.evidence.search.client import results_in, service_hit
+from heretix.evidence.search.service import KeyedService
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
 __all__ = ["ExaSearch"]
 
-KEY_VARIABLE: Final = "EXA_API_KEY"
-BASE_URL: Final = "https://api.exa.ai"
 MAX_RESULTS: Final = 100
 _MAX_DOMAINS: Final = 1200
 _TEXT_CHARS: Final = 20_000
 
 
-class ExaSearch:
+class ExaSearch(KeyedService):
     """At most 100 hits a query."""
 
     name = "exa"
-
-    def __init__(
-        self,
-        key: str,
-        *,
-        base_url: str = BASE_URL,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        min_interval_s: float = 0.2,
-        retry: Retry | None = None,
-    ) -> None:
-        target = Target(
-            provider=self.name,
-            base_url=base_url,
-            key=key,
-            key_variable=KEY_VARIABLE,
-            timeout_s=timeout_s,
-        )
-        self._client = ServiceClient(
-            target, {"x-api-key": key}, min_interval_s=min_interval_s, retry=retry
-        )
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str], **options: Any) -> ExaSearch:
-        """With the key that the environment holds."""
-        return cls(key_from(env, KEY_VARIABLE, cls.name), **options)
+    base_url = "https://api.exa.ai"
+    key_variable = "EXA_API_KEY"
+    key_header = "x-api-key"
+    min_interval_s = 0.2
 
     async def search(
         self,
@@ -98,7 +68,3 @@ class ExaSearch:
             for result in results_in(self._client.target, answer, "results")
         )
         return narrow(filter(None, hits), k=k, as_of=as_of, include=include, exclude=exclude)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()

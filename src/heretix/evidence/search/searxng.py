@@ -17,6 +17,7 @@ from heretix.evidence.search.client import (
     service_hit,
     with_sites,
 )
+from heretix.evidence.search.service import Service
 from heretix.providers.http import Target
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _QUERY_CHARS: Final = 1000
 _QUERY_WORDS: Final = 100
 
 
-class SearxngSearch:
+class SearxngSearch(Service):
     """As many hits as five pages give. Dates can't be asked for, only filtered by."""
 
     name = "searxng"
@@ -45,7 +46,7 @@ class SearxngSearch:
         retry: Retry | None = None,
     ) -> None:
         target = Target(provider=self.name, base_url=base_url, timeout_s=timeout_s)
-        self._client = ServiceClient(target, {}, min_interval_s=min_interval_s, retry=retry)
+        super().__init__(ServiceClient(target, {}, min_interval_s=min_interval_s, retry=retry))
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], **options: Any) -> SearxngSearch:
@@ -84,10 +85,6 @@ class SearxngSearch:
             if len(found) == k or not hits or (page > 1 and len(found) == before):
                 break
         return found
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     async def _page(self, params: Mapping[str, str]) -> list[Hit]:
         try:
