@@ -77,3 +77,52 @@ def test_minor_units_are_explained_where_they_are_shown(heretix):
     heretix("episode", "open", "Tin whiskers cause short circuits.", "--practice", "-B", "200")
     assert "minor units: 100 is 1.00 PLAY" in heretix("rewards", "explain", "latest").out
     assert "measured in 1 execution)" in heretix("episode", "show", "latest").out
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("runs", "heretix run"),
+        ("resume", "heretix run"),
+        ("show x", "heretix run"),
+        ("anomalies", 'heretix lens "A claim."'),
+        ("batch status", 'heretix run "A claim." --batch'),
+        ("evidence show x", 'heretix evidence build "A claim."'),
+        ("episode list", 'heretix episode open "A claim." --practice'),
+        ("market list", 'heretix episode open "A claim." --practice'),
+        ("rewards explain latest", 'heretix episode open "A claim." --practice'),
+        ("ledger balances", "heretix ledger join NAME"),
+        ("explore feed", 'heretix lens "A claim."'),
+        ("jobs list", 'heretix jobs submit "A claim."'),
+        ("users list", "heretix users add NAME --role operator"),
+    ],
+)
+def test_an_empty_folder_is_told_how_to_begin(heretix, folder, line, first):
+    """Each command names its own first step, and makes nothing."""
+    result = heretix(*line.split())
+    assert result.code == 2
+    assert f"`{first}` first" in result.err
+    assert not (folder / "runs" / "heretix.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("runs", 0, 'no runs yet; `heretix run "A claim."` makes one'),
+        ("anomalies", 0, 'no claim was measured with evidence yet; `heretix lens "A claim."`'),
+        ("episode list", 0, 'no episode yet; `heretix episode open "A claim." --practice`'),
+        ("market list", 0, 'no market is open; `heretix episode open "A claim." --practice`'),
+        ("market positions", 0, "me has no bets; `heretix market list`"),
+        ("market show latest", 2, '`heretix episode open "A claim." --practice`'),
+        ("ledger balances --person bob", 0, "`heretix ledger join NAME`"),
+        ("explore leaderboard", 0, "nobody yet; rewards of episodes count here"),
+        ("jobs list", 0, "no jobs; `heretix jobs submit`"),
+        ("users audit --what nothing.such", 0, "nothing like that was done yet"),
+    ],
+)
+def test_an_empty_store_is_told_how_to_go_on(heretix, line, code, said):
+    """A list of nothing says what would fill it."""
+    assert heretix("ledger", "join", "ann").code == 0
+    result = heretix(*line.split())
+    assert result.code == code
+    assert said in " ".join(f"{result.out} {result.err}".split())

@@ -109,12 +109,17 @@ def test_too_little_evidence_gives_no_number(heretix, folder):
     )
     assert result.code == 1
     assert "insufficient_evidence" in result.err
+    # Why is told once while it is measured, and again when it is looked at later.
+    told = " ".join(f"{result.out} {result.err}".split())
+    assert told.count("HEL needs at least 3 items") == 1
+    assert "HEL needs at least 3 items" in heretix("show", "v.json").out
     line = read_artifacts("v.json")[0].lenses[1]
     assert (line.lens, line.status, line.prob_true) == ("HEL", "insufficient_evidence", None)
     alone = heretix(
         "lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "small", "--out", "none.json"
     )
     assert alone.code == 1
+    assert " ".join(alone.err.split()).count("HEL needs at least 3 items") == 1
     assert not (folder / "none.json").exists()
     missing = heretix("lens", CLAIM, "-m", SIM, "--lens", "HEL", "--corpus", "nosuch")
     assert missing.code == 2
@@ -318,6 +323,8 @@ def test_a_lens_by_itself_is_shown(heretix):
         (("policy", "diff", "default", "default", "--urls", "bytes.bin"), "in UTF-8"),
         (("policy", "explain", ""), "must be an address"),
         (("policy", "explain", "no address"), "must be an address"),
+        (("policy", "explain", "nature"), "or a domain like example.org, got 'nature'"),
+        (("policy", "explain", "10.1038/x"), "a DOI is written https://doi.org/10.1038/x"),
         (("corpus", "add", "nowhere", "--corpus", "new"), "there is no such"),
     ],
 )

@@ -60,6 +60,34 @@ def test_runs_lists_searches_and_counts(heretix):
     assert "no runs" in heretix("runs", "nothing like it").out
 
 
+LONG = "Honey that is kept dry and in the dark is said to stay good for more than three thousand years."
+
+
+def test_runs_leave_room_for_the_claim_on_a_narrow_screen(heretix, monkeypatch):
+    """80 columns hold the number, its interval and what they are about; the id shown names it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    measure(heretix, LONG)
+    lines = heretix("runs").out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "Honey that is kept dry and in the dark" in lines[1]
+    assert "–" in lines[1]
+    assert "all by mock:m" in lines[2]
+    assert LONG in " ".join(heretix("show", lines[1].split()[0]).out.split())
+    assert heretix("run", LONG, "-m", "mock:other").code == 0
+    latest, first = heretix("runs").out.splitlines()[1:]
+    assert "mock:other" in latest
+    assert "mock:m" in first
+    assert "Honey that is kept dry and" in first
+
+
+def test_what_is_piped_is_whole(heretix, monkeypatch):
+    """Where there is no screen, nothing is cut to its width."""
+    monkeypatch.delenv("COLUMNS")
+    measure(heretix, LONG)
+    (line,) = (line for line in heretix("runs").out.splitlines() if "Honey" in line)
+    assert LONG in line
+
+
 def test_diff_is_paired_when_the_banks_agree(heretix):
     """Same bank: paired by template, and a run doesn't differ from itself."""
     a = measure(heretix, "x", "-T", 16, "-K", 16)

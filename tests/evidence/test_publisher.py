@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.address import Address, read_address, read_host
+from heretix.evidence.address import Address, is_address, read_address, read_host
 from heretix.evidence.publisher import (
     NO_PUBLISHER,
     carries_many,
@@ -162,3 +162,31 @@ def test_any_text_has_a_key(text):
     assert publisher_key(f"https://{text}/")
     host = read_host(text)
     assert host is None or read_host(host) == host
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("nature.com", True),
+        ("nature.com:443/x", True),
+        ("https://www.nature.com/articles/x", True),
+        ("//nature.com", True),
+        ("münchen.de", True),
+        ("127.0.0.1/x", True),
+        ("[::1]", True),
+        ("http://intranet/page", True),
+        ("https://doi.org/10.1038/x", True),
+        ("nature", False),
+        ("gov", False),
+        ("10.1038/x", False),
+        ("doi:10.1038/x", False),
+        ("1.2.3", False),
+        ("12", False),
+        ("http://256.1.1.1/", False),
+        ("two words", False),
+        ("", False),
+    ],
+)
+def test_a_word_or_a_number_is_no_address(written, meant):
+    """Either can be read as a host; nobody who writes it means one."""
+    assert is_address(written) is meant

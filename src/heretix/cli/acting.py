@@ -62,6 +62,14 @@ EpisodeArgument = Annotated[
 AmountArgument = Annotated[str, typer.Argument(help="Play money, such as 25 or 12.50.")]
 
 LATEST = "latest"
+NO_EPISODE = (
+    "no episode was opened here yet; open one with "
+    '`heretix episode open "A claim." --practice` first'
+)
+"""What the lack of a store means to somebody who looks for episodes."""
+NO_ACCOUNT = (
+    "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
+)
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
 _DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
@@ -91,7 +99,7 @@ class Counter:
             return ref
         newest = self.exchange.episodes(limit=1)
         if not newest:
-            raise RecordError("`latest` names no episode: none was opened here yet")
+            raise RecordError(f"`latest` names no episode: {NO_EPISODE}")
         return newest[0].id
 
     def held(self, at_ms: int) -> Counter:
@@ -122,8 +130,13 @@ class Counter:
 
 
 @contextlib.contextmanager
-def counter(db: str | None, at: str | None = None, *, create: bool = True) -> Iterator[Counter]:
-    """Open the store for business. The operator's accounts are made on first use."""
+def counter(
+    db: str | None, at: str | None = None, *, create: bool = True, absent: str = NO_EPISODE
+) -> Iterator[Counter]:
+    """Open the store for business. The operator's accounts are made on first use.
+
+    Without `create` there must be one; `absent` says what to do first where there is none.
+    """
     from heretix.economy.exchange import Exchange
     from heretix.errors import RefusedError
     from heretix.settings import Settings
@@ -132,7 +145,7 @@ def counter(db: str | None, at: str | None = None, *, create: bool = True) -> It
     clock = clock_at(at)
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    with Store.open(settings.db, create=create) as store:
+    with Store.open(settings.db, create=create, absent=absent) as store:
         exchange = Exchange(store, clock=clock)
         exchange.ensure_house()
         try:

@@ -33,7 +33,8 @@ def anomalies(
     from heretix.settings import Settings
     from heretix.store import Store
 
-    with Store.open(db or Settings.from_env().db, create=False) as store:
+    location = db or Settings.from_env().db
+    with Store.open(location, create=False, absent=opt.NOTHING_SHOWN) as store:
         found = find_anomalies(store)
     shown = [anomaly for anomaly in found if anomaly.listed or everything][:limit]
     if as_json:
@@ -49,6 +50,11 @@ def anomalies(
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
     console = opt.console()
+    if not found:
+        console.print(
+            'no claim was measured with evidence yet; `heretix lens "A claim."` does that'
+        )
+        return
     if not shown:
         console.print(
             f"no anomalies among {len(found)} claims with evidence lenses; "

@@ -30,6 +30,9 @@ _CLOSED_SHOWN = 10
 _ID_SHOWN = len("batch-") + 8
 """As much of an id as a table has room for; it is enough to name a batch with."""
 _NUMBERS = frozenset({"requests", "answered", "failed", "cost"})
+_NO_BATCH = (
+    'no batch was submitted here yet; submit one with `heretix run "A claim." --batch` first'
+)
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
 
@@ -240,7 +243,7 @@ def _open(db: str | None) -> Store:
     from heretix.store import Store
 
     _silence_retries()
-    return Store.open(db or Settings.from_env().db, create=False)
+    return Store.open(db or Settings.from_env().db, create=False, absent=_NO_BATCH)
 
 
 def _exit_code(troubles: list[HeretixError | None]) -> int:
@@ -269,7 +272,7 @@ def _show_records(finished: _Finished, store: Store) -> None:
 
     console = opt.console()
     if len(finished.summaries) > _FULL_VIEWS:
-        console.print(runs_table(store.runs(limit=20)))
+        console.print(runs_table(store.runs(limit=20), width=console.width))
         console.print(f"{len(finished.summaries):,} runs measured; the latest are shown.")
         return
     for record in finished.records(store):

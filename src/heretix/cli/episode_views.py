@@ -63,7 +63,7 @@ def list_episodes(
     elif found:
         opt.console().print(episodes_table(found))
     else:
-        acting.say("no episode yet; `heretix episode open --practice` opens one")
+        acting.say('no episode yet; `heretix episode open "A claim." --practice` opens one')
 
 
 @app.command("show", short_help="Show where an episode stands, and what comes next.")

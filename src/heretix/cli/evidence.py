@@ -24,6 +24,9 @@ app = typer.Typer(help="Bundles of evidence.", no_args_is_help=True)
 BundleArgument = Annotated[
     str, typer.Argument(help="A bundle file, or the id of a stored bundle (a part will do).")
 ]
+_NO_BUNDLE = (
+    'no bundle was stored here yet; make one with `heretix evidence build "A claim."` first'
+)
 
 
 @app.command("build", short_help="Search and select documents for a claim; store the bundles.")
@@ -217,7 +220,7 @@ def _bundle(ref: str, db: str | None) -> Bundle:
             return load_bundle(path.read_text(encoding="utf-8"), ref)
         except (OSError, UnicodeDecodeError) as exc:
             raise RecordError(f"`{ref}` can't be read: {exc}") from exc
-    with Store.open(db or Settings.from_env().db, create=False) as store:
+    with Store.open(db or Settings.from_env().db, create=False, absent=_NO_BUNDLE) as store:
         return load_bundle(store.bundle(ref), ref)
 
 

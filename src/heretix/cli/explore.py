@@ -75,7 +75,7 @@ def leaderboard(
     elif found:
         opt.console().print(leaderboard_table(found))
     else:
-        acting.say("nobody yet")
+        acting.say("nobody yet; rewards of episodes count here, and `heretix explore credit`")
 
 
 @app.command("reputation")
@@ -149,5 +149,5 @@ def feed(
 def _track(db: str | None, at: str | None) -> Iterator[Track]:
     from heretix.economy.track import Track
 
-    with acting.counter(db, at, create=False) as counter:
+    with acting.counter(db, at, create=False, absent=opt.NOTHING_SHOWN) as counter:
         yield Track(counter.store, clock=counter.clock)

@@ -23,6 +23,7 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")
 BudgetOption = Annotated[
     float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
 ]
+_NO_JOB = 'no job was left here yet; leave one with `heretix jobs submit "A claim."` first'
 
 
 @app.command("submit")
@@ -151,7 +152,7 @@ def _jobs(db: str | None, *, create: bool = False) -> Iterator[Jobs]:
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    with Store.open(settings.db, create=create) as store:
+    with Store.open(settings.db, create=create, absent=_NO_JOB) as store:
         yield Jobs(store, settings)
 
 

@@ -69,14 +69,14 @@ def balances(
     from heretix.economy.codec import encode
     from heretix.report.economy import balances_table
 
-    with acting.counter(db, create=False) as counter:
+    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         found = counter.exchange.balances(person=person, episode=episode, currency=currency)
     if as_json:
         acting.print_json(encode(tuple(found)))
     elif found:
         opt.console().print(balances_table(found))
     else:
-        acting.say("no account fits")
+        acting.say("no account fits; `heretix ledger join NAME` gives a person one")
 
 
 @app.command("history")
@@ -97,7 +97,7 @@ def history(
 
     if person is not None and account is None:
         account = user_account(person, "PLAY").id
-    with acting.counter(db, create=False) as counter:
+    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         found = counter.exchange.history(account=account, episode=episode, limit=limit)
     if as_json:
         acting.print_json(encode(tuple(found)))
@@ -113,7 +113,7 @@ def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     from heretix.economy.codec import encode
     from heretix.report.economy import ledger_view
 
-    with acting.counter(db, create=False) as counter:
+    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         report = counter.exchange.verify()
     if as_json:
         acting.print_json({**encode(report), "ok": report.ok})
@@ -133,7 +133,7 @@ def export(
     """Write the chain of transfers as JSON lines, first to last."""
     from heretix.errors import RecordError
 
-    with acting.counter(db, create=False) as counter:
+    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         lines = counter.exchange.export()
         if out is None:
             for line in lines:

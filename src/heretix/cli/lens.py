@@ -170,7 +170,8 @@ def _show(artifacts: Artifacts, *, evidence: bool) -> None:
 
     console = opt.console()
     for artifact in artifacts:
-        console.print(vector_view(artifact))
+        # What lacks evidence was told, with the reason, before anything was measured.
+        console.print(vector_view(artifact, lacking_told=True))
         for bundle in artifact.bundles or () if evidence else ():
             console.print()
             console.print(bundle_view(bundle))

@@ -44,7 +44,7 @@ def list_markets(
     elif found:
         opt.console().print(episodes_table(found))
     else:
-        acting.say("no market is open; `heretix episode open` opens one")
+        acting.say('no market is open; `heretix episode open "A claim." --practice` opens one')
 
 
 @app.command("show", short_help="Show the two pools of an episode: prices and stakes.")
@@ -169,7 +169,7 @@ def positions(
     elif found:
         opt.console().print(positions_table(found, "PLAY"))
     else:
-        acting.say(f"{person} has no bets")
+        acting.say(f"{person} has no bets; `heretix market list` shows what can be bet on")
 
 
 def _plain(offer: Any) -> dict[str, Any]:

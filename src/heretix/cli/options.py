@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,10 @@ DEMO_CORPUS_NOTE = (
     "The packaged `demo` corpus is about four claims only (docs/lenses.md); for others bring "
     "documents with --corpus, --search or --document."
 )
+NOTHING_SHOWN = 'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
+"""What the lack of a store means to somebody who looks for what evidence does."""
+_UNCUT = 100_000
+"""Columns, where there is no screen: more than any line has."""
 _LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
 
 ClaimArgument = Annotated[
@@ -168,10 +173,13 @@ def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
 
 
 def console() -> Console:
-    """Where results go."""
+    """Where results go. What a pipe or a file takes is whole: no screen's width cuts it off."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    made = Console(highlight=False)
+    if made.is_terminal or "COLUMNS" in os.environ:
+        return made
+    return Console(highlight=False, width=_UNCUT)
 
 
 def err_console() -> Console:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     help="Source policies: membership in the canon, not quality.", no_args_is_help=True
 )
 
+_DOI: Final = re.compile(r"10\.\d{4,9}/\S+")
+
 PolicyArgument = Annotated[
     str, typer.Argument(help="A policy file, or `default`.", metavar="POLICY")
 ]
@@ -29,16 +32,12 @@ PolicyArgument = Annotated[
 
 @app.command("explain", short_help="Say which rule gives an address its class, and why.")
 def explain(
-    url: Annotated[str, typer.Argument(help="An address.")],
+    url: Annotated[str, typer.Argument(help="An address, or a domain like example.org.")],
     policy: opt.PolicyOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Say which rule gives an address its class, and on which facts it rests."""
-    from heretix.errors import UsageError
-    from heretix.evidence.address import read_address
-
-    if read_address(url) is None:
-        raise UsageError(f"`URL` must be an address like https://example.org/page, got {url!r}")
+    _require_address(url)
     found = _load(policy or "default").explain(url)
     given = found.classification
     if as_json:
@@ -129,6 +128,20 @@ def _print_check(loaded: Policy | None, problems: Sequence[Problem]) -> None:
         console.print(f"{problem.level}: {problem}", markup=False)
     if loaded is not None:
         console.print(f"{loaded.version}: {len(loaded.rules)} rules, sha256 {loaded.sha256[:16]}")
+
+
+def _require_address(url: str) -> None:
+    from heretix.errors import UsageError
+    from heretix.evidence.address import is_address
+
+    if is_address(url):
+        return
+    doi = _DOI.search(url)
+    remedy = f"; a DOI is written https://doi.org/{doi[0]}" if doi else ""
+    raise UsageError(
+        "`URL` must be an address like https://example.org/page, or a domain like example.org, "
+        f"got {url!r}{remedy}"
+    )
 
 
 def _load(name: str) -> Policy:

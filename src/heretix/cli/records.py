@@ -82,9 +82,13 @@ def runs(
     if as_json:
         typer.echo(json.dumps([asdict(run) for run in found], indent=2, ensure_ascii=False))
     elif found:
-        opt.console().print(runs_table(found))
+        console = opt.console()
+        console.print(runs_table(found, width=console.width))
     else:
-        opt.console().print("no runs" + (f" whose claim has {search!r}" if search else " yet"))
+        which = (
+            f" whose claim has {search!r}" if search else ' yet; `heretix run "A claim."` makes one'
+        )
+        opt.console().print(f"no runs{which}", markup=False)
 
 
 def diff(

@@ -385,7 +385,7 @@ def _show(results: Results, artifacts: Artifacts) -> None:
 
     console = opt.console()
     if len(results.executions) > _FULL_VIEWS:
-        console.print(runs_table(artifacts.store.runs(limit=20)))
+        console.print(runs_table(artifacts.store.runs(limit=20), width=console.width))
         console.print(f"{len(results.executions):,} runs measured; the latest are shown.")
         return
     for artifact in artifacts:

@@ -31,6 +31,9 @@ RoleOption = Annotated[
 ]
 _SECONDS_A_DAY = 86_400.0
 _NO_LIMIT = "none"
+_NO_ACCOUNT = (
+    "nobody has an account here yet; make one with `heretix users add NAME --role operator` first"
+)
 
 
 @app.command("add")
@@ -139,9 +142,9 @@ def set_quotas(
         typer.echo(f"  {_quota_words(person.quotas)}")
 
 
-@app.command("disable")
+@app.command("disable", short_help="Shut a person out, and stop their jobs.")
 def disable(name: NameArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
-    """Shut a person out, sessions and tokens included."""
+    """Shut a person out, sessions and tokens included, and stop their jobs."""
     with _people(db) as people:
         _show(people.deactivate(name), as_json=as_json)
 
@@ -215,6 +218,9 @@ def audit(
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
         return
+    if not entries:
+        typer.echo("nothing like that was done yet")
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("no.", "when", "who", "what", "subject", "from"):
         table.add_column(column)
@@ -236,7 +242,8 @@ def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
     from heretix.settings import Settings
     from heretix.store import Store
 
-    with Store.open(db or Settings.from_env().db, create=create) as store:
+    location = db or Settings.from_env().db
+    with Store.open(location, create=create, absent=_NO_ACCOUNT) as store:
         yield People(store)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Address", "read_address", "read_host"]
+__all__ = ["Address", "is_address", "read_address", "read_host"]
 
 MAX_URL_CHARS: Final = 8_192
 MAX_HOST_CHARS: Final = 253
@@ -61,6 +61,21 @@ def read_address(url: str) -> Address | None:
     return Address(host, _path(parts.path))
 
 
+def is_address(url: str) -> bool:
+    """Whether `url` was meant as an address, rather than a word or a number that passes for one."""
+    address = read_address(url)
+    if address is None:
+        return False
+    if address.host.startswith("["):
+        return True
+    _, dot, last = address.host.rpartition(".")
+    if last.isdigit():
+        # As in a browser: what ends in a number is an IPv4 address, or no host at all.
+        return _is_ipv4(address.host)
+    # With a scheme, a name without a dot is a host of somebody's own network.
+    return bool(dot) or "//" in url
+
+
 def read_host(name: str) -> str | None:
     """`name` in the one spelling that hosts are compared in; None if it can't be a host."""
     host = unquote(name).strip().lower()
@@ -102,6 +117,14 @@ def _path(path: str) -> str:
         elif segment not in {"", "."}:
             kept.append(segment)
     return "/" + "/".join(kept)
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _ipv6(text: str) -> str | None:

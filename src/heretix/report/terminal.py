@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 _BAR_CELLS: Final = 51
+_WIDE: Final = 110
+"""Columns from which a list of runs has room for everything."""
+_SHORT_ID: Final = 8
 _BAND_STYLE: Final = {"high": "green", "medium": "yellow", "low": "red"}
 
 
@@ -136,29 +139,39 @@ def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableTyp
     return _facts(("calls", calls), ("tokens", tokens), ("cost", _cost(estimate)))
 
 
-def runs_table(runs: Sequence[RunSummary]) -> Table:
-    """Stored runs, newest first."""
+def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
+    """Stored runs, newest first.
+
+    Where the screen is narrow the claim gets the room: ids are shorter (a part of one names its
+    run), stability is left to `heretix show`, and a model that all runs share stands below.
+    """
+    wide = width >= _WIDE
+    models = {run.model for run in runs}
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", no_wrap=True)
     table.add_column("lens", no_wrap=True)
-    table.add_column("p(true)", justify="right", no_wrap=True)
+    table.add_column("p(true)" if wide else "p", justify="right", no_wrap=True)
     table.add_column("95% CI", no_wrap=True)
-    table.add_column("stability", no_wrap=True)
-    table.add_column("model", no_wrap=True, max_width=22)
+    if wide:
+        table.add_column("stability", no_wrap=True)
+    if wide or len(models) > 1:
+        table.add_column("model", no_wrap=True, max_width=width // (5 if wide else 6))
     table.add_column("claim")
     for run in runs:
-        table.add_row(
-            run.run_id.rpartition("-")[2],
+        cells: list[RenderableType] = [
+            run.run_id.rpartition("-")[2][: None if wide else _SHORT_ID],
             Text(f"{run.lens} {run.variant}" if run.variant else run.lens),
             "—" if run.prob_true_rpl is None else f"{run.prob_true_rpl:.3f}",
             "—" if run.ci_lo is None or run.ci_hi is None else span(run.ci_lo, run.ci_hi),
-            "—"
-            if run.stability_score is None
-            else f"{run.stability_score:.2f} {run.stability_band}",
-            Text(run.model),
-            _one_line(run.claim),
-        )
-    return table
+        ]
+        if wide:
+            known = run.stability_score is not None
+            cells.append(f"{run.stability_score:.2f} {run.stability_band}" if known else "—")
+        if wide or len(models) > 1:
+            cells.append(Text(run.model))
+        table.add_row(*cells, _one_line(run.claim))
+    shared = [Text(f"all by {model}", style="dim") for model in models if len(models) == 1]
+    return table if wide else Group(table, *shared)
 
 
 def unfinished_table(executions: Sequence[StartedExecution]) -> Table:

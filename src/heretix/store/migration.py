@@ -22,25 +22,27 @@ if TYPE_CHECKING:
 
     from heretix.store.location import Location
 
-__all__ = ["alembic_config", "ensure_schema", "nothing_measured"]
+__all__ = ["NOTHING_MEASURED", "absent_store", "alembic_config", "ensure_schema"]
 
 _VERSION: Final = text("SELECT version_num FROM alembic_version")
 _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(5208208757389214464)")
 """Any number will do, as long as every Heretix asks for the same one."""
 _WAL_TIMEOUT_S: Final = 10.0
 _WAL_RETRY_S: Final = 0.02
+NOTHING_MEASURED: Final = "nothing was measured here yet; run `heretix run` first"
+"""What the lack of a store means to somebody who looks for measurements."""
 _alembic_lock: Final = threading.Lock()
 """Alembic works through module globals: one migration at a time in a process."""
 
 
-def ensure_schema(engine: Engine, location: Location, *, create: bool) -> None:
+def ensure_schema(engine: Engine, location: Location, *, create: bool, absent: str) -> None:
     """Create or upgrade the tables. A store that is up to date costs two small reads."""
     with engine.connect() as connection:
         version = _version(connection)
     if version == HEAD:
         return
     if version is None and not create:
-        raise nothing_measured(location)
+        raise absent_store(location, absent)
     with _alembic_lock, _migrating(engine) as connection:
         # Another process may have been quicker; under the lock the answer is final.
         version = _version(connection)
@@ -48,11 +50,10 @@ def ensure_schema(engine: Engine, location: Location, *, create: bool) -> None:
             _upgrade(connection, location, version)
 
 
-def nothing_measured(location: Location) -> RecordError:
+def absent_store(location: Location, absent: str) -> RecordError:
     """The answer to a question about a store that doesn't exist."""
     return RecordError(
-        f"`{location.name}` holds no store: nothing was measured here yet; "
-        "run `heretix run` first, or name another store with --db or HERETIX_DB"
+        f"`{location.name}` holds no store: {absent}, or name another store with --db or HERETIX_DB"
     )
 
 

@@ -14,7 +14,7 @@ from heretix.store import banks, bundles, catalogue, executions, leases, samples
 from heretix.store.engine import WRITES, make_engine
 from heretix.store.faults import mapped_faults
 from heretix.store.location import Location
-from heretix.store.migration import ensure_schema, nothing_measured
+from heretix.store.migration import NOTHING_MEASURED, absent_store, ensure_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,21 +58,27 @@ class Store:
 
     @classmethod
     def open(
-        cls, url_or_path: str, *, create: bool = True, busy_timeout_ms: int = BUSY_TIMEOUT_MS
+        cls,
+        url_or_path: str,
+        *,
+        create: bool = True,
+        absent: str = NOTHING_MEASURED,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
     ) -> Store:
         """Open a store, made and brought up to date as needed.
 
         Takes a path, `sqlite:///…` or `postgresql+psycopg://…`. With `create=False` a store that
-        doesn't exist is an error and nothing is made.
+        doesn't exist is an error and nothing is made; `absent` says what that means to whoever
+        asks, and what to do first.
         """
         location = Location.parse(url_or_path)
         if location.path is not None:
-            _prepare_file(location, create=create)
+            _prepare_file(location, create=create, absent=absent)
         with contextlib.ExitStack() as stack:
             engine = make_engine(location, busy_timeout_ms=busy_timeout_ms)
             stack.callback(engine.dispose)
             with mapped_faults(location.name):
-                ensure_schema(engine, location, create=create)
+                ensure_schema(engine, location, create=create, absent=absent)
             stack.pop_all()
         return cls(engine, location)
 
@@ -304,13 +310,13 @@ class Store:
             return banks.known_bank(connection, prompt_version)
 
 
-def _prepare_file(location: Location, *, create: bool) -> None:
+def _prepare_file(location: Location, *, create: bool, absent: str) -> None:
     assert location.path is not None
     try:
         if create:
             location.path.parent.mkdir(parents=True, exist_ok=True)
         elif not location.path.exists():
-            raise nothing_measured(location)
+            raise absent_store(location, absent)
     except OSError as exc:
         raise StoreError(
             f"`{location.name}` can't be made: {exc.strerror or exc}; "
