@@ -19,6 +19,7 @@ from heretix.web.app import create_app
 from heretix.web.desk import Desk
 
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
+PREFIX = "/api/v1"
 CLAIMS = ("Coffee beans are seeds.", "Tea is made of leaves.", "Glass is a liquid.")
 
 
@@ -43,11 +44,22 @@ class Api:
             headers["Idempotency-Key"] = key
         return self.send("POST", path, who, json=body, headers=headers, **o)
 
+    def outcome(self, begun, who: str | None = None):
+        """The episode after a move that was only begun, once it is measured."""
+        assert begun.status_code == 202, begun.text
+        location = begun.headers["location"]
+        assert location == begun.json()["href"] == f"{PREFIX}/errands/{begun.json()['id']}"
+        self.desk.errands.wait(begun.json()["id"], 60)
+        errand = self.get(location.removeprefix(PREFIX), who).json()
+        assert errand["error"] is None, errand
+        assert errand["state"] == "done"
+        return self.get(errand["result"].removeprefix(PREFIX), who)
+
     def send(self, method: str, path: str, who: str | None = None, **options):
         headers = options.pop("headers", {})
         if who is not None:
             headers["Authorization"] = f"Bearer {self.tokens[who]}"
-        with httpx2.Client(base_url=self.url + "/api/v1", timeout=60, trust_env=False) as client:
+        with httpx2.Client(base_url=self.url + PREFIX, timeout=60, trust_env=False) as client:
             return client.request(method, path, headers=headers, **options)
 
 

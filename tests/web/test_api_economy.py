@@ -26,8 +26,8 @@ def team(tmp_path, sqlite_template):
 
 def opened(team) -> str:
     """An episode that takes bets and evidence."""
-    answer = team.post("/episodes", SMALL, "root", key="open")
-    assert answer.status_code == 201, answer.text
+    answer = team.outcome(team.post("/episodes", SMALL, "root", key="open"), "root")
+    assert answer.status_code == 200, answer.text
     assert answer.json()["state"] == "challenge"
     return f"/episodes/{answer.json()['id']}"
 
@@ -72,11 +72,12 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     assert move(team, path, "freeze").status_code == 409
     team.desk.clock.advance(8 * DAY_MS)
     assert move(team, path, "freeze").json()["state"] == "frozen"
-    judged = move(team, path, "judge").json()
+    judged = team.outcome(move(team, path, "judge"), "root").json()
     assert judged["challenges"][0]["fate"] == "accepted", judged
-    assert len(move(team, path, "measure").json()["measurements"]) == 1
+    measured = team.outcome(move(team, path, "measure"), "root").json()
+    assert len(measured["measurements"]) == 1
     team.desk.clock.advance(7 * DAY_MS)
-    assert move(team, path, "measure").json()["state"] == "measured"
+    assert team.outcome(move(team, path, "measure"), "root").json()["state"] == "measured"
     team.desk.clock.advance(3 * DAY_MS)
     assert move(team, path, "settle").json()["state"] == "settled"
 

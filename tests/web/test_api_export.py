@@ -22,7 +22,7 @@ TABLES = ("runs", "samples", "transfers")
 def api(tmp_path_factory, sqlite_template):
     with served(tmp_path_factory.mktemp("export"), sqlite_template) as found:
         opened = found.post("/episodes", {"claim": "A b c.", "B": 200}, key="one")
-        opened.raise_for_status()
+        found.outcome(opened).raise_for_status()
         yield found
 
 

@@ -8,30 +8,36 @@ that the library itself would have raised.
 from __future__ import annotations
 
 import dataclasses
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
-from heretix.client.transport import Transport
+from heretix.client.transport import PREFIX, Transport, error_of
 from heretix.economy.codec import decode
 from heretix.economy.episode import Challenge, Dispute, Episode, Ground, State
 from heretix.economy.judging import Direction
 from heretix.economy.market import Market, Position, Side
 from heretix.economy.records import EpisodeSummary
 from heretix.economy.track import Standing
+from heretix.errors import CallTimeoutError
 from heretix.measurement.record import RunRecord, SampleRecord
 from heretix.report.export import write_export
 from heretix.store.records import RunSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Client", "Job", "JobEvent", "Quote", "Verification"]
+__all__ = ["Client", "Errand", "Job", "JobEvent", "Quote", "Verification"]
 
 T = TypeVar("T")
 _ENDED: Final = frozenset({"done", "failed", "cancelled"})
+_WAIT_S: Final = 3_600.0
+"""Longer than the measurement of an episode takes; who knows better says so."""
+_FIRST_LOOK_S: Final = 0.05
+_LONGEST_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,24 @@ class JobEvent:
     ended: bool
     progress: Mapping[str, Any]
     error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """A measurement of an episode under way. Nothing is decided before all samples are there."""
+
+    id: str
+    title: str
+    subject: str
+    episode: str | None
+    """None until it is written down."""
+    state: Literal["waiting", "running", "done", "failed"]
+    ended: bool
+    done: int
+    total: int
+    failed: int
+    error: Mapping[str, Any] | None
+    """The problem document of what went wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,9 +323,21 @@ class Client:
         path = f"/episodes/{_part(episode_id)}/disputes"
         return _economic(Dispute, self._post(path, body, key))
 
-    def propose(self, claim: str, *, key: str | None = None, **terms: Any) -> Episode:
-        """Open an episode; for operators. Terms are those of `POST /episodes`."""
-        return _economic(Episode, self._post("/episodes", {"claim": claim, **terms}, key))
+    def propose(
+        self,
+        claim: str,
+        *,
+        key: str | None = None,
+        wait_s: float = _WAIT_S,
+        observe: Callable[[Errand], None] | None = None,
+        **terms: Any,
+    ) -> Episode:
+        """Open an episode; for operators. Terms are those of `POST /episodes`.
+
+        It is measured first: see `move`.
+        """
+        begun = self._post("/episodes", {"claim": claim, **terms}, key)
+        return self._outcome(begun, wait_s, observe)
 
     def move(
         self,
@@ -309,11 +345,41 @@ class Client:
         move: Literal["open", "begin", "freeze", "judge", "measure", "rule", "settle"],
         *,
         key: str | None = None,
+        wait_s: float = _WAIT_S,
+        observe: Callable[[Errand], None] | None = None,
         **options: Any,
     ) -> Episode:
-        """Take an episode's next step; for operators."""
+        """Take an episode's next step; for operators.
+
+        Judging, measuring and ruling take a while: this waits for `wait_s` seconds at most, and
+        tells `observe` how far it is. Called again with the same key, it goes on waiting.
+        """
         path = f"/episodes/{_part(episode_id)}/{move}"
-        return _economic(Episode, self._post(path, options or None, key))
+        begun = self._post(path, options or None, key)
+        return self._outcome(begun, wait_s, observe)
+
+    def errand(self, errand_id: str) -> Errand:
+        """A measurement of an episode, as it is now; for operators."""
+        return _fields(Errand, self._get(f"/errands/{_part(errand_id)}"))
+
+    def follow_errand(self, errand_id: str, *, wait_s: float = _WAIT_S) -> Iterator[Errand]:
+        """A measurement's news until it ends; for operators."""
+        until, pause_s, seen = time.monotonic() + wait_s, _FIRST_LOOK_S, None
+        while True:
+            found = self.errand(errand_id)
+            if found != seen:
+                seen = found
+                yield found
+            if found.ended:
+                return
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise CallTimeoutError(
+                    f"`{errand_id}` is {found.state} after {wait_s:g} s, {found.done:,} of "
+                    f"{found.total:,} samples done; it goes on: ask for the errand again"
+                )
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(_LONGEST_LOOK_S, 2 * pause_s)
 
     def transfers(
         self, *, account: str | None = None, episode: str | None = None
@@ -346,6 +412,23 @@ class Client:
         target = Path(path)
         pieces = self._http.pieces(f"/export/{table}.{format_of(target)}", {"only": only})
         return write_export(target, pieces)
+
+    def _outcome(
+        self,
+        begun: Mapping[str, Any],
+        wait_s: float,
+        observe: Callable[[Errand], None] | None,
+    ) -> Episode:
+        """The episode after a move: at once, or when what the move began has ended."""
+        if not str(begun.get("href", "")).startswith(f"{PREFIX}/errands/"):
+            return _economic(Episode, begun)
+        for found in self.follow_errand(begun["id"], wait_s=wait_s):
+            if observe is not None:
+                observe(found)
+        if found.error is not None:
+            raise error_of(found.error, int(found.error["status"]))
+        assert found.episode is not None, "what is done has an episode"
+        return self.episode(found.episode)
 
     def _request(
         self, claims: str | Sequence[str], models: Sequence[str], options: Mapping[str, Any]

@@ -27,7 +27,7 @@ from heretix.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["PREFIX", "Answer", "Transport"]
+__all__ = ["PREFIX", "Answer", "Transport", "error_of"]
 
 PREFIX: Final = "/api/v1"
 _PROBLEM: Final = "urn:heretix:problem:"
@@ -130,6 +130,7 @@ class Transport:
         """The events of a stream, taken up again where it breaks, until the last one."""
         failures = 0
         while True:
+            told: float | None = None
             try:
                 for event in self._stream(path, after):
                     failures, after = 0, int(event["seq"])
@@ -138,11 +139,12 @@ class Transport:
                         return
                 if self._over(path, after):
                     return
-            except (CallTimeoutError, ConnectionFailedError):
+            except (CallTimeoutError, ConnectionFailedError, TooManyRequestsError) as exc:
                 failures += 1
                 if failures >= self._tries:
                     raise
-            self._rest(max(1, failures), None)
+                told = getattr(exc, "retry_after_s", None)
+            self._rest(max(1, failures), None if told is None else f"{told:.0f}")
 
     def _stream(self, path: str, after: int) -> Iterator[dict[str, Any]]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
@@ -222,20 +224,24 @@ def _problem(answer: Answer) -> HeretixError:
     """The error that a problem document stands for."""
     try:
         problem = json.loads(answer.body)
-        detail, kind = str(problem["detail"]), str(problem.get("type", ""))
+        problem["detail"]
     except (ValueError, KeyError, TypeError):
-        problem, kind = {}, ""
-        detail = f"the server answered {answer.status} and didn't say why"
+        problem = {"detail": f"the server answered {answer.status} and didn't say why"}
+    return error_of(problem, answer.status, told=answer.headers.get("retry-after", "1"))
+
+
+def error_of(problem: Mapping[str, Any], status: int, *, told: str = "1") -> HeretixError:
+    """The error that the content of a problem document stands for; `told` is `Retry-After`."""
+    detail, kind = str(problem["detail"]), str(problem.get("type", ""))
     name = f"{kind.removeprefix(_PROBLEM)}Error" if kind.startswith(_PROBLEM) else ""
     known = getattr(errors, name, None) if name in errors.__all__ else None
     if known is RefusedError:
         return RefusedError(detail, status=str(problem.get("reason", "refused")))
-    if known is TooManyRequestsError or (known is None and answer.status == 429):
-        told = answer.headers.get("retry-after", "1")
+    if known is TooManyRequestsError or (known is None and status == 429):
         return TooManyRequestsError(detail, retry_after_s=float(told) if told.isdigit() else 1.0)
     if known is not None:
         error: HeretixError = known(detail)
         return error
-    if answer.status >= 500 and answer.status not in _BY_STATUS:
-        return ServerError(detail, status=answer.status)
-    return _BY_STATUS.get(answer.status, errors.UsageError)(detail)
+    if status >= 500 and status not in _BY_STATUS:
+        return ServerError(detail, status=status)
+    return _BY_STATUS.get(status, errors.UsageError)(detail)

@@ -64,10 +64,14 @@ class Clerk:
         self._clock = clock
         self._settings = settings
 
+    def check(self, proposal: Proposal) -> None:
+        """Refuse what can't be drafted, before anything is measured."""
+        proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
+        self._panel.check(proposal.question("draft"), proposal.models)
+
     async def draft(self, proposal: Proposal) -> Drafted:
         """Measure c₀ and write the episode down. Its times count from then on."""
-        # Terms that can't be are found before anything is measured.
-        proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
+        self.check(proposal)
         question = proposal.question(f"draft-{secrets.token_hex(6)}")
         opening = await self._panel.open(question, proposal.models)
         at_ms = self._clock.now_ms()
@@ -80,9 +84,13 @@ class Clerk:
         waiting = {Fate.COMMITTED, Fate.REVEALED}
         return [challenge.number for challenge in episode.challenges if challenge.fate in waiting]
 
+    def to_judge(self, episode_id: str) -> Episode:
+        """The episode, if challenges can be judged now."""
+        return _in_state(self._exchange.episode(episode_id), State.FROZEN)
+
     async def judge_next(self, episode_id: str, *, final: bool = False) -> Heard | None:
         """Judge the earliest challenge that is left; None when there is none."""
-        episode = _in_state(self._exchange.episode(episode_id), State.FROZEN)
+        episode = self.to_judge(episode_id)
         pending = self.pending(episode)
         if not pending:
             return None
@@ -132,6 +140,14 @@ class Clerk:
             source=Source(executions=judged.executions),
         )
 
+    def to_rule(self, episode_id: str) -> Episode:
+        """The episode, if its last dispute waits for a ruling."""
+        episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
+        if episode.disputes[-1].upheld is not None:
+            detail = "there is no dispute left to rule on"
+            raise _refused(episode, Denial.DISPUTE_PENDING, detail)
+        return episode
+
     async def rule(
         self, episode_id: str, *, ground_confirmed: bool | None = None, final: bool = False
     ) -> Episode:
@@ -139,11 +155,8 @@ class Clerk:
 
         Whether a recomputation differs can be worked out, and is unless somebody says so.
         """
-        episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
+        episode = self.to_rule(episode_id)
         dispute = episode.disputes[-1]
-        if dispute.upheld is not None:
-            detail = "there is no dispute left to rule on"
-            raise _refused(episode, Denial.DISPUTE_PENDING, detail)
         if ground_confirmed is None:
             ground_confirmed = dispute.ground is Ground.RECOMPUTATION_MISMATCH and not all(
                 found.ok

@@ -100,6 +100,11 @@ class Panel:
         self._settings = replace(settings, no_cache=True, rpl_seed=None)
         self._observer = observer
 
+    def check(self, question: Question, models: Sequence[str]) -> None:
+        """Refuse what can't be measured: no such bundle, a model twice or without key."""
+        self._bundles(question, ())
+        self._request(question, models, "c0")
+
     async def open(self, question: Question, models: Sequence[str]) -> Opening:
         """c₀: what the lens's models believe before any challenge."""
         shown = arrange(self._bundles(question, ()))

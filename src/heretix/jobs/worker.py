@@ -291,9 +291,13 @@ class Worker:
             "lease_until": None,
             "finished_at": stamp,
             "cancel_requested": False,
-            "error": None if problem is None else _told(problem),
-            "error_kind": None if problem is None else type(problem).__name__,
         }
+        if state is not JobState.CANCELLED:
+            # Whoever had it cancelled may have said why, and that stays.
+            values |= {
+                "error": None if problem is None else _told(problem),
+                "error_kind": None if problem is None else type(problem).__name__,
+            }
         await self._write_last(claimed, tracker, values)
 
     async def _give_back(self, claimed: _Claimed, tracker: Tracker) -> None:

@@ -15,9 +15,12 @@ from heretix.people.role import Role
 from heretix.people.session import Session, Sessions
 from heretix.people.token import Tokens
 from heretix.store import people as rows
+from heretix.store.jobs import stop_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import Connection
 
     from heretix.store import Store
 
@@ -134,11 +137,20 @@ class People:
         return self.set_password(person.name, new, by=person, address=address)
 
     def deactivate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
-        """Shut a person out, sessions and tokens included. What they did stays."""
+        """Shut a person out, sessions and tokens included. What they did stays.
+
+        Their jobs end: what waits at once, what runs as soon as its worker hears of it.
+        """
         if folded(name) == folded(by.name):
             raise AccessError(f"`{name}` can't disable itself; let another operator do it")
         return self._change(
-            name, {"active": False}, "person.disable", by=by, address=address, ends=True
+            name,
+            {"active": False},
+            "person.disable",
+            by=by,
+            address=address,
+            ends=True,
+            stops=True,
         )
 
     def activate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
@@ -189,7 +201,9 @@ class People:
         by: Person,
         address: str | None,
         ends: bool = False,
+        stops: bool = False,
     ) -> Person:
+        """Change a row; `ends` their sessions, and `stops` their jobs, in one transaction."""
         with self._store.writing() as connection:
             row = rows.person_by_name(connection, folded(name), lock=True)
             if row is None:
@@ -199,8 +213,25 @@ class People:
             rows.update_person(connection, row["person_id"], values)
             if ends:
                 rows.delete_sessions(connection, row["person_id"])
-            note(connection, self._clock(), what, by=by, subject=row["name"], address=address)
+            now = self._clock()
+            note(connection, now, what, by=by, subject=row["name"], address=address)
+            for job_id in _stopped(connection, row, iso(now)) if stops else ():
+                note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
         return Person.of({**row, **values})
+
+
+def _stopped(connection: Connection, row: dict[str, Any], stamp: str) -> list[str]:
+    """The jobs of a person that were stopped, with the reason written into each."""
+    return stop_jobs(
+        connection,
+        row["person_id"],
+        error=(
+            f"`{row['name']}` was disabled, so the job was stopped; what was answered is kept, and "
+            "an operator can let it go on"
+        ),
+        error_kind=AccessError.__name__,
+        stamp=stamp,
+    )
 
 
 def _quota_columns(quotas: Quotas) -> dict[str, int | None]:

@@ -44,6 +44,7 @@ __all__ = [
     "mean_latency_ms",
     "revisions",
     "save_runs",
+    "stop_jobs",
     "update_claimed",
     "update_job",
 ]
@@ -187,6 +188,28 @@ def update_job(connection: Connection, job_id: str, values: Row) -> None:
     connection.execute(
         update(jobs).where(jobs.c.job_id == job_id).values({**values, "revision": _NEXT})
     )
+
+
+def stop_jobs(
+    connection: Connection, owner_id: str, *, error: str, error_kind: str, stamp: str
+) -> list[str]:
+    """Cancel what waits of an owner's, and have what runs cancelled by its worker; their ids."""
+    told = {"error": error, "error_kind": error_kind, "updated_at": stamp, "revision": _NEXT}
+    # In this order: a job that a worker takes at this moment is found running afterwards.
+    changes: dict[str, Row] = {
+        "queued": {"state": "cancelled", "finished_at": stamp, "cancel_requested": False},
+        "running": {"cancel_requested": True},
+    }
+    stopped: list[str] = []
+    for state, values in changes.items():
+        statement = (
+            update(jobs)
+            .where(jobs.c.owner_id == owner_id, jobs.c.state == state)
+            .values({**told, **values})
+            .returning(jobs.c.job_id)
+        )
+        stopped += connection.scalars(statement)
+    return stopped
 
 
 def delete_job(connection: Connection, job_id: str) -> None:

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 
 from heretix.version import VERSION
 from heretix.web import problems
+from heretix.web.addresses import Heads, Unslashed
 from heretix.web.api.describing import describe
 from heretix.web.assets import Assets, serve_asset
 from heretix.web.identity import arrive
@@ -63,7 +64,9 @@ def create_app(desk: Desk, *, loopback_only: bool = True, limits: Limits | None 
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(arrive)],
+        redirect_slashes=False,
     )
+    app.router.default = Unslashed(app.router)
     app.state.desk = desk
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
@@ -71,5 +74,6 @@ def create_app(desk: Desk, *, loopback_only: bool = True, limits: Limits | None 
         app.include_router(import_module(name).router)
     describe(app)
     problems.install(app)
+    app.add_middleware(Heads)
     app.add_middleware(Edge, loopback_only=loopback_only, limits=limits)
     return app

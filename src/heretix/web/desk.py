@@ -13,6 +13,7 @@ from heretix.web.anomalyboard import AnomalyBoard
 from heretix.web.errands import Errands
 from heretix.web.navigation import NAVIGATION, Place
 from heretix.web.shelf import Shelf
+from heretix.web.streams import OpenStreams
 from heretix.web.turns import Turns
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Desk:
     """Plans that are made at the same time: gathering evidence may take seconds."""
     turns: Turns = field(default_factory=Turns)
     """Pages of a moment's work, made in the event loop."""
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    """Event streams that are open."""
     stopping: bool = False
     """The server is about to end; open event streams end too."""
     _accounts: bool = field(default=False)

@@ -17,10 +17,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import HeretixError, RecordError
-from heretix.measurement.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from heretix.measurement.tally import Tally
 
     Work = Callable[[Tally], Coroutine[Any, Any, str]]
 
@@ -51,6 +52,8 @@ class Errand:
     """One piece of work. Its thread writes, everybody reads."""
 
     id: str
+    key: str = field(repr=False)
+    """What it was asked for under."""
     title: str
     """What is done, in a few words."""
     subject: str
@@ -59,11 +62,17 @@ class Errand:
     """The episode that it moves on; None while that isn't written down yet."""
     tally: Tally
     state: ErrandState = ErrandState.WAITING
-    leads_to: str = "/episodes"
-    """Where to look afterwards."""
     error: str | None = None
+    """Why it failed, for people."""
+    cause: HeretixError | None = field(default=None, repr=False)
+    """What was raised, if that was foreseen."""
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False)
     task: asyncio.Task[str] | None = field(default=None, repr=False)
+
+    @property
+    def leads_to(self) -> str:
+        """Where to look afterwards."""
+        return "/episodes" if self.episode is None else f"/episodes/{self.episode}"
 
     def as_dict(self) -> dict[str, Any]:
         """How far it is, for the page's script."""
@@ -96,17 +105,20 @@ class Errands:
         samples: int,
         episode: str | None = None,
     ) -> Errand:
-        """Begin some work, whose result is where to look then.
+        """Begin some work, whose result is the id of the episode that it moved on.
 
         Under a key that was used before, or for an episode that is being worked on, this is the
         errand that is there already: whoever sends a form twice has it done once.
         """
+        from heretix.measurement.tally import Tally
+
         with self._lock:
             known = self._by_key.get(key) or self._running_for(episode)
             if known is not None:
                 return known
             errand = Errand(
                 id=secrets.token_hex(8),
+                key=key,
                 title=title,
                 subject=subject,
                 episode=episode,
@@ -131,6 +143,11 @@ class Errands:
                 "over; nothing was lost that the episode's page doesn't show"
             )
         return found
+
+    def under(self, key: str) -> Errand | None:
+        """The errand that was asked for under a key."""
+        with self._lock:
+            return self._by_key.get(key)
 
     def running_for(self, episode: str) -> Errand | None:
         """The errand that moves this episode on, if there is one under way."""
@@ -179,10 +196,10 @@ class Errands:
     def _run(self, errand: Errand, work: Work) -> None:
         with self._turns:
             try:
-                errand.leads_to = asyncio.run(self._watched(errand, work))
+                errand.episode = asyncio.run(self._watched(errand, work))
                 errand.state = ErrandState.DONE
             except HeretixError as exc:
-                errand.error = str(exc)
+                errand.error, errand.cause = str(exc), exc
                 errand.state = ErrandState.FAILED
             except asyncio.CancelledError:
                 errand.error = "the server was stopped; nothing was decided: ask for it again"

@@ -47,7 +47,8 @@ CODES: Final[Mapping[str, str]] = {
     "reversal": "reversal",
     "correction": "correction",
 }
-_MOMENT: Final = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
+# After the words that moments follow: an amount may have as many digits.
+_MOMENT: Final = re.compile(r"(?:(?<=\bat )|(?<=\bis )|(?<=\buntil ))1\d{12}(?![\w.])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LONGEST_MS: Final = 3_650 * _UNITS_MS["d"]
 _DURATION: Final = re.compile(r"(\d+)([smhdw])")

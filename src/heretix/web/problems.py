@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from heretix import errors
 from heretix.errors import HeretixError, RateLimitedError
+from heretix.web.addresses import methods_of
 from heretix.web.templating import bare_page
 
 if TYPE_CHECKING:
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Scope
 
-__all__ = ["STATUS", "ProblemResponse", "install", "problem_response", "status_of"]
+__all__ = [
+    "STATUS",
+    "ProblemResponse",
+    "install",
+    "problem_content",
+    "problem_response",
+    "status_of",
+    "told_of",
+]
 
 log = logging.getLogger("heretix.web")
 
@@ -79,16 +88,38 @@ class ProblemResponse(Response):
         headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        content = {
-            "type": f"urn:heretix:problem:{kind}" if kind else "about:blank",
-            "title": _phrase(status),
-            "status": status,
-            "detail": detail,
-            **more,
-        }
+        content = problem_content(status, detail, kind=kind, **more)
         text = json.dumps(content, ensure_ascii=False, default=str)
         # Half a surrogate pair in a message must not become a second error.
         super().__init__(text.encode("utf-8", "replace"), status, headers=headers)
+
+
+def problem_content(
+    status: int, detail: str, *, kind: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """What a problem document says."""
+    return {
+        "type": f"urn:heretix:problem:{kind}" if kind else "about:blank",
+        "title": _phrase(status),
+        "status": status,
+        "detail": detail,
+        **more,
+    }
+
+
+def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
+    """What a problem says of an error: its kind, a detail, and the economy's reason to refuse."""
+    # Only the economy's refusals have moments in them; nothing else needs to know of money.
+    from heretix.web.moneytext import readable
+
+    told = {"detail": str(error), "kind": type(error).__name__.removesuffix("Error")}
+    if isinstance(error, errors.StoreError) and not at_the_machine:
+        # It says where the store lies, which is nobody's business who isn't there.
+        log.warning("%s", error)
+        told["detail"] = "the store can't be used at this moment; the server's log says why"
+    if isinstance(error, errors.RefusedError):
+        told |= {"detail": str(readable(error)), "reason": error.status}
+    return told
 
 
 def status_of(error: HeretixError) -> int:
@@ -149,14 +180,8 @@ async def _on_heretix_error(request: Request, error: HeretixError) -> Response:
         return _to_sign_in(request)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    detail = str(error)
-    if isinstance(error, errors.StoreError) and not _is_at_the_machine(request):
-        # It says where the store lies, which is nobody's business who isn't there.
-        log.warning("%s", error)
-        detail = "the store can't be used at this moment; the server's log says why"
-    kind = type(error).__name__.removesuffix("Error")
-    more = {"reason": error.status} if isinstance(error, errors.RefusedError) else {}
-    return problem_response(request.scope, status, detail, kind=kind, headers=headers, **more)
+    told: dict[str, Any] = {**told_of(error, at_the_machine=_is_at_the_machine(request))}
+    return problem_response(request.scope, status, headers=headers, **told)
 
 
 def _is_at_the_machine(request: Request) -> bool:
@@ -168,7 +193,12 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     detail = str(error.detail)
     if error.status_code == 404 and detail == _phrase(404):
         detail = f"`{request.url.path}` leads nowhere"
-    return problem_response(request.scope, error.status_code, detail, headers=error.headers)
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # The framework names those of the first route of this address, and there may be more.
+        allowed = methods_of(request.app.router, str(request.scope["path"]))
+        headers = {**(headers or {}), "Allow": ", ".join(allowed)}
+    return problem_response(request.scope, error.status_code, detail, headers=headers)
 
 
 async def _on_invalid(request: Request, error: RequestValidationError) -> Response:

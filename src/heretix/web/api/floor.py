@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heretix.economy.clerk import Clerk
 from heretix.economy.clock import SystemClock
+from heretix.economy.episode import State
 from heretix.economy.exchange import Exchange
 from heretix.economy.panel import Panel
 from heretix.economy.question import Question
@@ -15,9 +16,18 @@ from heretix.errors import RecordError, RefusedError
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
     from heretix.economy.episode import Episode
+    from heretix.measurement.runner import Observer
     from heretix.web.desk import Desk
 
-__all__ = ["clerk_of", "clock_of", "exchange_of", "hearing_cost", "known_episode", "track_of"]
+__all__ = [
+    "begun",
+    "clerk_of",
+    "clock_of",
+    "exchange_of",
+    "hearing_cost",
+    "known_episode",
+    "track_of",
+]
 
 
 def clock_of(desk: Desk) -> Clock:
@@ -38,12 +48,12 @@ def track_of(desk: Desk) -> Track:
     return Track(desk.store, clock=clock_of(desk))
 
 
-def clerk_of(desk: Desk) -> Clerk:
+def clerk_of(desk: Desk, observer: Observer | None = None) -> Clerk:
     """Who has an episode's next step measured."""
     return Clerk(
         desk.store,
         exchange_of(desk),
-        Panel(desk.store, desk.settings),
+        Panel(desk.store, desk.settings, observer=observer),
         clock=clock_of(desk),
         settings=desk.settings,
     )
@@ -54,6 +64,15 @@ def hearing_cost(desk: Desk, episode: Episode) -> int:
     panel = Panel(desk.store, desk.settings)
     question = Question.of(episode.id, episode.terms)
     return panel.compute_cost(question, episode.terms.models) or 0
+
+
+def begun(desk: Desk, episode_id: str) -> Episode:
+    """The episode; nobody has to announce that the time for challenges has come."""
+    found = known_episode(desk, episode_id)
+    due = found.terms.challenge_from_ms <= clock_of(desk).now_ms()
+    if found.state is State.OPEN and due:
+        return exchange_of(desk).begin_challenge(episode_id)
+    return found
 
 
 def known_episode(desk: Desk, episode_id: str) -> Episode:

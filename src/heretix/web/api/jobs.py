@@ -22,6 +22,7 @@ from heretix.web.api.resource import (
 )
 from heretix.web.api.writing import Key, writes
 from heretix.web.identity import VisitNow, require
+from heretix.web.streams import EventStream
 
 __all__ = ["changes", "router"]
 
@@ -150,8 +151,5 @@ def follow_job(
     if job.state.ended and job.revision <= last_event_id:
         # The reader has seen the end. Browsers come back unless they are told not to.
         return Response(status_code=204)
-    return StreamingResponse(
-        job_events(desk, job.id, after=last_event_id),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    events = job_events(desk, job.id, after=last_event_id)
+    return EventStream(events, streams=desk.streams, person=person)

@@ -1,29 +1,32 @@
 """What operators do with episodes: draft, open, freeze, have them judged and measured, settle."""
 
-import asyncio
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.requests import Request
 
-from heretix.economy.clock import HeldClock
-from heretix.economy.episode import Episode, State
-from heretix.economy.exchange import Exchange
+from heretix.economy.episode import Episode
 from heretix.economy.market import MAX_POOL
 from heretix.economy.parameters import HOUR_MS, Parameters
 from heretix.economy.proposal import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
-from heretix.people import Role
+from heretix.errors import ConflictError
+from heretix.people import Person, Role
 from heretix.web.api.episode_views import EpisodeView
 from heretix.web.api.episodes import EpisodeId
-from heretix.web.api.floor import clerk_of, clock_of, exchange_of, known_episode
-from heretix.web.api.resource import desk_of
-from heretix.web.api.writing import writes
+from heretix.web.api.errands import BEGUN, ErrandView
+from heretix.web.api.floor import begun, exchange_of, known_episode
+from heretix.web.api.resource import PREFIX, desk_of
+from heretix.web.api.writing import Key, writes
 from heretix.web.desk import Desk
+from heretix.web.errands import Errand
+from heretix.web.identity import Visit, VisitNow, require
+from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
 
 __all__ = ["router"]
 
 router = writes("proceedings", role=Role.OPERATOR)
 
+Operator = Annotated[Person, require(Role.OPERATOR)]
 Model = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9][!-~]*$", strict=True)]
 Span = Annotated[int, Field(ge=0, le=3650 * DAY_MS, strict=True, description="Milliseconds.")]
 
@@ -102,97 +105,147 @@ class Finality(_Given):
     )
 
 
-@router.post("/episodes", status_code=201)
-def create_episode(request: Request, given: ProposalGiven) -> EpisodeView:
-    """Measure what the models believe now, fix the terms and, unless told not to, open it."""
-    desk = desk_of(request)
-    exchange = exchange_of(desk)
-    exchange.ensure_house()
-    drafted = asyncio.run(clerk_of(desk).draft(given.proposal()))
-    if not given.draft_only:
-        # Terms count from the moment they were written: that is when it opens, too.
-        Exchange(desk.store, clock=HeldClock(drafted.at_ms)).open(drafted.episode)
-    return EpisodeView.of(_begun(desk, drafted.episode))
+@router.post("/episodes", status_code=202, responses=BEGUN)
+def create_episode(
+    request: Request, given: ProposalGiven, key: Key, person: Operator, visit: VisitNow
+) -> ErrandView:
+    """Have measured what the models believe now, then fix the terms and, unless told not to, open
+    it. The errand says how far that is, and which episode came of it."""
+    errand = begin_draft(
+        desk_of(request),
+        person,
+        given.proposal(),
+        opens=not given.draft_only,
+        key=_own(request, person, key),
+        address=visit.address,
+    )
+    return _begun_by(request, person, key, errand)
 
 
 @router.post("/episodes/{episode_id}/open")
-def open_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+def open_episode(
+    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
+) -> EpisodeView:
     """Fix the terms of a draft; the house's seed and the budget for rewards are set aside."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
     exchange_of(desk).ensure_house()
     exchange_of(desk).open(episode_id)
-    return EpisodeView.of(_begun(desk, episode_id))
+    return _moved(desk, person, visit, "open", begun(desk, episode_id))
 
 
 @router.post("/episodes/{episode_id}/begin")
-def begin_challenges(request: Request, episode_id: EpisodeId) -> EpisodeView:
+def begin_challenges(
+    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
+) -> EpisodeView:
     """From now on evidence can be committed, once its time has come."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    return EpisodeView.of(exchange_of(desk).begin_challenge(episode_id))
+    found = exchange_of(desk).begin_challenge(episode_id)
+    return _moved(desk, person, visit, "begin", found)
 
 
 @router.post("/episodes/{episode_id}/freeze")
-def freeze_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+def freeze_episode(
+    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
+) -> EpisodeView:
     """Reveal the secret, draw the close and the judges, give late stakes back."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    return EpisodeView.of(exchange_of(desk).freeze(episode_id))
+    return _moved(desk, person, visit, "freeze", exchange_of(desk).freeze(episode_id))
 
 
-@router.post("/episodes/{episode_id}/judge")
+@router.post("/episodes/{episode_id}/judge", status_code=202, responses=BEGUN)
 def judge_challenges(
-    request: Request, episode_id: EpisodeId, given: Finality | None = None
-) -> EpisodeView:
+    request: Request,
+    episode_id: EpisodeId,
+    key: Key,
+    person: Operator,
+    visit: VisitNow,
+    given: Finality | None = None,
+) -> ErrandView:
     """Have every challenge that is left measured, in their order."""
-    desk = desk_of(request)
-    known_episode(desk, episode_id)
-    asyncio.run(_judge_all(desk, episode_id, final=bool(given and given.final)))
-    return EpisodeView.of(known_episode(desk, episode_id))
+    errand = begin_judging(
+        desk_of(request),
+        person,
+        episode_id,
+        final=bool(given and given.final),
+        key=_own(request, person, key),
+        address=visit.address,
+    )
+    return _begun_by(request, person, key, errand)
 
 
-@router.post("/episodes/{episode_id}/measure")
+@router.post("/episodes/{episode_id}/measure", status_code=202, responses=BEGUN)
 def measure_episode(
-    request: Request, episode_id: EpisodeId, given: Finality | None = None
-) -> EpisodeView:
+    request: Request,
+    episode_id: EpisodeId,
+    key: Key,
+    person: Operator,
+    visit: VisitNow,
+    given: Finality | None = None,
+) -> ErrandView:
     """Have the judges measured: at the freeze, and again when the durability window is over."""
-    desk = desk_of(request)
-    known_episode(desk, episode_id)
-    final = bool(given and given.final)
-    return EpisodeView.of(asyncio.run(clerk_of(desk).measure(episode_id, final=final)))
+    errand = begin_measuring(
+        desk_of(request),
+        person,
+        episode_id,
+        final=bool(given and given.final),
+        key=_own(request, person, key),
+        address=visit.address,
+    )
+    return _begun_by(request, person, key, errand)
 
 
-@router.post("/episodes/{episode_id}/rule")
+@router.post("/episodes/{episode_id}/rule", status_code=202, responses=BEGUN)
 def rule_on_dispute(
-    request: Request, episode_id: EpisodeId, given: Ruling | None = None
-) -> EpisodeView:
+    request: Request,
+    episode_id: EpisodeId,
+    key: Key,
+    person: Operator,
+    visit: VisitNow,
+    given: Ruling | None = None,
+) -> ErrandView:
     """Have the larger panel measure, and rule on the dispute."""
-    desk = desk_of(request)
-    known_episode(desk, episode_id)
-    confirmed = given.ground_confirmed if given else None
-    work = clerk_of(desk).rule(episode_id, ground_confirmed=confirmed)
-    return EpisodeView.of(asyncio.run(work))
+    errand = begin_ruling(
+        desk_of(request),
+        person,
+        episode_id,
+        confirmed=given.ground_confirmed if given else None,
+        final=False,
+        key=_own(request, person, key),
+        address=visit.address,
+    )
+    return _begun_by(request, person, key, errand)
 
 
 @router.post("/episodes/{episode_id}/settle")
-def settle_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+def settle_episode(
+    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
+) -> EpisodeView:
     """Pay everybody what is due, or give everything back where the episode is void."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    return EpisodeView.of(exchange_of(desk).close(episode_id))
+    return _moved(desk, person, visit, "settle", exchange_of(desk).close(episode_id))
 
 
-def _begun(desk: Desk, episode_id: str) -> Episode:
-    """The episode; nobody has to announce that the time for challenges has come."""
-    found = known_episode(desk, episode_id)
-    due = found.terms.challenge_from_ms <= clock_of(desk).now_ms()
-    if found.state is State.OPEN and due:
-        return exchange_of(desk).begin_challenge(episode_id)
-    return found
+def _own(request: Request, person: Person, key: str) -> str:
+    """A key among those of all errands: another move is another errand."""
+    return f"api {person.id} {request.url.path} {key}"
 
 
-async def _judge_all(desk: Desk, episode_id: str, *, final: bool) -> None:
-    clerk = clerk_of(desk)
-    while await clerk.judge_next(episode_id, final=final) is not None:
-        pass
+def _begun_by(request: Request, person: Person, key: str, errand: Errand) -> ErrandView:
+    """The errand that was begun; refused where another one has the episode in hand."""
+    if errand.key != _own(request, person, key):
+        raise ConflictError(
+            f"`{errand.episode}` is being worked on: {errand.title}; wait for "
+            f"{PREFIX}/errands/{errand.id}, then look at the episode"
+        )
+    return ErrandView.of(errand, at_the_machine=person.is_local)
+
+
+def _moved(desk: Desk, person: Person, visit: Visit, move: str, found: Episode) -> EpisodeView:
+    """The episode after a move that was made at once."""
+    audit = desk.people.audit
+    audit.write(f"episode.{move}", by=person, subject=found.id, address=visit.address)
+    return EpisodeView.of(found)

@@ -24,6 +24,7 @@ __all__ = [
     "FOR_EVER",
     "MAX_SEQ",
     "NOT_CHANGED",
+    "PREFIX",
     "Cursor",
     "Limit",
     "Page",
@@ -38,6 +39,7 @@ __all__ = [
     "unchanging",
 ]
 
+PREFIX: Final = "/api/v1"
 FOR_EVER: Final = "private, max-age=31536000, immutable"
 NOT_CHANGED: Final[dict[int | str, dict[str, Any]]] = {
     304: {"description": "The copy that `If-None-Match` names is the present one."}

@@ -1,12 +1,11 @@
 """The API as one: every resource under `/api/v1`."""
 
-from typing import Final
-
 from fastapi import APIRouter, Depends
 
 from heretix.web.api import (
     comparison,
     episodes,
+    errands,
     evidence,
     executions,
     export,
@@ -17,11 +16,9 @@ from heretix.web.api import (
     proceedings,
     runs,
 )
-from heretix.web.api.resource import once_each
+from heretix.web.api.resource import PREFIX, once_each
 
 __all__ = ["PREFIX", "router"]
-
-PREFIX: Final = "/api/v1"
 
 router = APIRouter(prefix=PREFIX, dependencies=[Depends(once_each)])
 for _resource in (
@@ -36,6 +33,7 @@ for _resource in (
     episodes.router,
     episodes.changes,
     proceedings.router,
+    errands.router,
     ledger.router,
     people.router,
     export.router,

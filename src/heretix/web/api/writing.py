@@ -4,8 +4,10 @@ The first answer is kept for a day and given again to whoever sends the same req
 same key. A write that was refused changed nothing, and leaves its key free.
 """
 
+import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header
@@ -66,15 +68,25 @@ class WriteRoute(APIRoute):
             body = await request.body()
             known = await run_in_threadpool(replies.begin, scope, key, body)
             if known is not None:
-                return Response(
-                    known.response_json.encode("utf-8", "backslashreplace"),
-                    known.status,
-                    headers={REPLAYED: "true"},
-                    media_type="application/json",
+                return _located(
+                    Response(
+                        known.response_json.encode("utf-8", "backslashreplace"),
+                        known.status,
+                        headers={REPLAYED: "true"},
+                        media_type="application/json",
+                    )
                 )
-            return await _done(replies, scope, key, do, request)
+            return _located(await _done(replies, scope, key, do, request))
 
         return once
+
+
+def _located(response: Response) -> Response:
+    """What was only begun says where to ask how far it is, each time that it is answered."""
+    if response.status_code == HTTPStatus.ACCEPTED:
+        response.headers["location"] = json.loads(bytes(response.body))["href"]
+        response.headers["retry-after"] = "1"
+    return response
 
 
 def _usable(key: str) -> bool:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from heretix.economy.commitment import SECRET_BYTES
-from heretix.economy.episode import Episode, Ground, State
+from heretix.economy.episode import Episode, Ground
 from heretix.economy.exhibit import objection
 from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
 from heretix.economy.judging import Direction
@@ -32,7 +32,7 @@ from heretix.errors import (
 )
 from heretix.evidence.bundlefile import dump_bundle
 from heretix.people import Person, Role
-from heretix.web.api.floor import clock_of, exchange_of, hearing_cost, known_episode
+from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode
 from heretix.web.broughtevidence import EvidenceForm, uploaded_text
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import require
@@ -42,7 +42,7 @@ from heretix.web.pages.episodes import EpisodeId, episode_page, purse_of
 from heretix.web.problems import status_of
 from heretix.web.templating import page
 
-__all__ = ["begun", "router"]
+__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.EXPLORER)])
 
@@ -149,15 +149,6 @@ def dispute(
     except UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
     return RedirectResponse(f"/episodes/{episode_id}#disputes", 303)
-
-
-def begun(desk: Desk, episode_id: str) -> Episode:
-    """The episode; nobody has to announce that the time for challenges has come."""
-    found = known_episode(desk, episode_id)
-    due = found.terms.challenge_from_ms <= clock_of(desk).now_ms()
-    if found.state is State.OPEN and due:
-        return exchange_of(desk).begin_challenge(episode_id)
-    return found
 
 
 def _form(

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from heretix.web.moneytext import FILTERS
 from heretix.web.pages import bets, challenges, episodes, exchange, proceedings
+from heretix.web.reason import reason
 from heretix.web.templating import environment
 
 __all__ = ["router"]
@@ -13,4 +14,4 @@ router = APIRouter(include_in_schema=False)
 for _part in (proceedings, bets, challenges, episodes, exchange):
     router.include_router(_part.router)
 
-environment().filters |= FILTERS
+environment().filters |= {**FILTERS, "reason": reason}

@@ -13,7 +13,7 @@ from heretix.economy.accounts import user_account
 from heretix.economy.audit import verify_episode
 from heretix.economy.dispute import dispute_bond
 from heretix.economy.docket import ENDED
-from heretix.economy.episode import Episode, Ground, State
+from heretix.economy.episode import Episode, Ground, State, kept_positions
 from heretix.economy.market import Side
 from heretix.economy.money import CURRENCIES
 from heretix.economy.recheck import recheck
@@ -136,9 +136,9 @@ def chart(request: Request, episode_id: EpisodeId, name: str) -> Response:
         response.headers["content-disposition"] = f'attachment; filename="{found.id}.json"'
         return response
     if name == "market" and found.market is not None:
-        made = market_history(
-            exchange.positions(episode_id), currency=CURRENCIES[found.terms.currency]
-        )
+        # Like the pools beside it: what came after the close was given back.
+        kept = kept_positions(found, exchange.positions(episode_id))
+        made = market_history(kept, currency=CURRENCIES[found.terms.currency])
     elif name == "path":
         settlement = exchange.settlement(episode_id)
         made = credited_path(found, settlement.outcome if settlement else None)

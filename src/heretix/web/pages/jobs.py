@@ -9,13 +9,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Form, Header, Path, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from heretix.errors import ConfigError
 from heretix.jobs import JobEvent
 from heretix.people import Person, Role
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import VisitNow, require
+from heretix.web.streams import EventStream
 from heretix.web.templating import page
 
 __all__ = ["event_stream", "router"]
@@ -105,11 +106,7 @@ async def event_stream(
     if found.state.ended and after >= found.revision:
         # Nothing more will come: this tells a browser not to ask again.
         return Response(status_code=204)
-    return StreamingResponse(
-        _stream(desk, job_id, after),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    return EventStream(_stream(desk, job_id, after), streams=desk.streams, person=person)
 
 
 async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:

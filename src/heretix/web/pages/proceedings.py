@@ -1,7 +1,7 @@
 """What operators do with episodes: propose, open, freeze, have them judged and measured, settle."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path
@@ -9,23 +9,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from heretix.economy.clerk import Clerk
-from heretix.economy.clock import HeldClock
-from heretix.economy.exchange import Exchange
-from heretix.economy.panel import Panel
-from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
-from heretix.errors import HeretixError, RefusedError, UsageError
-from heretix.measurement.tally import Tally
+from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS
+from heretix.errors import HeretixError, RecordError, RefusedError, UsageError
 from heretix.people import Person, Role
-from heretix.web.api.floor import clerk_of, clock_of, exchange_of, known_episode
+from heretix.web.api.floor import begun, exchange_of, known_episode
 from heretix.web.desk import Desk, desk_of
 from heretix.web.episodeform import EpisodeForm
+from heretix.web.errands import Errand
 from heretix.web.identity import VisitNow, require
 from heretix.web.moneytext import readable
 from heretix.web.pages.bets import Key
-from heretix.web.pages.challenges import begun
 from heretix.web.pages.episodes import EpisodeId, episode_page
 from heretix.web.problems import status_of
+from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
 from heretix.web.templating import page
 
 __all__ = ["router"]
@@ -44,10 +40,10 @@ def new(request: Request) -> Response:
 
 
 @router.post("/episodes/new")
-async def propose(request: Request, person: Operator, key: Key) -> Response:
+async def propose(request: Request, person: Operator, visit: VisitNow, key: Key) -> Response:
     """Have c₀ measured; then the episode is written down and, unless told not to, opened."""
     form = EpisodeForm.sent(await request.form())
-    return await run_in_threadpool(_proposed, request, person, form, key)
+    return await run_in_threadpool(_proposed, request, person, visit.address, form, key)
 
 
 @router.get("/episodes/errands/{errand_id}")
@@ -110,40 +106,50 @@ def settle(request: Request, episode_id: EpisodeId, person: Operator, visit: Vis
 
 @router.post("/episodes/{episode_id}/judge")
 def judge(
-    request: Request, episode_id: EpisodeId, person: Operator, key: Key, final: Final_ = ""
+    request: Request,
+    episode_id: EpisodeId,
+    person: Operator,
+    visit: VisitNow,
+    key: Key,
+    final: Final_ = "",
 ) -> Response:
     """Have every challenge that is left measured, in their order."""
-    desk = desk_of(request)
-    found = known_episode(desk, episode_id)
-    left = len(clerk_of(desk).pending(found))
-    terms = found.terms
 
-    async def work(clerk: Clerk) -> None:
-        while await clerk.judge_next(episode_id, final=bool(final)) is not None:
-            pass
+    def begin(key: str) -> Errand:
+        return begin_judging(
+            desk_of(request),
+            person,
+            episode_id,
+            final=bool(final),
+            key=key,
+            address=visit.address,
+        )
 
-    samples = 2 * terms.K * terms.R * len(terms.models) * left
-    return _sent(request, person, episode_id, "Judging challenges", samples, work, key)
+    return _sent(request, person, episode_id, key, begin)
 
 
 @router.post("/episodes/{episode_id}/measure")
 def measure(
-    request: Request, episode_id: EpisodeId, person: Operator, key: Key, final: Final_ = ""
+    request: Request,
+    episode_id: EpisodeId,
+    person: Operator,
+    visit: VisitNow,
+    key: Key,
+    final: Final_ = "",
 ) -> Response:
     """Have the judges measured, or conclude without: whichever is due."""
-    desk = desk_of(request)
-    found = known_episode(desk, episode_id)
-    try:
-        stage = clerk_of(desk).next_stage(episode_id)
-    except RefusedError as exc:
-        return episode_page(request, person, episode_id, problem=readable(exc))
-    samples = 2 * found.terms.K * found.terms.R * len(found.judges) if stage else 0
 
-    async def work(clerk: Clerk) -> None:
-        await clerk.measure(episode_id, final=bool(final))
+    def begin(key: str) -> Errand:
+        return begin_measuring(
+            desk_of(request),
+            person,
+            episode_id,
+            final=bool(final),
+            key=key,
+            address=visit.address,
+        )
 
-    title = f"The {stage} measurement of the judges" if stage else "Concluding without measurement"
-    return _sent(request, person, episode_id, title, samples, work, key)
+    return _sent(request, person, episode_id, key, begin)
 
 
 @router.post("/episodes/{episode_id}/rule")
@@ -151,19 +157,26 @@ def rule(
     request: Request,
     episode_id: EpisodeId,
     person: Operator,
+    visit: VisitNow,
     key: Key,
     confirmed: Annotated[str, Form(pattern=r"^(|yes|no)$")] = "",
     final: Final_ = "",
 ) -> Response:
     """Have the larger panel measure, and let its word stand."""
-    found = known_episode(desk_of(request), episode_id)
     ground = {"": None, "yes": True, "no": False}[confirmed]
 
-    async def work(clerk: Clerk) -> None:
-        await clerk.rule(episode_id, ground_confirmed=ground, final=bool(final))
+    def begin(key: str) -> Errand:
+        return begin_ruling(
+            desk_of(request),
+            person,
+            episode_id,
+            confirmed=ground,
+            final=bool(final),
+            key=key,
+            address=visit.address,
+        )
 
-    samples = 4 * found.terms.K * found.terms.R * len(found.judges)
-    return _sent(request, person, episode_id, "The larger panel measures", samples, work, key)
+    return _sent(request, person, episode_id, key, begin)
 
 
 def _form(request: Request, form: EpisodeForm, problem: HeretixError | None = None) -> Response:
@@ -179,78 +192,35 @@ def _form(request: Request, form: EpisodeForm, problem: HeretixError | None = No
     )
 
 
-def _proposed(request: Request, person: Person, form: EpisodeForm, key: str) -> Response:
-    desk = desk_of(request)
+def _proposed(
+    request: Request, person: Person, address: str | None, form: EpisodeForm, key: str
+) -> Response:
     try:
-        proposal = form.proposal()
-        # Terms that can't be are found before anything is measured.
-        proposal.terms(c0_ppm=500_000, at_ms=0, settings=desk.settings)
-    except UsageError as exc:
+        errand = begin_draft(
+            desk_of(request),
+            person,
+            form.proposal(),
+            opens=not form.draft_only,
+            key=f"{person.id} {key}",
+            address=address,
+        )
+    except (UsageError, RecordError) as exc:
         return _form(request, form, exc)
-    exchange_of(desk).ensure_house()
-
-    async def work(tally: Tally) -> str:
-        return await _drafted(desk, proposal, tally, opens=not form.draft_only)
-
-    sent = desk.errands.start(
-        work,
-        key=f"{person.id} {key}",
-        title="Measuring what the models believe now",
-        subject=proposal.claim,
-        samples=proposal.K * proposal.R * len(proposal.models),
-    )
-    desk.people.audit.write("episode.draft", by=person)
-    return RedirectResponse(f"/episodes/errands/{sent.id}", 303)
-
-
-async def _drafted(desk: Desk, proposal: Proposal, tally: Tally, *, opens: bool) -> str:
-    drafted = await _clerk(desk, tally).draft(proposal)
-    if opens:
-        # Terms count from the moment they were written: that is when it opens, too.
-        Exchange(desk.store, clock=HeldClock(drafted.at_ms)).open(drafted.episode)
-        begun(desk, drafted.episode)
-    return f"/episodes/{drafted.episode}"
-
-
-def _clerk(desk: Desk, tally: Tally) -> Clerk:
-    return Clerk(
-        desk.store,
-        exchange_of(desk),
-        Panel(desk.store, desk.settings, observer=tally),
-        clock=clock_of(desk),
-        settings=desk.settings,
-    )
+    return RedirectResponse(f"/episodes/errands/{errand.id}", 303)
 
 
 def _sent(
     request: Request,
     person: Person,
     episode_id: str,
-    title: str,
-    samples: int,
-    do: Callable[[Clerk], Awaitable[None]],
     key: str,
+    begin: Callable[[str], Errand],
 ) -> Response:
-    """Send somebody to have it measured, and show how far that is."""
-    desk = desk_of(request)
-    found = known_episode(desk, episode_id)
-
-    async def work(tally: Tally) -> str:
-        try:
-            await do(_clerk(desk, tally))
-        except RefusedError as exc:
-            raise readable(exc) from exc
-        return f"/episodes/{episode_id}"
-
-    errand = desk.errands.start(
-        work,
-        key=f"{person.id} {episode_id} {key}",
-        title=title,
-        subject=found.terms.claim,
-        samples=samples,
-        episode=episode_id,
-    )
-    desk.people.audit.write("episode.measure", by=person, subject=episode_id)
+    """Have it measured, and show how far that is; or what the rules have against it."""
+    try:
+        errand = begin(f"{person.id} {episode_id} {key}")
+    except RefusedError as exc:
+        return episode_page(request, person, episode_id, problem=readable(exc))
     return RedirectResponse(f"/episodes/errands/{errand.id}", 303)
 
 
