@@ -120,7 +120,7 @@ def main() -> int:
         for _ in range(options.starts):
             with serving(path, figures):
                 pass
-        with serving(path, figures) as (port, process):
+        with serving(path, figures, "--no-worker") as (port, process):
             measure(figures, port, process, ids, options)
     if options.json:
         print(json.dumps(asdict(figures) | {"goals": figures.goals()}, indent=2))
@@ -151,11 +151,13 @@ def filled(path: Path, runs: int) -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def serving(path: Path, figures: Figures) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def serving(
+    path: Path, figures: Figures, *more: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A server in a process of its own; how long its first answer took is noted."""
     port = free_port()
     began = time.perf_counter()
-    command = (*HERETIX, "serve", "--db", str(path), "--port", str(port), "--no-worker")
+    command = (*HERETIX, "serve", "--db", str(path), "--port", str(port), *more)
     # Compiled modules are kept, as they are for users: from the second start on they are there.
     env = {name: value for name, value in os.environ.items() if name not in _NO_BYTECODE}
     env["PYTHONPYCACHEPREFIX"] = str(path.parent / "pycache")

@@ -165,6 +165,18 @@ def test_the_two_sides_of_a_market_add_up(demo_site, opened):
         assert up + down == pytest.approx(100, abs=0.11)
 
 
+def test_the_chart_of_a_market_shows_the_bets_that_count(demo_site, opened):
+    """What came after the close was given back, and isn't drawn."""
+    _, page = opened(demo_site)
+    page.goto("/episodes")
+    for link in page.locator(".episodes li:has(.balance-row)").all():
+        staked = re.search(r"([\d,.]+ PLAY) staked", link.inner_text())
+        address = link.locator("a.feed-claim").get_attribute("href")
+        chart = page.request.get(f"{address}/market.json").json()
+        assert staked is not None
+        assert f"· {staked[1]} in all" in chart["usermeta"]["subtitle"][0]
+
+
 def test_the_records_verify_in_the_browser(demo_site, opened, addresses):
     """A run, an episode and the whole ledger are worked out again by a click."""
     watch, page = opened(demo_site)

@@ -10,7 +10,7 @@ from heretix.measurement.assembly import as_they_are
 from heretix.report import charts
 from heretix.report.charts.bootstrap import replicas_of
 from heretix.report.charts.comparison import run_names
-from heretix.report.charts.theme import DARK, LIGHT
+from heretix.report.theme import DARK, LIGHT
 
 
 def test_the_forest_shows_every_template_and_marks_the_trimmed(clean_run):
@@ -183,6 +183,19 @@ def test_drift_shows_executions_in_time_and_what_was_served(clean_run, lost_run)
     assert "no estimate" in texts(chart)
     (foot,) = [part for part in layers(chart) if part["mark"]["type"] == "text"]
     assert "value" in foot["encoding"]["y"]
+
+
+def test_executions_of_one_minute_are_numbered(clean_run):
+    """A clock that shows one minute for all of them tells nothing."""
+    at_once = [
+        again(clean_run, 1, started_at=f"2026-01-01T10:00:0{second}.000Z") for second in (3, 1)
+    ]
+    chart = charts.drift(at_once)
+    assert [row["execution"] for row in rows(chart, "point")] == [1, 2]
+    fields = {part["encoding"]["x"]["field"] for part in layers(chart)}
+    assert fields == {"execution"}
+    apart = charts.drift([again(clean_run, 1), again(clean_run, 2)])
+    assert {part["encoding"]["x"]["field"] for part in layers(apart)} == {"at"}
 
 
 def test_drift_is_of_one_recipe(clean_run, faulty_run):

@@ -40,6 +40,13 @@ def test_bets_without_times_are_shown_by_number():
         charts.market_history([], currency=PLAY)
 
 
+def test_the_path_has_a_tick_a_step():
+    """An axis of its own choice would put halves between few steps."""
+    found = episode()
+    for part in layers(charts.credited_path(found)):
+        assert part["encoding"]["x"]["axis"]["values"] == list(range(len(found.steps) + 1))
+
+
 def test_the_path_shows_steps_and_where_the_bond_was_short():
     """Credited beliefs are the steps' own; a short bond leaves a hollow mark where it wanted to."""
     found = episode()

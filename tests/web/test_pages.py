@@ -209,12 +209,32 @@ def test_compare_pairs_runs_by_wording(measured_site):
     assert measured_site.get("/compare", params={"ref": ["x"] * 13}).status_code in {404, 422}
 
 
+def test_a_run_that_has_not_ended_leads_nowhere(measured_site):
+    """It has no page and can't be compared yet; the jobs say how far it is."""
+    from dataclasses import replace
+
+    from heretix.web.templating import environment
+
+    ended = run_of(measured_site)
+    begun = replace(ended, prob_true_rpl=None, rpl_compliance_rate=None, stability_band=None)
+    table = environment().get_template("_macros.html").module.runs_table
+    for run, leads in ((ended, True), (begun, False)):
+        for shown in (True, False):
+            text = str(table([run], "Runs.", checks=True, show_claim=shown))
+            assert (f'href="/runs/{run.run_id}"' in text) is leads
+            assert (f'value="{run.run_id}"' in text) is leads
+            assert ('href="/jobs"' in text) is not leads
+
+
 def test_a_claim_is_found_by_its_words(measured_site):
     """Other pages link to a claim without knowing its runs."""
     answer = measured_site.get("/claims", params={"text": WEATHER, "model": MODEL})
     assert answer.headers["location"] == f"/runs/{run_of(measured_site).run_id}"
     answer = measured_site.get("/claims", params={"text": "Nobody asked this."})
     assert answer.headers["location"].startswith("/measure?claim=Nobody")
+    for words in ({}, {"text": ""}, {"text": "  "}):
+        answer = measured_site.get("/claims", params=words)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/search")
 
 
 def test_the_worked_example_is_computed_by_the_functions_that_measure(measured_site):

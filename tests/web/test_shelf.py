@@ -89,7 +89,7 @@ def test_a_feed_that_rests_says_that_it_is_behind(site):
 
 def test_colours_of_pages_are_those_of_charts():
     """One lens, one colour, in both themes."""
-    from heretix.report.charts.theme import DARK, LIGHT
+    from heretix.report.theme import DARK, LIGHT
 
     css = theme_css()
     assert f"--hx-hel:{LIGHT.hel}" in css

@@ -67,9 +67,9 @@ def _check_format(out: Path) -> None:
 
 def _content(artifacts: Sequence[Artifact], suffix: str, *, dark: bool) -> bytes:
     from heretix.report.charts.output import drawing_bytes
-    from heretix.report.charts.theme import DARK, LIGHT
     from heretix.report.document import report_html
     from heretix.report.sheet import report_svg
+    from heretix.report.theme import DARK, LIGHT
 
     if suffix == ".html":
         return report_html(artifacts).encode()

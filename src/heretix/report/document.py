@@ -16,9 +16,9 @@ from heretix.report.charts import bootstrap_distribution, chart_svg, template_fo
 from heretix.report.charts.comparison import run_names
 from heretix.report.charts.figure import listed, number, retitled, shortened
 from heretix.report.charts.lenses import claim_of
-from heretix.report.charts.theme import LENS_NAMES, css_variables, dark_css
 from heretix.report.grouping import experiment_runs, plain_runs, shared_pictures
 from heretix.report.method import method_lines
+from heretix.report.theme import LENS_NAMES, css_variables, dark_css
 from heretix.report.words import DEMONSTRATION, LEGACY, span
 from heretix.version import VERSION
 

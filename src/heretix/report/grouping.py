@@ -15,7 +15,7 @@ from heretix.report.charts import (
     model_comparison,
 )
 from heretix.report.charts.lenses import claim_of
-from heretix.report.charts.theme import LIGHT, Theme
+from heretix.report.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

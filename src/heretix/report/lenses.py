@@ -27,8 +27,11 @@ _ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
 _STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", "SEL": "green"}
 
 
-def vector_view(artifact: Artifact) -> RenderableType:
-    """What a model believes with each kind of evidence, and what lies between."""
+def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> RenderableType:
+    """What a model believes with each kind of evidence, and what lies between.
+
+    With `lacking_told`, why a lens has too little evidence was said before, and isn't repeated.
+    """
     runs = artifact.runs
     if artifact.metrics is None:
         # Nothing but raw priors: there is no vector, and each stands for itself.
@@ -36,7 +39,8 @@ def vector_view(artifact: Artifact) -> RenderableType:
     parts: list[RenderableType] = [Text(artifact.claim or runs[0].claim, style="bold")]
     for model, found in artifact.metrics.items():
         lines = [lens for lens in artifact.lenses or [] if lens.model == model]
-        parts += [Text(model, style="dim"), _vector_table(lines), *_metric_lines(found)]
+        parts += [Text(model, style="dim"), _vector_table(lines, lacking_told=lacking_told)]
+        parts += _metric_lines(found)
         parts += _experiment_lines(artifact, model)
         if any(run.demonstration for run in runs if run.model == model):
             parts.append(Text(DEMONSTRATION, style="yellow"))
@@ -100,7 +104,7 @@ def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]
     ]
 
 
-def _vector_table(lines: list[LensRecord]) -> RenderableType:
+def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("lens", no_wrap=True)
     table.add_column("p(true)", justify="right", no_wrap=True)
@@ -110,7 +114,8 @@ def _vector_table(lines: list[LensRecord]) -> RenderableType:
     for line in lines:
         if line.prob_true is None or line.ci95 is None:
             table.add_row(line.lens, "—", "—", Text(line.status, style="yellow"))
-            notes.append(Text(f"{line.lens}: {line.reason}", style="yellow"))
+            if not (lacking_told and line.status == "insufficient_evidence"):
+                notes.append(Text(f"{line.lens}: {line.reason}", style="yellow"))
             continue
         table.add_row(
             line.lens,

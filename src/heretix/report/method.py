@@ -88,8 +88,9 @@ def _estimated(run: RunRecord) -> Iterator[str]:
         drawn = "the answers were drawn anew, with replacement"
     else:
         cut = trim_cut(how.n_templates, center=how.center, trim=how.trim)
+        each = "" if cut == 1 else f"{cut} "
         kept = (
-            f"Of the {how.n_templates} means, the {cut} lowest and the {cut} highest were left out"
+            f"Of the {how.n_templates} means, the {each}lowest and the {each}highest were left out"
             f" ({percent(how.trim)} trimmed from each end); the rest were averaged"
             if cut
             else f"The {how.n_templates} means were averaged"

@@ -15,9 +15,9 @@ from heretix.errors import ConfigError
 from heretix.measurement.verify import verify_artifact
 from heretix.report.charts import bootstrap_distribution, chart_svg, template_forest
 from heretix.report.charts.figure import drawable, listed, retitled, wrapped
-from heretix.report.charts.theme import FONT, LIGHT, Theme
 from heretix.report.grouping import Picture, plain_runs, shared_pictures
 from heretix.report.method import method_lines
+from heretix.report.theme import FONT, LIGHT, Theme
 from heretix.report.words import DEMONSTRATION, span
 from heretix.version import VERSION
 

@@ -96,7 +96,7 @@ def theme_css() -> str:
 
     Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
     """
-    from heretix.report.charts.theme import DARK, LIGHT, Theme, tooltip_css
+    from heretix.report.theme import DARK, LIGHT, Theme, tooltip_css
 
     pairs = [
         (field.name.replace("_", "-"), getattr(LIGHT, field.name), getattr(DARK, field.name))
@@ -140,16 +140,16 @@ def _charts_version() -> str:
         engine = installed("vl-convert-python")
     except PackageNotFoundError:
         engine = "none"
-    mount = "".join(_sources("heretix.report.charts", ".js"))
-    return _digest(f"{VERSION} {engine} {mount}".encode())
-
-
-def _sources(package: str, suffix: str) -> list[str]:
-    return sorted(
-        path.read_text(encoding="utf-8")
-        for path in resources.files(package).iterdir()
-        if path.name.endswith(suffix)
+    # By way of the room above: to import the charts takes a while.
+    folder = resources.files("heretix.report").joinpath("charts")
+    mount = "".join(
+        sorted(
+            path.read_text(encoding="utf-8")
+            for path in folder.iterdir()
+            if path.name.endswith(".js")
+        )
     )
+    return _digest(f"{VERSION} {engine} {mount}".encode())
 
 
 def _asset(name: str, content: bytes) -> Asset:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from heretix.report.charts import chart_json
+from heretix.report.theme import LIGHT, TEXT_PX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,12 @@ def page_chart(chart: Mapping[str, Any]) -> bytes:
     title = chart.get("title")
     if not isinstance(title, dict) or not title.get("subtitle"):
         return chart_json(dict(chart)).encode()
-    first, *rest = title["subtitle"]
-    said: dict[str, Any] = {"text": first, "fontSize": 12, "fontWeight": "normal"}
-    if rest:
-        said["subtitle"] = rest
+    # All of it in one voice: a line that was broken in two is still one line.
+    said = {
+        "text": title["subtitle"],
+        "fontSize": TEXT_PX,
+        "fontWeight": "normal",
+        "lineHeight": 17,
+        "color": LIGHT.muted,
+    }
     return chart_json({**chart, "title": said}).encode()

@@ -11,7 +11,7 @@ from heretix.belief.estimator import order_templates, trim_cut
 from heretix.errors import NoEstimateError
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, figure, layer, notice
 from heretix.report.charts.forest import run_subtitle
-from heretix.report.charts.theme import LIGHT, Theme
+from heretix.report.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

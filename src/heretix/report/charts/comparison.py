@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from heretix.errors import RecordError
 from heretix.report.charts.figure import Chart, drawable, figure, listed, prob_axis
 from heretix.report.charts.rows import IntervalRow, interval_panel
-from heretix.report.charts.theme import LENS_NAMES, LIGHT, SHAPES, Theme
+from heretix.report.theme import LENS_NAMES, LIGHT, SHAPES, Theme
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +33,11 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
     return figure(
         interval_panel(rows, axis=prob_axis(), theme=theme, reference=0.5),
         title=title,
-        subtitle=[f"n = {len(runs)} runs, {answers} answers; bars: 95% intervals", legend],
-        description=f"Beliefs of {len(runs)} runs side by side: {said}.",
+        subtitle=[
+            f"n = {counted(len(runs), 'run')}, {counted(answers, 'answer')}; bars: 95% intervals",
+            legend,
+        ],
+        description=f"Beliefs of {counted(len(runs), 'run')} side by side: {said}.",
         theme=theme,
         wide=True,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import RecordError
 from heretix.report.charts.figure import (
@@ -15,7 +16,8 @@ from heretix.report.charts.figure import (
     small_text,
     time_axis,
 )
-from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
+from heretix.report.theme import LIGHT, SERIES_SHAPES, Theme
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
 
 __all__ = ["drift"]
+
+_MINUTE: Final = timedelta(minutes=1)
 
 
 def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
@@ -33,7 +37,10 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     _require_one_recipe(runs)
     ordered = sorted(runs, key=lambda run: (run.started_at, run.execution_id))
     served = list(dict.fromkeys(_served(run) for run in ordered))
-    rows = [_row(run, served, theme) for run in ordered]
+    rows = [
+        {"execution": number, **_row(run, served, theme)} for number, run in enumerate(ordered, 1)
+    ]
+    x = _axis(rows)
     known = [row for row in rows if row["prob"] is not None]
     missing = [row for row in rows if row["prob"] is None]
     first = ordered[0]
@@ -46,7 +53,7 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
         {
             "width": WIDTH,
             "height": HEIGHT,
-            "layer": [*_known(known, served, first.lens, theme), *_missing(missing, theme)],
+            "layer": [*_known(known, x, served, first.lens, theme), *_missing(missing, x, theme)],
         },
         title=first.claim,
         subtitle=[
@@ -59,7 +66,7 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
 
 
 def _n(executions: int, answers: int) -> str:
-    return f"n = {executions} executions, {answers} new answers"
+    return f"n = {counted(executions, 'execution')}, {counted(answers, 'new answer')}"
 
 
 def _require_one_recipe(runs: Sequence[RunRecord]) -> None:
@@ -93,10 +100,27 @@ def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
     }
 
 
+def _axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """When each was measured; those of one minute are numbered, since a clock tells nothing."""
+    begun = [datetime.fromisoformat(row["at"]) for row in rows]
+    if len(rows) < 2 or max(begun) - min(begun) >= _MINUTE:
+        return time_axis("at", "measured (UTC)")
+    title = f"execution, all at {min(begun).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return {
+        "field": "execution",
+        "type": "quantitative",
+        "scale": {"nice": False, "padding": 12},
+        "axis": {"title": title, "tickMinStep": 1, "format": "d", "grid": False},
+    }
+
+
 def _known(
-    rows: Sequence[dict[str, Any]], served: Sequence[str], lens: str, theme: Theme
+    rows: Sequence[dict[str, Any]],
+    x: dict[str, Any],
+    served: Sequence[str],
+    lens: str,
+    theme: Theme,
 ) -> list[dict[str, Any]]:
-    x = time_axis("at", "measured (UTC)")
     y = {
         "field": "prob",
         "type": "quantitative",
@@ -141,7 +165,9 @@ def _known(
     ]
 
 
-def _missing(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]]:
+def _missing(
+    rows: Sequence[dict[str, Any]], x: dict[str, Any], theme: Theme
+) -> list[dict[str, Any]]:
     """A failed execution stands at the foot of its day: it has no height."""
     if not rows:
         return []
@@ -150,7 +176,7 @@ def _missing(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any
     foot = layer(
         mark,
         said,
-        x=time_axis("at", "measured (UTC)"),
+        x=x,
         y={"value": HEIGHT},
         text={"field": "text"},
         tooltip={"field": "reason"},

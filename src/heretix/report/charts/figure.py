@@ -6,12 +6,12 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.report.charts.theme import SMALL_PX
+from heretix.report.theme import SMALL_PX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from heretix.report.charts.theme import Theme
+    from heretix.report.theme import Theme
 
 __all__ = [
     "HEIGHT",
@@ -77,6 +77,8 @@ def figure(
             "text": wrapped(title, int(_TITLE_CHARS * room), lines=2),
             "subtitle": [part for line in subtitle if line for part in wrapped(line, chars)],
         },
+        # Unbroken, for whoever has another width to break them to.
+        "usermeta": {"subtitle": [drawable(line) for line in subtitle if line]},
         "config": theme.config(),
         **body,
     }

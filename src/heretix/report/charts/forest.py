@@ -17,7 +17,7 @@ from heretix.report.charts.figure import (
     small_text,
 )
 from heretix.report.charts.rows import row_axis, row_labels
-from heretix.report.charts.theme import LIGHT, SHAPES, Theme
+from heretix.report.theme import LIGHT, SHAPES, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from heretix.report.charts.figure import Chart, figure, listed, notice
 from heretix.report.charts.lenses import chosen_model, claim_of
 from heretix.report.charts.rows import IntervalRow, difference_axis, interval_panel
-from heretix.report.charts.theme import LIGHT, SHAPES, Theme
+from heretix.report.theme import LIGHT, SHAPES, Theme
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ def _chart(
     theme: Theme,
 ) -> Chart:
     claim = claim_of(artifact)
-    n = f"n = {len(rows)} variants"
+    n = f"n = {counted(len(rows), 'variant')}"
     subtitle = [listed([model, n, "bars: 95% intervals"]), what]
     if not rows:
         return notice(

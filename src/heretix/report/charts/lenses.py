@@ -8,7 +8,7 @@ from heretix.errors import RecordError
 from heretix.measurement.assembly import as_they_are, lens_records, metrics_by_model
 from heretix.report.charts.figure import Chart, drawable, figure, listed, notice, prob_axis
 from heretix.report.charts.rows import IntervalRow, difference_axis, interval_panel
-from heretix.report.charts.theme import LENS_NAMES, LIGHT, SHAPES, Theme
+from heretix.report.theme import LENS_NAMES, LIGHT, SHAPES, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.economy.market import Market, Side
 from heretix.errors import RecordError
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, figure, layer, time_axis
-from heretix.report.charts.theme import LIGHT, SHAPES, Theme
+from heretix.report.theme import LIGHT, SHAPES, Theme
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from heretix.economy.money import Currency
 
 __all__ = ["market_history"]
+
+_FEW: Final = 24
+"""So many states have a tick each; an axis of its own choice would put halves between them."""
 
 
 def market_history(
@@ -48,11 +52,11 @@ def market_history(
         },
         title=title,
         subtitle=[
-            f"n = {bets} bets · {money:,.2f} {currency.code} in all",
+            f"n = {counted(bets, 'bet')} · {money:,.2f} {currency.code} in all",
             f"Now {said}; a price squared is the probability it implies",
             "▲ Heretic: the belief moves up. ▼ Orthodox: it moves down.",
         ],
-        description=f"Prices and pools of a market after {bets} bets: {said}.",
+        description=f"Prices and pools of a market after {counted(bets, 'bet')}: {said}.",
         theme=theme,
     )
 
@@ -118,8 +122,15 @@ def _panel(
     x: dict[str, Any] = (
         time_axis("at", "time (UTC)")
         if timed
-        else {"field": "bet", "type": "quantitative", "axis": {"title": "bet", "tickMinStep": 1}}
+        else {
+            "field": "bet",
+            "type": "quantitative",
+            "scale": {"nice": False},
+            "axis": {"title": "bet", "tickMinStep": 1, "format": "d"},
+        }
     )
+    if not timed and len(rows) <= _FEW:
+        x["axis"] |= {"values": sorted({row["bet"] for row in rows})}
     x["axis"] |= {"grid": False}
     sides = [side.value for side in Side]
     color = {

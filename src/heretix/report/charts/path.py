@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.economy.money import PPM
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, figure, layer, shortened, small_text
-from heretix.report.charts.theme import LIGHT, SHAPES, Theme
+from heretix.report.theme import LIGHT, SHAPES, Theme
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["credited_path"]
 
+_FEW: Final = 12
+
 
 def credited_path(
     episode: Episode, outcome: Outcome | None = None, *, theme: Theme = LIGHT
@@ -24,21 +27,25 @@ def credited_path(
     rows = _rows(episode, theme)
     durable, missing = _durable(outcome)
     layers = [*_path(rows, theme), *_wanted(rows, theme)]
+    # A step is a whole number: where there are few, the axis would put halves between them.
+    ticks = {"values": [row["step"] for row in rows]} if len(rows) <= _FEW else {}
+    for part in layers:
+        part["encoding"]["x"]["axis"] |= ticks
     if durable is not None:
         layers += _durable_line(durable, theme)
     said = f"durable belief q = {durable:.1%}" if durable is not None else missing
     end = rows[-1]["belief"]
+    steps = counted(len(episode.steps), "accepted step")
     return figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=episode.terms.claim,
         subtitle=[
-            f"Episode {shortened(episode.id, 40)}: n = {len(episode.steps)} accepted steps",
+            f"Episode {shortened(episode.id, 40)}: n = {steps}",
             f"From {rows[0]['belief']:.1%} to {end:.1%}; {said}",
             "▲ raised the belief, ▼ lowered it; hollow: where the lens went beyond the bond.",
         ],
         description=(
-            f"Credited belief from {rows[0]['belief']:.1%} to {end:.1%} in "
-            f"{len(episode.steps)} steps; {said}."
+            f"Credited belief from {rows[0]['belief']:.1%} to {end:.1%} in {steps}; {said}."
         ),
         theme=theme,
     )

@@ -16,7 +16,7 @@ from heretix.report.charts.figure import (
     prob_axis,
     small_text,
 )
-from heretix.report.charts.theme import LIGHT, Theme
+from heretix.report.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

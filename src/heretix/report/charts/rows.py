@@ -10,7 +10,7 @@ from heretix.report.charts.figure import WIDTH, drawable, layer, number, shorten
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.report.charts.theme import Theme
+    from heretix.report.theme import Theme
 
 __all__ = ["IntervalRow", "difference_axis", "interval_panel", "row_axis", "row_labels"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import RecordError
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, figure, layer, listed, shortened
-from heretix.report.charts.theme import LIGHT, SERIES_DASHES, SERIES_SHAPES, Theme
+from heretix.report.theme import LIGHT, SERIES_DASHES, SERIES_SHAPES, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -69,10 +69,13 @@ def search(
 @router.get("/claims")
 def claim(
     request: Request,
-    text: Annotated[str, Query(min_length=1, max_length=10_000)],
+    text: Annotated[str, Query(max_length=10_000)] = "",
     model: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    """The page of a claim by its words; a claim that nobody measured leads to measuring it."""
+    """The page of a claim by its words; a claim that nobody measured leads to measuring it, and
+    no words at all to everything that was measured."""
+    if not text.strip():
+        return RedirectResponse("/search", 303)
     found = desk_of(request).store.runs_of_claim(text.strip())
     finished = [run for run in found if run.prob_true_rpl is not None and run.variant is None]
     if not finished:
