@@ -28,6 +28,7 @@ from heretix.errors import (
     ConfigError,
     ConnectionFailedError,
     MissingKeyError,
+    ModelError,
     ProviderError,
     RateLimitedError,
     RejectedError,
@@ -39,7 +40,7 @@ from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, Options, parse_mode
 from heretix.providers.compatible import CompatibleProvider
 from heretix.providers.gemini import GeminiProvider
 from heretix.providers.openai import OpenAIProvider
-from heretix.providers.registry import open_provider
+from heretix.providers.registry import open_provider, resolve_model
 from heretix.sample import Finish
 from heretix.settings import Settings
 
@@ -357,3 +358,10 @@ async def test_the_key_is_never_shown(server, protocol, outcome, caplog):
     for link in chain(failure):
         assert KEY[:12] not in f"{link} {link!r} {link.args} {vars(link)}"
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["sim:slow?latency_s=0.2", "sim:x?hel=much", "mock:m?nothing=1"])
+def test_a_planted_model_that_cannot_be_is_refused_before_it_is_planned(name):
+    """What it would do stands in its name, so nobody has to call it to find out."""
+    with pytest.raises(ModelError, match=name.partition("?")[0]):
+        resolve_model(name, Settings())

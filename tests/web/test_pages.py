@@ -389,6 +389,20 @@ def test_a_belief_that_is_not_known_is_drawn_as_nothing(value):
     assert (usd(value) == "unknown") is (value is None)
 
 
+def test_times_and_notes_read_as_people_write_them():
+    """The same day in tables and text, how long it took, and a note among sentences."""
+    from heretix.web.templating import day, lasted, moment, sentence
+
+    stamp = "2026-01-02T23:59:59.500Z"
+    assert day(stamp) == "2 Jan 2026"
+    assert "2 Jan 2026, 23:59 UTC" in str(moment(stamp))
+    assert (day(None), day("soon")) == ("—", "soon")
+    assert lasted(stamp, "2026-01-03T00:00:41.500Z") == "42 s"
+    assert lasted(stamp, stamp) == "under a second"
+    assert lasted(stamp, "soon") == "—"
+    assert sentence("nothing varies") == sentence("nothing varies.") == "Nothing varies."
+
+
 def test_every_error_has_a_status():
     """Each kind of error maps to a status by itself or by what it is a kind of; few are 500."""
     from heretix import errors

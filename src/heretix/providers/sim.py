@@ -111,7 +111,8 @@ def _parse(name: str, query: str) -> Planted:
             value = math.nan
         if key not in known or not math.isfinite(value):
             raise ModelError(
-                f"`sim:{name}`: {part!r} must be one of {', '.join(sorted(known))}, '=', a number"
+                f"`sim:{name}`: {part!r} isn't a setting; write one of {', '.join(sorted(known))}, "
+                "then = and a number, as in hel=-1.5"
             )
         planted = replace(planted, **{key: value})
     if not 0 < planted.prior < 1:

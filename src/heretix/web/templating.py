@@ -62,10 +62,12 @@ def environment() -> Environment:
         "day": day,
         "duration": duration,
         "interval": interval,
+        "lasted": lasted,
         "lens_name": lens_name,
         "moment": moment,
         "percent": percent,
         "prob": prob,
+        "sentence": sentence,
         "short_id": short_id,
         "signed": signed,
         "ticked": ticked,
@@ -200,9 +202,7 @@ def moment(text: str | None) -> Markup:
         when = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return escape(text)
-    # The same wherever the server runs: `strftime` goes by its machine's language.
-    month = _MONTHS[4 * when.month - 4 :][:3]
-    shown = f"{when.day} {month} {when.year}, {when.hour:02}:{when.minute:02} UTC"
+    shown = f"{_date(when)}, {when.hour:02}:{when.minute:02} UTC"
     exact = escape(text)
     return Markup(f'<time datetime="{exact}" title="{exact}">{shown}</time>')  # noqa: S704
 
@@ -220,7 +220,31 @@ def ticked(text: object) -> Markup:
 
 def day(text: str | None) -> str:
     """The day of a time stamp."""
-    return NONE if not text else text[:10]
+    if not text:
+        return NONE
+    try:
+        return _date(datetime.fromisoformat(text).astimezone(UTC))
+    except ValueError:
+        return text
+
+
+def lasted(begun: str, ended: str) -> str:
+    """How long it was from one time stamp to another."""
+    try:
+        between = datetime.fromisoformat(ended) - datetime.fromisoformat(begun)
+    except ValueError:
+        return NONE
+    return duration(between.total_seconds())
+
+
+def sentence(text: str) -> str:
+    """A note that stands among sentences: it begins and ends like one."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
+
+
+def _date(when: datetime) -> str:
+    # The same wherever the server runs: `strftime` goes by its machine's language.
+    return f"{when.day} {_MONTHS[4 * when.month - 4 :][:3]} {when.year}"
 
 
 def lens_name(code: str) -> str:
