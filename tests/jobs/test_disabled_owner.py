@@ -1,14 +1,20 @@
 """Jobs of a person who is disabled: they end, and say why."""
 
 import asyncio
+import threading
+import time
 
 import pytest
-from jobs_support import explorer, request, stored, work
+from jobs_support import explorer, request, stored, wait_for, work
+from sqlalchemy import text
 
 from faultserver import answer, silence
 from heretix.errors import AccessError
 from heretix.jobs import Feed, Jobs, JobState, Worker
 from heretix.people import LOCAL, People
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.store import jobs as rows
 
 MODEL = ("openai-compatible:m",)
 
@@ -90,3 +96,42 @@ def test_the_log_names_each_job_that_was_stopped(jobs, store):
     people.activate("ada")
     people.set_password("ada", "a long new password")
     assert len(people.audit.entries(what="job.cancel")) == 1
+
+
+WAITING = text(
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+BACK = {"state": "queued", "worker": None, "lease_until": None}
+
+
+def somebody_waits(store):
+    """For a lock; in a transaction of its own, which would see the same again and again."""
+    with store.reading() as connection:
+        return connection.scalar(WAITING) > 0
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("move", ["claimed", "given back"])
+def test_a_job_that_changes_hands_at_this_moment_is_stopped_as_well(postgres_url, move):
+    """Whether a worker takes it or gives it back while its owner is disabled."""
+    with Store.open(postgres_url) as store:
+        jobs = Jobs(store, Settings())
+        job = jobs.submit(explorer(store), request())
+        lease = {"now": time.time(), "until": time.time() + 60, "stamp": "2026"}
+        if move == "given back":
+            with store.writing() as connection:
+                rows.claim_job(connection, "w", **lease)
+        disabling = threading.Thread(target=People(store).deactivate, args=("ada",))
+        with store.writing() as connection:
+            if move == "given back":
+                assert rows.update_claimed(connection, job.id, "w", BACK)
+            else:
+                assert rows.claim_job(connection, "w", **lease)
+            disabling.start()
+            wait_for(lambda: somebody_waits(store), timeout_s=8)
+        disabling.join(20)
+        found = jobs.get(job.id, by=LOCAL)
+        stopped = found.cancel_requested if move == "claimed" else found.state is JobState.CANCELLED
+        assert stopped, (found.state, found.cancel_requested)
+        assert "`Ada` was disabled" in (found.error or "")

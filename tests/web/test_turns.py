@@ -5,6 +5,7 @@ import shutil
 import threading
 
 import pytest
+from apiserver import measured
 from website import FAULTY, MODEL, WEATHER, desk_over, run_of, serving
 
 from heretix.store import Store
@@ -112,3 +113,33 @@ def test_what_takes_longer_is_made_in_a_thread(tmp_path, measured_template, monk
         sharks = run_of(site, claim="Sharks don't get cancer.", model=FAULTY)
         assert site.get(f"/runs/{sharks.run_id}").status_code == 200
         assert makers["_body"] != loop
+
+
+def test_a_run_of_many_executions_keeps_nobody_waiting(tmp_path, sqlite_template, monkeypatch):
+    """The loop reads the newest few; a thread finds out which of them all finished last."""
+    read = []
+    path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
+    with Store.open(str(path)) as store, serving(desk_over(store, tmp_path)) as site:
+        for _ in range(4):
+            measured(store, "Tea is made of leaves.")
+        (run,) = store.runs()
+        every = store.executions_of(run.run_id)
+        assert store.executions_of(run.run_id, limit=3) == every[:3]
+        pages = [site.get(f"/runs/{run.run_id}").text]
+        whole = Store.executions_of
+
+        def noting(*args, **options):
+            read.append(len(found := whole(*args, **options)))
+            return found
+
+        monkeypatch.setattr(Store, "executions_of", noting)
+        monkeypatch.setattr(runs, "_EXECUTIONS", 3)
+        in_passing = runs._light
+        made = []
+        monkeypatch.setattr(runs, "_light", lambda *a: made.append(in_passing(*a)) or made[-1])
+        pages += [site.get(f"/runs/{run.run_id}").text]
+        assert made == [None]
+        site.get(f"/runs/{run.execution_id}").raise_for_status()
+        assert made[-1] is not None
+    assert set(read) == {3}
+    assert all(f"/runs/{run.execution_id}/samples" in page for page in pages)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import HeretixError, ProviderError, StoreBusyError, StoreError
 from heretix.jobs.job import Job, JobState, Progress
+from heretix.people import LOCAL
 from heretix.people.audit import iso
 from heretix.store import jobs as rows
 from heretix.store import new_owner
@@ -295,7 +296,7 @@ class Worker:
         if state is not JobState.CANCELLED:
             # Whoever had it cancelled may have said why, and that stays.
             values |= {
-                "error": None if problem is None else _told(problem),
+                "error": None if problem is None else _told(problem, claimed.job),
                 "error_kind": None if problem is None else type(problem).__name__,
             }
         await self._write_last(claimed, tracker, values)
@@ -350,8 +351,12 @@ def _differs(progress: Progress, told: Progress) -> bool:
     return any(getattr(progress, name) != getattr(told, name) for name in names)
 
 
-def _told(problem: BaseException) -> str:
+def _told(problem: BaseException, job: Job) -> str:
     """What whoever asked is told: our own messages, and of anything else only that it happened."""
+    if isinstance(problem, StoreError) and job.owner_id != LOCAL.id:
+        # It says where the store lies, which is nobody's business who isn't there.
+        _log.warning("job %s failed: %s", job.id, problem)
+        return "the store couldn't be used for a while; the server's log says why: resume the job"
     if isinstance(problem, HeretixError):
         return str(problem)
     return f"an error of Heretix itself ({type(problem).__name__}); the server's log has it"

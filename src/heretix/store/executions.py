@@ -51,6 +51,7 @@ _OF_RUN: Final = (
     .where(executions.c.run_id == bindparam("run_id"))
     .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
 )
+_LAST_OF_RUN: Final = _OF_RUN.limit(bindparam("most"))
 
 
 def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -> None:
@@ -112,9 +113,13 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
     connection.execute(_REPLACE_RUN, _ordered(run_rows, "of_run_id"))
 
 
-def executions_of(connection: Connection, run_id: str) -> list[ExecutionSummary]:
-    """A run's executions, the newest first."""
-    rows = connection.execute(_OF_RUN, {"run_id": run_id})
+def executions_of(
+    connection: Connection, run_id: str, limit: int | None = None
+) -> list[ExecutionSummary]:
+    """A run's executions, the newest first; all of them, or `limit`."""
+    statement = _OF_RUN if limit is None else _LAST_OF_RUN
+    given = {"run_id": run_id} if limit is None else {"run_id": run_id, "most": limit}
+    rows = connection.execute(statement, given)
     return [ExecutionSummary(**row) for row in rows.mappings()]
 
 

@@ -194,22 +194,24 @@ def stop_jobs(
     connection: Connection, owner_id: str, *, error: str, error_kind: str, stamp: str
 ) -> list[str]:
     """Cancel what waits of an owner's, and have what runs cancelled by its worker; their ids."""
-    told = {"error": error, "error_kind": error_kind, "updated_at": stamp, "revision": _NEXT}
-    # In this order: a job that a worker takes at this moment is found running afterwards.
-    changes: dict[str, Row] = {
-        "queued": {"state": "cancelled", "finished_at": stamp, "cancel_requested": False},
-        "running": {"cancel_requested": True},
-    }
-    stopped: list[str] = []
-    for state, values in changes.items():
-        statement = (
-            update(jobs)
-            .where(jobs.c.owner_id == owner_id, jobs.c.state == state)
-            .values({**told, **values})
-            .returning(jobs.c.job_id)
+    # In one statement: of a job that a worker takes or gives back at this moment, PostgreSQL
+    # then goes by what has become of it.
+    waits = jobs.c.state == "queued"
+    statement = (
+        update(jobs)
+        .where(jobs.c.owner_id == owner_id, jobs.c.state.in_(_ACTIVE))
+        .values(
+            state=case((waits, "cancelled"), else_=jobs.c.state),
+            cancel_requested=~waits,
+            finished_at=case((waits, stamp), else_=jobs.c.finished_at),
+            error=error,
+            error_kind=error_kind,
+            updated_at=stamp,
+            revision=_NEXT,
         )
-        stopped += connection.scalars(statement)
-    return stopped
+        .returning(jobs.c.job_id)
+    )
+    return list(connection.scalars(statement))
 
 
 def delete_job(connection: Connection, job_id: str) -> None:

@@ -238,10 +238,10 @@ class Store:
         with self.reading() as connection:
             return catalogue.runs_of_claim(connection, claim, limit)
 
-    def executions_of(self, run_id: str) -> list[ExecutionSummary]:
-        """A run's executions, the newest first."""
+    def executions_of(self, run_id: str, *, limit: int | None = None) -> list[ExecutionSummary]:
+        """A run's executions, the newest first; all of them, or `limit`."""
         with self.reading() as connection:
-            return executions.executions_of(connection, run_id)
+            return executions.executions_of(connection, run_id, limit)
 
     def find(self, ref: str) -> StoredRecord:
         """The record that a full or shortened `run_id` or `execution_id` means.
@@ -268,7 +268,7 @@ class Store:
             return catalogue.started(connection, ref)
 
     def unfinished(self, *, limit: int = 20) -> list[StartedExecution]:
-        """Executions without a result, the newest first: running, stopped or killed."""
+        """Executions that no result followed, the newest first: running, stopped or killed."""
         with self.reading() as connection:
             return catalogue.unfinished(connection, limit)
 

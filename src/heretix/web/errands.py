@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import HeretixError, RecordError
+from heretix.errors import HeretixError, RecordError, TooManyRequestsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,6 +31,9 @@ log = logging.getLogger("heretix.web")
 
 _AT_A_TIME: Final = 2
 _KEPT: Final = 200
+_MOST: Final = 100
+"""Under way or waiting. Each has a thread, so nobody may begin them without end."""
+_RETRY_S: Final = 10.0
 
 
 class ErrandState(StrEnum):
@@ -116,6 +119,7 @@ class Errands:
             known = self._by_key.get(key) or self._running_for(episode)
             if known is not None:
                 return known
+            self._refuse_more()
             errand = Errand(
                 id=secrets.token_hex(8),
                 key=key,
@@ -183,6 +187,14 @@ class Errands:
             ),
             None,
         )
+
+    def _refuse_more(self) -> None:
+        if sum(not errand.state.ended for errand in self._known.values()) >= _MOST:
+            raise TooManyRequestsError(
+                f"{_MOST} measurements of episodes are under way or wait for their turn; ask "
+                "again when some have ended",
+                retry_after_s=_RETRY_S,
+            )
 
     def _forget(self) -> None:
         """Drop the oldest that have ended, once there are too many."""

@@ -1,5 +1,6 @@
 """What operators do with episodes: draft, open, freeze, have them judged and measured, settle."""
 
+import hashlib
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -116,10 +117,10 @@ def create_episode(
         person,
         given.proposal(),
         opens=not given.draft_only,
-        key=_own(request, person, key),
+        key=_own(request, person, key, given),
         address=visit.address,
     )
-    return _begun_by(request, person, key, errand)
+    return _begun_by(errand, _own(request, person, key, given), person)
 
 
 @router.post("/episodes/{episode_id}/open")
@@ -170,10 +171,10 @@ def judge_challenges(
         person,
         episode_id,
         final=bool(given and given.final),
-        key=_own(request, person, key),
+        key=_own(request, person, key, given),
         address=visit.address,
     )
-    return _begun_by(request, person, key, errand)
+    return _begun_by(errand, _own(request, person, key, given), person)
 
 
 @router.post("/episodes/{episode_id}/measure", status_code=202, responses=BEGUN)
@@ -191,10 +192,10 @@ def measure_episode(
         person,
         episode_id,
         final=bool(given and given.final),
-        key=_own(request, person, key),
+        key=_own(request, person, key, given),
         address=visit.address,
     )
-    return _begun_by(request, person, key, errand)
+    return _begun_by(errand, _own(request, person, key, given), person)
 
 
 @router.post("/episodes/{episode_id}/rule", status_code=202, responses=BEGUN)
@@ -213,10 +214,10 @@ def rule_on_dispute(
         episode_id,
         confirmed=given.ground_confirmed if given else None,
         final=False,
-        key=_own(request, person, key),
+        key=_own(request, person, key, given),
         address=visit.address,
     )
-    return _begun_by(request, person, key, errand)
+    return _begun_by(errand, _own(request, person, key, given), person)
 
 
 @router.post("/episodes/{episode_id}/settle")
@@ -229,14 +230,15 @@ def settle_episode(
     return _moved(desk, person, visit, "settle", exchange_of(desk).close(episode_id))
 
 
-def _own(request: Request, person: Person, key: str) -> str:
-    """A key among those of all errands: another move is another errand."""
-    return f"api {person.id} {request.url.path} {key}"
+def _own(request: Request, person: Person, key: str, given: BaseModel | None) -> str:
+    """A key among those of all errands: another move, or another request, is another errand."""
+    digest = hashlib.sha256(repr(given).encode()).hexdigest()
+    return f"api {person.id} {request.scope['path']} {digest} {key}"
 
 
-def _begun_by(request: Request, person: Person, key: str, errand: Errand) -> ErrandView:
+def _begun_by(errand: Errand, own: str, person: Person) -> ErrandView:
     """The errand that was begun; refused where another one has the episode in hand."""
-    if errand.key != _own(request, person, key):
+    if errand.key != own:
         raise ConflictError(
             f"`{errand.episode}` is being worked on: {errand.title}; wait for "
             f"{PREFIX}/errands/{errand.id}, then look at the episode"

@@ -64,7 +64,8 @@ class WriteRoute(APIRoute):
                 # The operation itself says what is missing.
                 return await do(request)
             replies = Replies(desk_of(request).store)
-            scope = f"{visit.person.id} {request.method} {request.url.path}"
+            # Not of `request.url`, into which the sender's `Host` may write another path.
+            scope = f"{visit.person.id} {request.method} {request.scope['path']}"
             body = await request.body()
             known = await run_in_threadpool(replies.begin, scope, key, body)
             if known is not None:

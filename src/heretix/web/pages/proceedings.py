@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path
@@ -20,7 +21,7 @@ from heretix.web.identity import VisitNow, require
 from heretix.web.moneytext import readable
 from heretix.web.pages.bets import Key
 from heretix.web.pages.episodes import EpisodeId, episode_page
-from heretix.web.problems import status_of
+from heretix.web.problems import status_of, told_of
 from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
 from heretix.web.templating import page
 
@@ -47,9 +48,14 @@ async def propose(request: Request, person: Operator, visit: VisitNow, key: Key)
 
 
 @router.get("/episodes/errands/{errand_id}")
-def errand(request: Request, errand_id: ErrandId) -> Response:
+def errand(request: Request, errand_id: ErrandId, visit: VisitNow) -> Response:
     """A measurement under way."""
-    return page(request, "errand.html", errand=desk_of(request).errands.get(errand_id))
+    found = desk_of(request).errands.get(errand_id)
+    if found.cause is not None:
+        # As a refusal would say it: not everybody is told where the store lies.
+        told = told_of(found.cause, at_the_machine=visit.is_local)
+        found = replace(found, error=told["detail"])
+    return page(request, "errand.html", errand=found)
 
 
 @router.get("/episodes/errands/{errand_id}/progress")

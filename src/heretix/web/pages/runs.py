@@ -28,6 +28,8 @@ _EXECUTION = re.compile(r"exec-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUN = re.compile(r"heretix-[a-z]+-[0-9a-f]{12}")
 _MOMENT = 200_000
 """Characters of a record whose page takes a few milliseconds to make."""
+_EXECUTIONS = 100
+"""Of a run, the newest: more than its page shows, and read in a millisecond."""
 _OF_RUN = frozenset({"bootstrap", "forest"})
 _OF_VECTOR = frozenset({"controls", "influence", "vector"})
 
@@ -113,7 +115,10 @@ def _light(request: Request, ref: str) -> Response | None:
     """The page, if it takes no more than a moment; None where it would keep others waiting."""
     desk = desk_of(request)
     with desk.store.at_once():
-        executions = desk.store.executions_of(ref) if _RUN.fullmatch(ref) else []
+        executions = desk.store.executions_of(ref, limit=_EXECUTIONS) if _RUN.fullmatch(ref) else []
+        if len(executions) == _EXECUTIONS:
+            # Which one finished last may stand behind these; to find it takes all of them.
+            return None
         latest = _latest(executions)
         execution_id = latest.execution_id if latest else ref
         if not _EXECUTION.fullmatch(execution_id):
@@ -124,7 +129,7 @@ def _light(request: Request, ref: str) -> Response | None:
         view = claim_view(desk, record)
         if len(view.vector) > 1 and ("between", view.key) not in desk.shelf.kept:
             return None
-        executions = executions or desk.store.executions_of(record.run_id)
+        executions = executions or desk.store.executions_of(record.run_id, limit=_EXECUTIONS)
     return _page(request, record, view, executions)
 
 
@@ -136,7 +141,7 @@ def _run(request: Request, ref: str) -> Response:
             return RedirectResponse(f"/runs/{execution_id}", 303)
         record = desk.shelf.record(execution_id)
         view = claim_view(desk, record)
-        executions = desk.store.executions_of(record.run_id)
+        executions = desk.store.executions_of(record.run_id, limit=_EXECUTIONS)
     return _page(request, record, view, executions)
 
 

@@ -1,0 +1,29 @@
+"""What a job says when the store fails under it: to its owner, and to who is at the machine."""
+
+import pytest
+from jobs_support import explorer, request, work
+
+from heretix.errors import StoreBusyError
+from heretix.jobs import JobState
+from heretix.people import LOCAL
+
+PLACE = "/srv/heretix/secret.sqlite"
+
+
+@pytest.mark.parametrize("owner", ["Ada", "local"])
+def test_where_the_store_lies_is_told_to_nobody_who_isnt_there(
+    jobs, store, owner, monkeypatch, caplog
+):
+    """The log says it, and the job only to the one user of the machine."""
+
+    def locked(*_, **__):
+        raise StoreBusyError(f"`{PLACE}` is locked by another process")
+
+    job = jobs.submit(LOCAL if owner == "local" else explorer(store), request())
+    monkeypatch.setattr(store, "start_executions", locked)
+    work(store)
+    ended = jobs.get(job.id, by=LOCAL)
+    assert (ended.state, ended.error_kind) == (JobState.FAILED, "StoreBusyError")
+    assert (PLACE in (ended.error or "")) == (owner == "local")
+    assert "store" in (ended.error or "") or owner == "local"
+    assert (PLACE in caplog.text) == (owner == "Ada")
