@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,16 @@ def test_yaml_files_parse():
     for path in tracked():
         if path.suffix in {".yaml", ".yml"}:
             assert yaml.safe_load(path.read_text(encoding="utf-8")) is not None
+
+
+def test_remedies_install_from_the_clone_what_is_there():
+    """No message sends anybody to a registry that doesn't have us, or to an extra we lack."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = set(declared["project"]["optional-dependencies"])
+    named = set()
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        assert "heretix[" not in text, path
+        named |= set(re.findall(r"--extra (\w+)|\.\[(\w+)\]'", text))
+    assert {name for pair in named for name in pair if name} <= extras
+    assert named

@@ -255,6 +255,8 @@ def _explain(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if not name:
         return message
+    if error["type"] == "string_pattern_mismatch" and name == "base_url":
+        message = "must begin with http:// or https:// and hold no space"
     message = message.removeprefix("Input ").rstrip(".")
     return f"`{name}` {message}, got {error['input']!r}"
 

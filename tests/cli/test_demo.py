@@ -1,6 +1,12 @@
 """`heretix demo`: a world in which everything can be seen, and nothing can be mistaken for real."""
 
 import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 from typer.testing import CliRunner
@@ -131,18 +137,101 @@ def settings(folder):
     return Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora")})
 
 
-def test_a_store_that_holds_something_is_refused(tmp_path, demo_template):
-    """A second run changes nothing and says what to do; with --force nothing is removed."""
+@pytest.fixture
+def filled(tmp_path, demo_template):
+    """The path of a store that holds the demonstration."""
     path = tmp_path / "demo.sqlite"
     path.write_bytes(demo_template.read_bytes())
+    return path
+
+
+def started(*arguments):
+    """The command in a process of its own, whose notes can be read as they come."""
+    command = [sys.executable, "-c", "from heretix.cli.app import main; main()", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+
+def interrupted(process, said):
+    """What a process tells, and how it ends, when Ctrl-C comes after its first `said`."""
+    with process:
+        seen = []
+        for line in process.stderr:
+            seen.append(line)
+            if said in line:
+                break
+        process.send_signal(signal.SIGINT)
+        return "".join(seen) + process.stderr.read(), process.wait(timeout=60)
+
+
+def test_a_store_that_holds_something_else_is_refused(tmp_path, sqlite_template):
+    """A store of somebody's own isn't mixed with made-up runs by accident."""
+    path = tmp_path / "mine.sqlite"
+    path.write_bytes(sqlite_template.read_bytes())
     with Store.open(str(path)) as store:
-        before = store.count_runs()
+        Exchange(store, clock=SystemClock()).join("ann")
     result = heretix("demo", "--db", str(path))
-    assert result.exit_code != 0
-    assert "must be empty" in str(result.exception)
     assert result.exception.exit_code == 2
-    with Store.open(str(path)) as store:
+    assert "must be empty" in str(result.exception)
+
+
+def test_a_demonstration_that_is_there_is_told_of(filled):
+    """The second time nothing is measured; the command says how to look at what is there."""
+    with Store.open(str(filled)) as store:
+        before = store.count_runs()
+    result = heretix("demo", "--db", str(filled))
+    assert result.exit_code == 0
+    assert "there already" in result.stderr
+    assert f"heretix serve --open --db {filled}" in result.stdout
+    told = json.loads(heretix("demo", "--db", str(filled), "--json").stdout)
+    assert told["runs"] == before
+    with Store.open(str(filled)) as store:
         assert store.count_runs() == before
+
+
+def test_a_demonstration_that_is_there_is_served(filled):
+    """`demo --serve` works every time, not only the first."""
+    process = started("demo", "--serve", "--no-open", "--port", "0", "--db", str(filled))
+    with process:
+        line = next(line for line in process.stderr if "Heretix serves" in line)
+        address = re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            page = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    assert str(filled) in line
+    assert "<strong>Demonstration.</strong>" in page
+
+
+def test_a_settled_episode_says_what_comes_next(filled, exchange):
+    """The last hint begins as the others do."""
+    settled = exchange.episodes(state=State.SETTLED)[0].id
+    shown = heretix("episode", "show", settled, "--db", str(filled)).stdout
+    assert f"next: heretix rewards explain {settled}" in shown
+
+
+def test_a_taken_port_is_told_before_anything_is_measured(tmp_path):
+    """The remedy is an option that the command has."""
+    path = tmp_path / "demo.sqlite"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = heretix("demo", "--serve", "--port", port, "--db", str(path))
+    assert result.exception.exit_code == 2
+    assert "--port" in str(result.exception)
+    with Store.open(str(path)) as store:
+        assert not store.count_runs()
+
+
+def test_a_stopped_demonstration_says_how_to_begin_again(tmp_path):
+    """Ctrl-C ends with what to do, and so does the next try on what it left behind."""
+    path = tmp_path / "demo.sqlite"
+    told, code = interrupted(started("demo", "--no-embedded", "--db", str(path)), "measuring:")
+    assert code == 130
+    assert f"Stopped. {path} holds a part of the demonstration; delete it" in told
+    result = heretix("demo", "--db", str(path))
+    assert result.exception.exit_code == 2
+    assert "stopped before it was whole; delete it" in str(result.exception)
 
 
 def test_a_store_with_waiting_jobs_is_refused_even_by_force(tmp_path, sqlite_template):

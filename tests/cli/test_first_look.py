@@ -76,7 +76,7 @@ def test_minor_units_are_explained_where_they_are_shown(heretix):
     """A reason says 100000 where a person would say 1,000.00."""
     heretix("episode", "open", "Tin whiskers cause short circuits.", "--practice", "-B", "200")
     assert "minor units: 100 is 1.00 PLAY" in heretix("rewards", "explain", "latest").out
-    assert "measured in 1 execution)" in heretix("episode", "show", "latest").out
+    assert "measured in 1 execution\n" in heretix("episode", "show", "latest").out
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Live sampling from the command line: resume, events, budgets, precision."""
 
 import json
+import re
 import signal
+import sqlite3
+from contextlib import closing
 
 from test_run import SLOW, start, stored, wait_for
 
@@ -51,6 +54,37 @@ def test_resume_keeps_seed_bank_and_options(heretix, folder, monkeypatch):
     assert other["usage"]["called"] == 0
     for name in ("run_id", "aggregation", "options", "sampler", "prompts"):
         assert other[name] == one[name]
+
+
+def test_what_can_be_resumed_says_how_far_it_is(folder, heretix, monkeypatch):
+    """Lens and progress tell executions of one command apart; numbers fit a narrow screen."""
+    run = ("run", "C", "--mock", "-B", 100, "-T", 1, "--lens", "RPL,NUL", "-K", 4, "-R", 3)
+    assert heretix(*run).code == 0
+    _unfinish(folder, "lens = 'NUL'")
+    for columns in (60, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        listed = heretix("resume").out
+        assert re.search(r"^exec-[0-9a-f]{8}  NUL +12 of 12 ", listed, re.MULTILINE)
+        assert "RPL  " not in listed
+        assert "give its command again" in listed
+
+
+def test_what_was_done_again_since_is_not_offered(folder, heretix):
+    """A stopped execution whose command was then run to its end has nothing left to do."""
+    run = ("run", "C", "--mock", "-B", 100, "-T", 1, "-K", 4, "-R", 3)
+    assert heretix(*run).code == 0
+    _unfinish(folder, "1")
+    assert heretix(*run).code == 0
+    assert "nothing to resume" in heretix("resume").out
+
+
+def _unfinish(folder, which):
+    """Take away the results of runs, as if their process had been killed before it wrote them."""
+    with closing(sqlite3.connect(folder / "runs" / "heretix.sqlite")) as connection, connection:
+        of_runs = f"SELECT run_id FROM runs WHERE {which}"
+        doomed = f"SELECT execution_id FROM executions WHERE run_id IN ({of_runs})"
+        for table in ("execution_samples", "results"):
+            connection.execute(f"DELETE FROM {table} WHERE execution_id IN ({doomed})")
 
 
 def test_nothing_to_resume_is_said(heretix):

@@ -1,6 +1,9 @@
 """`heretix show`, `verify`, `runs`, `diff`, `models` and the help."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from heretix.measurement.verify import read_artifacts
 
@@ -122,6 +125,20 @@ def test_diff_needs_one_run_on_each_side(heretix):
     result = heretix("diff", "two.json", "two.json")
     assert result.code == 2
     assert "holds 2 runs" in result.err
+
+
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_a_record_that_was_changed_is_not_shown_without_a_word(heretix, command):
+    """The numbers are shown as they stand, and that they can't be trusted beside them."""
+    heretix("run", "x", "-m", "mock:a", "-B", "100", "--out", "a.json")
+    refs = ("a.json",) if command == "show" else ("a.json", "a.json")
+    assert "NOT verified" not in heretix(command, *refs).err
+    artifact = json.loads(Path("a.json").read_text())
+    artifact["runs"][0]["aggregates"]["prob_true_rpl"] = 0.95
+    Path("a.json").write_text(json.dumps(artifact))
+    result = heretix(command, *refs)
+    assert result.code == 0
+    assert "NOT verified: a.json was changed after it was written" in " ".join(result.err.split())
 
 
 def test_models_are_listed_with_their_state(heretix):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from heretix.measurement.verify import read_artifacts, verify_run
+from heretix.report.notebook import belief_html
 
 needs_tools = pytest.mark.skipif(
     not (shutil.which("jq") and shutil.which("sqlite3")), reason="jq or sqlite3 isn't installed"
@@ -109,7 +110,7 @@ def test_odd_claims_are_data(heretix):
         (["run"], "`claim` is missing"),
         (["run", "x", "-m", "gpt-5"], "set OPENAI_API_KEY, or use --mock"),
         (["run", "x", "-m", "nosuch:model"], "no known provider"),
-        (["run", "x", "-m", "mokc:a"], "did you mean mock:a"),
+        (["run", "x", "-m", "mokc:a"], "did you mean `mock:a"),
         (["run", "x", "-m", "mock:a?nt_json=1"], "not_json"),
         (["run", "x", "-m", "local:nosuch"], "nosuch"),
         (["run", "x", "--mock", "-T", "17"], "`T`"),
@@ -254,6 +255,41 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix):
     assert kept >= 5
     result = heretix(*SLOW, "--json")
     assert json.loads(result.out)["runs"][0]["usage"]["from_cache"] == kept
+
+
+def test_ctrl_c_before_the_first_call_is_told_too(heretix, monkeypatch):
+    """While the display is still being set up, nothing is stored, and that is said."""
+    from heretix.cli import progress
+
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "watching", interrupted)
+    result = heretix(*SLOW)
+    assert result.code == 130
+    assert "Stopped. 0 of 64 samples are stored" in result.err
+
+
+@pytest.mark.parametrize("model", ["mock:gpt-5", "sim:m"])
+def test_made_up_answers_are_labelled_wherever_a_number_is_shown(heretix, model):
+    """Nobody should take them for a belief of the model that they are named after."""
+    label = "made-up answers: no model was asked"
+    assert label in heretix("describe", "x", "-m", model).out
+    assert label in heretix("run", "x", "-m", model, "-B", "100", "--out", "x.json").out
+    assert label in heretix("show", "x.json").out
+    for name in ("x.html", "x.svg"):
+        assert heretix("report", "x.json", "--out", name).code == 0
+        assert label in Path(name).read_text()
+    assert label in belief_html(read_artifacts("x.json")[0].runs[0])
+
+
+@pytest.mark.parametrize(("slots", "warned"), [(3, True), (7, True), (8, False)])
+def test_an_interval_from_few_wordings_comes_with_a_warning(heretix, slots, warned):
+    """It is narrow because little was asked, not because much is known."""
+    told = heretix("run", "x", "-m", "mock:m", "-K", slots, "-B", "100", "--out", "x.json").out
+    heretix("report", "x.json", "--out", "x.html")
+    for text in (told, Path("x.html").read_text()):
+        assert (f"only {slots} wordings" in text) is warned
 
 
 def test_a_killed_run_loses_only_the_calls_in_flight(folder, heretix):

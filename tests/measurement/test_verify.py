@@ -150,7 +150,8 @@ def test_files_of_one_and_of_many_are_read(measured_record, tmp_path):
     ("content", "said"),
     [
         (b"", "empty"),
-        (b"{", "isn't JSON"),
+        (b"{", "ends too early"),
+        (b"no", "isn't JSON"),
         (b"[]", "heretix-artifact/1"),
         (b'{"schema": "other"}', "'other'"),
         (b'{"schema": "heretix-artifact/1", "runs": []}', "runs"),

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
@@ -325,3 +326,17 @@ def test_no_answer_is_too_odd(adapter, body):
         reply = adapter.read_reply(TARGET, HttpReply(200, CIMultiDict(), body))
         assert isinstance(reply, Reply)
         reply.text.encode()
+
+
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("http://localhost:11434/v1", "start the server there"),
+        ("http://[::1]:8000", "start the server there"),
+        ("https://api.example.org/v1", "check the network"),
+    ],
+)
+def test_the_remedy_for_a_lost_connection_fits_where_it_led(address, remedy):
+    """On one's own machine the network is seldom to blame."""
+    failure = transport_error(replace(TARGET, base_url=address), aiohttp.ClientConnectionError())
+    assert remedy in str(failure)

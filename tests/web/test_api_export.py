@@ -76,7 +76,7 @@ def test_without_pyarrow_parquet_says_what_to_install(api, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = api.get("/export/runs.parquet")
     assert answer.status_code == 501
-    assert "heretix[parquet]" in answer.json()["detail"]
+    assert "uv sync --extra parquet" in answer.json()["detail"]
     assert api.get("/export/runs.jsonl").status_code == 200
 
 

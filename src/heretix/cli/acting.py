@@ -241,6 +241,12 @@ def key_of(text: str | None) -> str:
     return uuid.uuid4().hex if text is None else text
 
 
+def say_key(key: str, *, given: str | None) -> None:
+    """Say what a key that was made up is good for; whoever gave one knows."""
+    if given is None:
+        say(f"run again with --key {key} it would be this same move, not another", style="dim")
+
+
 def say(text: str, style: str | None = None) -> None:
     """Print a line as it is: a name may hold what would otherwise be markup or an emoji."""
     opt.console().print(text, style=style, markup=False, emoji=False)
@@ -279,7 +285,7 @@ def _readable(message: str, status: str) -> str:
     """A refusal with its moments as people write them, rules count milliseconds; and a way on."""
     from heretix.report.economy import moment
 
-    said = _MOMENT.sub(lambda found: f"{moment(int(found[0]))} UTC", message)
+    said = _MOMENT.sub(lambda found: moment(int(found[0])), message)
     # A move is named by its idempotency key, which tells a person nothing.
     said = _KEYED.sub("the move", said)
     return said + _WAYS_ON.get(status, "")

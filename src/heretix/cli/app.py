@@ -5,9 +5,12 @@ Nothing heavy is imported before a command needs it: `heretix --help` answers at
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -37,10 +40,14 @@ from heretix.cli import (
     users,
     worker,
 )
+from heretix.cli.options import ClaimCommand
 from heretix.errors import HeretixError
 from heretix.version import VERSION
 
 __all__ = ["app", "main"]
+
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How writing to a terminal, a pipe or a file can fail, besides nobody reading any more."""
 
 app = typer.Typer(
     name="heretix",
@@ -50,12 +57,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
+app.command("run", cls=ClaimCommand)(run.run)
 app.command("resume", short_help="Go on with an execution that was stopped.")(run.resume)
-app.command("lens", short_help="Measure a claim with and without evidence, and compare.")(lens.lens)
-app.command("describe", short_help="Print the plan, calls, tokens and cost; call nothing.")(
-    describe.describe
-)
+app.command(
+    "lens",
+    cls=ClaimCommand,
+    short_help="Measure a claim with and without evidence, and compare.",
+)(lens.lens)
+app.command(
+    "describe",
+    cls=ClaimCommand,
+    short_help="Print the plan, calls, tokens and cost; call nothing.",
+)(describe.describe)
 app.command("show", short_help="Show a stored run or an artifact.")(records.show)
 app.command("verify", short_help="Derive everything in a record again, from the record alone.")(
     records.verify
@@ -110,24 +123,53 @@ def _root(
 
 def main() -> None:
     """Entry point: a user's mistake ends with a message and its exit code, not a traceback."""
+    _prepare_output()
     try:
         app()
     except HeretixError as exc:
         typer.echo(f"error: {exc}", err=True)
         _leave(exc.exit_code)
     except SystemExit as exc:
+        # The libraries that print end with 1 when the reader of a pipe went away.
+        if isinstance(exc.__context__, BrokenPipeError):
+            _leave(0)
         _leave(exc.code if isinstance(exc.code, int) else int(exc.code is not None))
     except BrokenPipeError:
         _leave(0)
+    except OSError as exc:
+        # A file that can't be written has a name, and whoever wrote it has said so.
+        if exc.errno not in _UNWRITABLE or exc.filename is not None:
+            raise
+        _leave(_unwritten(exc))
+
+
+def _prepare_output() -> None:
+    """A character that a terminal can't show becomes a question mark, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _leave(code: int) -> NoReturn:
     """End at once. Everything is stored and closed by now; taking the interpreter apart, module by
     module, would only keep the user waiting."""
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # There is none when it was closed (`>&-`).
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of a pipe went away (`heretix runs | head`); that isn't a failure.
         code = 0
+    except OSError as exc:
+        # Said before, if the command itself failed to write.
+        code = code or _unwritten(exc)
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stderr.flush()
     os._exit(code)
+
+
+def _unwritten(exc: OSError) -> int:
+    """Say that the output is lost; the exit code for it."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"error: standard output can't be written: {exc.strerror}", err=True)
+    return 3

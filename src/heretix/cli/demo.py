@@ -14,6 +14,8 @@ from heretix.cli import options as opt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from heretix.settings import Settings
+    from heretix.store import Store
     from heretix.web.demo.world import World
 
 __all__ = ["demo"]
@@ -26,6 +28,15 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Then serve it, like `heretix serve --open`.")
     ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", "-p", help="With --serve: port; 0 takes a free one.", min=0, max=65535
+        ),
+    ] = 8765,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="With --serve: open it in a browser.")
+    ] = True,
     force: Annotated[
         bool,
         typer.Option("--force", help="Add it to a store that holds something; nothing is removed."),
@@ -40,15 +51,22 @@ def demo(
 
     Everything is measured and played here, by the same parts as in earnest, with planted and
     made-up models (and the small embedded one, where it is installed). People, money and dates
-    are made up, and every page says so. No key, no network.
+    are made up, and every page says so. No key, no network. A store that holds the demonstration
+    already is left as it is, and served if you like.
     """
     from heretix.settings import Settings
     from heretix.store import Store
-    from heretix.web.demo.world import fill
+    from heretix.web.demo.world import world_in
 
     settings = replace(Settings.from_env(), db=db)
-    with Store.open(db) as store, _told() as tell:
-        world = fill(store, settings, force=force, embedded=embedded, tell=tell)
+    with Store.open(db) as store:
+        if serve:
+            _try_port(store, port)
+        world = None if force else world_in(store, settings)
+        if world is not None:
+            opt.err_console().print("the demonstration is there already", style="dim")
+        else:
+            world = _filled(store, settings, force=force, embedded=embedded)
     if as_json:
         typer.echo(json.dumps({"db": db, **world.as_dict()}, indent=2, ensure_ascii=False))
     else:
@@ -56,7 +74,31 @@ def demo(
     if serve:
         from heretix.cli.serve import serve as serve_store
 
-        serve_store(open_browser=True, db=db)
+        serve_store(port=port, open_browser=open_browser, db=db)
+
+
+def _try_port(store: Store, port: int) -> None:
+    """A port that is taken is told now, not after half a minute's work."""
+    from heretix.cli.serve import listening
+
+    with listening("127.0.0.1", port, store):
+        pass
+
+
+def _filled(store: Store, settings: Settings, *, force: bool, embedded: bool) -> World:
+    from heretix.web.demo.world import fill
+
+    try:
+        with _told() as tell:
+            return fill(store, settings, force=force, embedded=embedded, tell=tell)
+    except KeyboardInterrupt:
+        opt.err_console().print(
+            f"Stopped. {store.name} holds a part of the demonstration; delete it and start again.",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
 
 
 @contextmanager

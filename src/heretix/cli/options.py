@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from heretix.config import RunConfig
 
-__all__ = ["console", "err_console", "lens_names", "read_config"]
+__all__ = ["ClaimCommand", "console", "err_console", "lens_names", "read_config"]
 
 DEMO_CORPUS_NOTE = (
     "The packaged `demo` corpus is about four claims only (docs/lenses.md); for others bring "
@@ -110,6 +111,21 @@ DbOption = Annotated[
         "--db", help="Store: a path or a database URL (else HERETIX_DB, else runs/heretix.sqlite)."
     ),
 ]
+
+
+class ClaimCommand(TyperCommand):
+    """A command whose argument is a claim: whoever forgets the quotes is told of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as any command does, but refuse what is left over in words of our own."""
+        ctx.allow_extra_args = True
+        left: list[str] = super().parse_args(ctx, args)
+        if left and not ctx.resilient_parsing:
+            ctx.fail(
+                f"Got unexpected extra arguments ({' '.join(left)}); put a claim of several words "
+                f'in quotes: {ctx.command_path} "A claim."'
+            )
+        return left
 
 
 def read_config(config: Path | None, claim: str | None, **options: object) -> RunConfig:

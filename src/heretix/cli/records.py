@@ -12,6 +12,8 @@ import typer
 from heretix.cli import options as opt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heretix.measurement.record import Artifact, RunRecord
 
 __all__ = ["artifacts_of", "diff", "runs", "show", "verify"]
@@ -32,6 +34,7 @@ def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
         for artifact in artifacts:
             typer.echo(artifact_json(artifact))
         return
+    _warn_of_changes(ref, [run for artifact in artifacts for run in artifact.runs])
     console = opt.console()
     for artifact in artifacts:
         if artifact.lenses is not None:
@@ -103,6 +106,8 @@ def diff(
     if as_json:
         typer.echo(json.dumps(asdict(comparison), indent=2, ensure_ascii=False))
         return
+    for ref, run in ((a, one), (b, other)):
+        _warn_of_changes(ref, [run])
     opt.console().print(difference_view(one, other, comparison.difference))
 
 
@@ -121,6 +126,19 @@ def artifacts_of(ref: str, db: str | None) -> list[Artifact]:
         return read_artifacts(ref)
     with Store.open(db or Settings.from_env().db, create=False) as store:
         return [Artifact.of([RunRecord.model_validate_json(store.find(ref).record_json)])]
+
+
+def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
+    """Say so where a record isn't as it was signed; what became of it, `verify` finds out."""
+    from heretix.measurement.record import digest_of
+
+    if any(digest_of(record) != record.sha256 for record in records):
+        opt.err_console().print(
+            f"NOT verified: {ref} was changed after it was written; `heretix verify {ref}` says "
+            "where",
+            style="bold red",
+            markup=False,
+        )
 
 
 def _single(ref: str, db: str | None) -> RunRecord:

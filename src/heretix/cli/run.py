@@ -227,8 +227,11 @@ def _list_unfinished(store: Store) -> None:
     found = store.unfinished()
     console = opt.console()
     if found:
-        console.print(unfinished_table(found))
+        console.print(unfinished_table(found, width=console.width))
         console.print("heretix resume EXECUTION goes on with one of them", style="dim")
+        if any(execution.lens != "RPL" for execution in found):
+            again = "a lens other than RPL: give its command again, its samples are stored"
+            console.print(again, style="dim")
     else:
         console.print("nothing to resume: every execution here has its record")
 
@@ -290,6 +293,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
     results = Results(lacking=sum(isinstance(b, Exception) for b in measurement.bundles.values()))
     total = measurement.attempts
+    tally: Tally | None = None
     # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
     gc.collect()
     gc.freeze()
@@ -300,7 +304,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
             asyncio.run(measurement.run(store, runner=runner))
     except KeyboardInterrupt:
         console.print(
-            f"Stopped. {tally.done:,} of {total:,} samples are stored; "
+            f"Stopped. {tally.done if tally else 0:,} of {total:,} samples are stored; "
             "the same command continues from there.",
             style="yellow",
         )

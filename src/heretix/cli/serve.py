@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heretix.store import Store
     from heretix.web.desk import Desk
 
-__all__ = ["serve"]
+__all__ = ["listening", "serve"]
 
 _GRACE_S: Final = 3
 _WARM_AFTER_S: Final = 2.0
@@ -57,7 +57,7 @@ def serve(
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    with Store.open(settings.db) as store, _listening(host, port, store) as listener:
+    with Store.open(settings.db) as store, listening(host, port, store) as listener:
         address = _address(host, listener.getsockname()[1])
         server = _server(store, settings)
         # Plain text: what colours it would take longer to load than some pages take to answer.
@@ -71,12 +71,15 @@ def serve(
 
 
 def _server(store: Store, settings: Settings) -> uvicorn.Server:
+    import stamina.instrumentation
     import uvicorn
 
     from heretix.web.app import create_app
     from heretix.web.connection import BoundedConnection
     from heretix.web.desk import Desk
 
+    # Every try is counted and every failure stored; a line for each would hide the rest.
+    stamina.instrumentation.set_on_retry_hooks([])
     desk = Desk.over(store, settings)
     without_accounts = desk.people.count() == 0
     app = create_app(desk, loopback_only=without_accounts)
@@ -129,7 +132,7 @@ def _warm(desk: Desk, app: object) -> None:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
+def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
     """A socket that listens; refused where strangers could reach a server without accounts."""
     from heretix.errors import ConfigError
     from heretix.people import People

@@ -250,13 +250,27 @@ def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
 def _password() -> str:
     """From a terminal, hidden and twice; from a pipe, one line. Never from the command line,
     which other programs can read."""
+    from heretix.errors import AccountError
     from heretix.people import check_password
 
     if sys.stdin.isatty():
-        return check_password(
-            str(typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
+        # Checked as soon as it is typed: one that can't be needn't be repeated.
+        return str(
+            typer.prompt(
+                "password",
+                hide_input=True,
+                confirmation_prompt=True,
+                value_proc=check_password,
+                err=True,
+            )
         )
-    return check_password(sys.stdin.readline().rstrip("\r\n"))
+    line = sys.stdin.readline()
+    if not line:
+        raise AccountError(
+            "`password` is missing: standard input is empty; run it in a terminal, which asks for "
+            "one, or give it as a line of standard input"
+        )
+    return check_password(line.rstrip("\r\n"))
 
 
 def _role(text: str) -> Role:

@@ -237,7 +237,8 @@ def _extractor() -> TLDExtract:
     except ModuleNotFoundError as exc:
         raise UsageError(
             "`tldextract` isn't installed, and publishers can't be told apart without its list of "
-            "public suffixes; install `heretix[evidence]`"
+            "public suffixes: `uv sync --extra evidence`, or `pip install '.[evidence]'` in the "
+            "clone"
         ) from exc
     # Only the list inside the package: no network, no cache, the same answer everywhere.
     return TLDExtract(cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True)

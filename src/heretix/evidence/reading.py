@@ -152,7 +152,7 @@ def load_library(module: str) -> Any:
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"`{module}` is needed to read documents, and isn't installed: "
-            "`uv sync --extra evidence`, or `pip install 'heretix[evidence]'`"
+            "`uv sync --extra evidence`, or `pip install '.[evidence]'` in the clone"
         ) from exc
 
 

@@ -67,7 +67,11 @@ def plan_request(
         duration_basis=basis,
         plans=tuple(_first_plans(measurement)),
         models=tuple(model.identity for model in measurement.models),
-        demonstration=tuple(m.identity for m in measurement.models if m.is_demonstration),
+        demonstration=tuple(
+            model.identity
+            for model in measurement.models
+            if model.is_demonstration or model.is_made_up
+        ),
         notes=tuple(_notes(measurement)),
     )
 

@@ -101,7 +101,7 @@ def build_run(
         "precision": _precision(plan, belief, compliant / len(rows)),
         "usage": _usage(rows, price),
         "status": "ok" if belief else "no_estimate",
-        "reason": reason,
+        "reason": _why_not(reason, rows),
         "started_at": started_at,
         "finished_at": finished_at,
         "heretix_version": heretix_version,
@@ -125,6 +125,16 @@ def _estimate(plan: Plan, logits: dict[str, list[float]]) -> tuple[Estimate | No
     except NoEstimateError as exc:
         return None, str(exc)
     return belief, None
+
+
+def _why_not(reason: str | None, rows: Sequence[SampleRecord]) -> str | None:
+    """Why there is no number. Where calls failed that is the cause, and no more samples help."""
+    failed = [row.error for row in rows if row.error is not None]
+    if reason is None or not failed:
+        return reason
+    if len(failed) == len(rows):
+        return f"every call failed, the last with: {failed[-1]}"
+    return f"{reason}; {len(failed)} of {len(rows)} calls failed, the last with: {failed[-1]}"
 
 
 def _logits_by_template(rows: Sequence[SampleRecord]) -> dict[str, list[float]]:

@@ -140,7 +140,7 @@ async def _embedded(settings: Settings) -> Check:
             "embedded model",
             State.BAD,
             "the engine isn't installed",
-            "uv sync, or pip install 'heretix[local]'",
+            "uv sync, or pip install '.[local]' in the clone",
         )
     path = gguf.find(name, settings)
     if path is None:

@@ -21,7 +21,14 @@ from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
 from heretix.measurement.spending import Spending
 from heretix.plan import Evidence, Plan, Precision, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
-from heretix.providers.catalog import IN_PROCESS, ModelId, Options, default_model, sent_options
+from heretix.providers.catalog import (
+    IN_PROCESS,
+    ModelId,
+    Options,
+    default_model,
+    require_keys,
+    sent_options,
+)
 from heretix.providers.prices import Price, cost_micros, load_prices
 from heretix.providers.registry import open_provider, resolve_model
 
@@ -277,6 +284,7 @@ def prepare(
     models = list(dict.fromkeys(models))
     config = _with_base_url(config, models, settings)
     if calls:
+        require_keys(models, settings)
         # Opening connects to nothing yet, but says what is wrong with a key or a name.
         for model in models:
             open_provider(model, settings, options=_options(config))

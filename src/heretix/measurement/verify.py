@@ -86,14 +86,15 @@ def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
         return [_artifact(_strict_json(text), source)]
     except json.JSONDecodeError as whole:
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) < 2:
-            raise RecordError(f"`{source}` isn't JSON: {whole}") from whole
         artifacts = []
         for number, line in lines:
             try:
                 artifacts.append(_artifact(_strict_json(line), f"{source} line {number}"))
             except json.JSONDecodeError as exc:
-                raise RecordError(f"`{source}` line {number} isn't JSON: {exc}") from exc
+                if not artifacts:
+                    # Not even the first line stands by itself: it is one artifact over many lines.
+                    raise _no_json(f"`{source}`", text, whole) from whole
+                raise _no_json(f"`{source}` line {number}", line, exc) from exc
         return artifacts
 
 
@@ -399,6 +400,20 @@ def _artifact(value: Any, source: str) -> Artifact:
             f"`{source}` doesn't fit the schema: `{where}` {first['msg']} "
             f"({exc.error_count()} in all)"
         ) from exc
+
+
+def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
+    """What is wrong with a text; often just that the end of it is missing."""
+    begun, end = text.lstrip(), text.rstrip()
+    in_last_line = "\n" not in end[exc.pos :]
+    cut = exc.pos >= len(end) or (in_last_line and not end.endswith(("}", "]")))
+    if begun.startswith(("{", "[")) and cut:
+        where = f" in line {exc.lineno}" if "\n" in text else ""
+        return RecordError(
+            f"{subject} ends too early{where}, at character {len(end):,}: it was cut off, or "
+            "is being written"
+        )
+    return RecordError(f"{subject} isn't JSON: {exc}")
 
 
 def _strict_json(text: str) -> Any:

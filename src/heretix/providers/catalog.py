@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from heretix.errors import MissingKeyError, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from heretix.settings import Settings
 
@@ -27,6 +27,7 @@ __all__ = [
     "default_model",
     "parse_model",
     "require_key",
+    "require_keys",
     "sent_options",
 ]
 
@@ -151,6 +152,11 @@ class ModelId:
         """The model's numbers carry a label: they aren't beliefs worth quoting."""
         return self.identity in DEMONSTRATION_MODELS
 
+    @property
+    def is_made_up(self) -> bool:
+        """No model is asked: the answers are made up, here."""
+        return self.endpoint.kind in {"mock", "sim"}
+
     def mocked(self) -> ModelId:
         """The mock that stands in for this model; a mock is its own stand-in."""
         return self if self.provider == "mock" else ModelId("mock", self.identity)
@@ -191,8 +197,8 @@ def parse_model(text: str) -> ModelId:
     if home is not None:
         return ModelId(home, text)
     known = ", ".join(sorted(ENDPOINTS))
-    near = difflib.get_close_matches(provider, ENDPOINTS, n=1)
-    hint = f" (did you mean {near[0]}:{name}?)" if colon and near else ""
+    near = _nearest(provider, name) if colon else _nearest_name(text)
+    hint = f" (did you mean `{near}`?)" if near else ""
     raise ModelError(
         f"`model` {text!r} has no known provider{hint}; write provider:model with one of: {known}"
     )
@@ -228,6 +234,38 @@ def require_key(model: ModelId, settings: Settings) -> str | None:
             f"or a model that needs none (--model {_DEFAULT_LOCAL_MODEL})"
         )
     return key or None
+
+
+def require_keys(models: Iterable[ModelId], settings: Settings) -> None:
+    """Refuse models whose keys are missing, naming all of them at once."""
+    missing: dict[str, MissingKeyError] = {}
+    for model in models:
+        try:
+            require_key(model, settings)
+        except MissingKeyError as exc:
+            missing.setdefault(str(model.endpoint.key_variable), exc)
+    if len(missing) == 1:
+        raise next(iter(missing.values()))
+    if missing:
+        raise MissingKeyError(
+            f"`models` need keys that are missing: set {', '.join(missing)}; or use --mock, "
+            f"or a model that needs none (--model {_DEFAULT_LOCAL_MODEL})"
+        )
+
+
+def _nearest(provider: str, name: str) -> str | None:
+    near = difflib.get_close_matches(provider, ENDPOINTS, n=1)
+    return f"{near[0]}:{name}" if near else None
+
+
+def _nearest_name(text: str) -> str | None:
+    """The id of a model that is called nearly so: those with a price, and the embedded one."""
+    from heretix.providers.prices import priced_models
+
+    ids = (*priced_models(), parse_model(_DEFAULT_LOCAL_MODEL))
+    written = {model.name: model.name if _home(model.name) else model.identity for model in ids}
+    near = difflib.get_close_matches(text.lower(), written, n=1)
+    return written[near[0]] if near else None
 
 
 def _home(name: str) -> str | None:

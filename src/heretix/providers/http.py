@@ -166,10 +166,19 @@ def transport_error(target: Target, exc: Exception) -> ProviderError:
             return ServerError(f"{subject} answered with something that isn't HTTP")
         case _:
             reason = _shorten(target, str(exc)) or type(exc).__name__
-            return ConnectionFailedError(
-                f"{subject} couldn't be reached, or hung up: {reason}; "
-                "check the network and `base_url`"
+            remedy = (
+                "start the server there, or correct `base_url`"
+                if _is_here(target.base_url)
+                else "check the network and `base_url`"
             )
+            return ConnectionFailedError(
+                f"{subject} couldn't be reached, or hung up: {reason}; {remedy}"
+            )
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address is one of this machine's own."""
+    return urlsplit(url).hostname in {"localhost", "127.0.0.1", "::1"}
 
 
 def read_response(

@@ -405,6 +405,6 @@ def _import_engine(name: str) -> Any:
         return importlib.import_module("xllamacpp")
     except ImportError as exc:
         raise ModelError(
-            f"`local:{name}` needs the embedded engine, which isn't installed; "
-            "install `heretix[local]`"
+            f"`local:{name}` needs the embedded engine, which isn't installed: "
+            "`uv sync --extra local`, or `pip install '.[local]'` in the clone"
         ) from exc

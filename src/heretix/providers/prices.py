@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from heretix.settings import Settings
 
-__all__ = ["FREE", "Price", "PriceTable", "cost_micros", "load_prices"]
+__all__ = ["FREE", "Price", "PriceTable", "cost_micros", "load_prices", "priced_models"]
 
 _BLOCK_KEYS: Final = ("batch_discount", "models")
 _PRICE_KEYS: Final = ("input", "output", "as_of")
@@ -106,6 +106,13 @@ def load_prices(settings: Settings) -> PriceTable:
         for provider, block in _read_prices(text, str(path)).items():
             blocks[provider] = _over(block, blocks.get(provider, _Block()))
     return PriceTable({provider: block.priced() for provider, block in blocks.items()})
+
+
+def priced_models() -> tuple[ModelId, ...]:
+    """The models of the packaged table."""
+    return tuple(
+        ModelId(provider, name) for provider, block in _packaged().items() for name in block.models
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _NO_OPTIONS: Final = Options()
 def resolve_model(text: str, settings: Settings) -> ModelId:
     """Read a model id; a local file is named by what it holds, not by where it lies."""
     model = parse_model(text)
-    if model.endpoint.kind in {"mock", "sim"}:
+    if model.is_made_up:
         # How they answer stands in their name: what can't be is refused before it is planned.
         open_provider(model, settings)
     if model.provider != "local":

@@ -19,7 +19,7 @@ from heretix.report.charts.lenses import claim_of
 from heretix.report.grouping import experiment_runs, plain_runs, shared_pictures
 from heretix.report.method import method_lines
 from heretix.report.theme import LENS_NAMES, css_variables, dark_css
-from heretix.report.words import DEMONSTRATION, LEGACY, span
+from heretix.report.words import LEGACY, few_wordings, label_of, span
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -151,10 +151,12 @@ def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
 
 
 def _warnings(run: RunRecord, verification: Verification | None) -> Iterator[str]:
-    if run.demonstration:
-        yield DEMONSTRATION
+    if label := label_of(run):
+        yield label
     if run.aggregation.agg == "simple":
         yield LEGACY
+    if few := few_wordings(run):
+        yield few
     if run.aggregates.is_stable is False:
         yield "not stable: the interval is wider than 0.20"
     if len(run.served) > 1:
@@ -196,8 +198,8 @@ def _environment() -> Environment:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as exc:
         raise ConfigError(
-            "`report` needs its templates' engine: `uv sync --extra web`, "
-            "or `pip install 'heretix[charts]'`"
+            "`report` needs its templates' engine: `uv sync --extra charts`, "
+            "or `pip install '.[charts]'` in the clone"
         ) from exc
     environment = Environment(
         loader=PackageLoader("heretix.report"),

@@ -49,6 +49,8 @@ __all__ = [
     "standing_view",
 ]
 
+_WIDE: Final = 120
+"""Columns from which a transfer has room on one line."""
 _STYLE: Final = {Side.HERETIC: "magenta", Side.ORTHODOX: "blue"}
 
 
@@ -59,7 +61,7 @@ def money(amount: int, currency: str) -> str:
 
 def moment(at_ms: int) -> str:
     """A moment in UTC, to the second."""
-    return datetime.fromtimestamp(at_ms // 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(at_ms // 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def balances_table(holdings: Sequence[Holding]) -> Table:
@@ -75,8 +77,10 @@ def balances_table(holdings: Sequence[Holding]) -> Table:
     return table
 
 
-def history_table(entries: Sequence[Entry]) -> Table:
-    """Transfers, as they stand in the chain."""
+def history_table(entries: Sequence[Entry], *, width: int) -> Table:
+    """Transfers, as they stand in the chain; on a narrow screen three lines each."""
+    if width < _WIDE:
+        return _stacked(entries)
     table = _table(("seq", "right"), "at", ("amount", "right"), "code", "from", "to")
     for entry in entries:
         transfer = entry.transfer
@@ -87,6 +91,21 @@ def history_table(entries: Sequence[Entry]) -> Table:
             transfer.code.value,
             Text(transfer.debit),
             Text(transfer.credit),
+        )
+    return table
+
+
+def _stacked(entries: Sequence[Entry]) -> Table:
+    table = _table(("seq", "right"), "transfer")
+    for entry in entries:
+        transfer = entry.transfer
+        table.add_row(
+            str(transfer.seq),
+            Text(
+                f"{money(transfer.amount, transfer.currency)} {transfer.code.value}, "
+                f"{moment(entry.at_ms)}\n"
+                f"from {transfer.debit}\nto {transfer.credit}"
+            ),
         )
     return table
 
@@ -202,7 +221,8 @@ def episode_view(
         parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
     executions = sum(len(item.source.executions) for item in told)
     counted = "1 execution" if executions == 1 else f"{executions} executions"
-    parts += [Text(""), Text(f"{_next(episode)} (measured in {counted})", style="dim")]
+    parts += [Text(""), Text(f"measured in {counted}", style="dim")]
+    parts += [Text(line, style="dim") for line in _next(episode)]
     return Group(*parts)
 
 
@@ -357,31 +377,37 @@ def _measurements(episode: Episode) -> Table:
     return table
 
 
-def _next(episode: Episode) -> str:
-    """The command that moves the episode on."""
+def _next(episode: Episode) -> list[str]:
+    """The commands that move the episode on."""
     waiting = any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges)
-    name = episode.id
+    name, terms = episode.id, episode.terms
     if episode.state is State.FROZEN:
-        return f"next: heretix episode {'judge' if waiting else 'measure'} {name}"
+        return [f"next: heretix episode {'judge' if waiting else 'measure'} {name}"]
     if episode.state is State.DISPUTED and episode.disputes[-1].upheld is None:
-        return f"next: heretix episode rule {name}"
+        return [f"next: heretix episode rule {name}"]
+    bet = f"next: heretix market buy {name} heretic 10"
     committed = any(c.fate is Fate.COMMITTED for c in episode.challenges)
-    reveal = "heretix episode reveal FILE (whoever committed), then " if committed else ""
+    reveal = ["then: heretix episode reveal FILE (whoever committed)"] if committed else []
     steps = {
-        State.DRAFT: f"next: heretix episode open {name}",
-        State.OPEN: f"next: heretix market buy {name} heretic 10",
-        State.CHALLENGE: f"next: {reveal}heretix episode freeze {name}, once reveals are over",
-        State.MEASURED: f"next: heretix episode settle {name}, once it can't be disputed",
-        State.DISPUTED: f"next: heretix episode settle {name}",
+        State.DRAFT: [f"next: heretix episode open {name}"],
+        State.OPEN: [bet],
+        State.CHALLENGE: [
+            f"{bet}, until {moment(terms.close_until_ms)}",
+            f"or: heretix episode challenge {name} --document FILE, until then",
+            *reveal,
+            f"then: heretix episode freeze {name}, from {moment(terms.freeze_at_ms)}",
+        ],
+        State.MEASURED: [f"next: heretix episode settle {name}, once it can't be disputed"],
+        State.DISPUTED: [f"next: heretix episode settle {name}"],
     }
-    return steps.get(episode.state, f"heretix rewards explain {name}")
+    return steps.get(episode.state, [f"next: heretix rewards explain {name}"])
 
 
 def _table(*columns: str | tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         name, side = (column, "left") if isinstance(column, str) else column
-        wide = name in {"claim", "from", "to", "account", "path"}
+        wide = name in {"claim", "from", "to", "account", "path", "transfer"}
         table.add_column(
             name,
             justify="right" if side == "right" else "left",

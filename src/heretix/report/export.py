@@ -200,7 +200,7 @@ def _pyarrow() -> ModuleType:
     except ImportError as exc:
         raise MissingPartError(
             "`parquet` needs pyarrow, which isn't installed: `uv sync --extra parquet`, or "
-            "`pip install 'heretix[parquet]'`; JSON Lines needs nothing"
+            "`pip install '.[parquet]'` in the clone; JSON Lines needs nothing"
         ) from exc
     return module
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from heretix.measurement.lenses import ALL_LENSES
 from heretix.report.terminal import interval_bar, run_view
-from heretix.report.words import DEMONSTRATION, span
+from heretix.report.words import label_of, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> Renderable
         parts += [Text(model, style="dim"), _vector_table(lines, lacking_told=lacking_told)]
         parts += _metric_lines(found)
         parts += _experiment_lines(artifact, model)
-        if any(run.demonstration for run in runs if run.model == model):
-            parts.append(Text(DEMONSTRATION, style="yellow"))
+        labels = (label_of(run) for run in runs if run.model == model)
+        parts += [Text(label, style="yellow") for label in dict.fromkeys(labels) if label]
     return Group(*parts)
 
 
@@ -109,7 +109,7 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
     table.add_column("lens", no_wrap=True)
     table.add_column("p(true)", justify="right", no_wrap=True)
     table.add_column("95% CI", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     notes = []
     for line in lines:
         if line.prob_true is None or line.ci95 is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from heretix.report.words import DEMONSTRATION, LEGACY, span
+from heretix.report.words import LEGACY, label_of, span
 
 if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
@@ -38,8 +38,8 @@ def belief_html(run: RunRecord) -> str:
 
 
 def _labels(run: RunRecord) -> list[str]:
-    labels = [DEMONSTRATION] if run.demonstration else []
-    return labels + ([LEGACY] if run.aggregation.agg == "simple" else [])
+    legacy = LEGACY if run.aggregation.agg == "simple" else None
+    return [label for label in (label_of(run), legacy) if label]
 
 
 def _bar(prob: float, lo: float, hi: float) -> str:

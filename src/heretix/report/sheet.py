@@ -18,7 +18,7 @@ from heretix.report.charts.figure import drawable, listed, retitled, wrapped
 from heretix.report.grouping import Picture, plain_runs, shared_pictures
 from heretix.report.method import method_lines
 from heretix.report.theme import FONT, LIGHT, Theme
-from heretix.report.words import DEMONSTRATION, span
+from heretix.report.words import label_of, span
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def _headline(sheet: _Sheet, run: RunRecord) -> None:
             f"stability {belief.stability_score:.2f} ({belief.stability_band})"
         )
         sheet.text(said, px=17, colour=theme.ink, bold=True)
-    if run.demonstration:
-        sheet.text(DEMONSTRATION, px=14, colour=theme.warn)
+    if label := label_of(run):
+        sheet.text(label, px=14, colour=theme.warn)
 
 
 def _made(sheet: _Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
+from rich.measure import Measurement as Measured
 from rich.table import Table
 from rich.text import Text
 
 from heretix.belief.paired import PairedDifference
-from heretix.report.words import DEMONSTRATION, LEGACY, percent, span
+from heretix.report.words import (
+    DEMONSTRATION,
+    LEGACY,
+    MADE_UP,
+    few_wordings,
+    label_of,
+    percent,
+    span,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions
 
     from heretix.belief.paired import Difference
     from heretix.measurement.measurement import Estimate, Measurement
     from heretix.measurement.record import EvidenceRecord, RunRecord
     from heretix.measurement.verify import Verification
     from heretix.plan import Plan
+    from heretix.providers.catalog import ModelId
     from heretix.store import RunSummary, StartedExecution
 
 __all__ = [
@@ -34,28 +48,60 @@ __all__ = [
 ]
 
 _BAR_CELLS: Final = 51
+_LEAST_CELLS: Final = 5
+"""A shorter bar says nothing, and isn't drawn."""
 _WIDE: Final = 110
-"""Columns from which a list of runs has room for everything."""
+"""Columns from which a list of runs has room for everything but long variants."""
+_WIDEST: Final = 160
+_NARROW: Final = 72
+"""Columns below which a list of runs has no room for models."""
 _SHORT_ID: Final = 8
+_SHORT_EXECUTION: Final = len("exec-") + _SHORT_ID
+_SHORT_VARIANT: Final = 12
 _BAND_STYLE: Final = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def interval_bar(
     prob: float, lo: float, hi: float, *, cells: int = _BAR_CELLS, style: str = "bold cyan"
-) -> Text:
-    """A line from 0 to 1 with the interval drawn on it and a dot at the estimate."""
-    first, last = _cell(lo, cells), _cell(hi, cells)
-    middle = _cell(0.5, cells)
-    bar = Text("0 ", style="dim")
-    for cell in range(cells):
-        if cell == _cell(prob, cells):
-            bar.append("●", style=style)
-        elif first <= cell <= last:
-            bar.append("━", style=style)
-        else:
-            bar.append("┊" if cell == middle else "·", style="dim")
-    bar.append(" 1", style="dim")
-    return bar
+) -> RenderableType:
+    """A line from 0 to 1 with the interval drawn on it and a dot at the estimate.
+
+    It gives way to numbers: a column of bars may wrap, and so is the first to shrink.
+    """
+    return _IntervalBar(prob=prob, lo=lo, hi=hi, cells=cells, style=style)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _IntervalBar:
+    """A bar as long as there is room for, up to `cells`."""
+
+    prob: float
+    lo: float
+    hi: float
+    cells: int
+    style: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measured:
+        del console
+        return Measured(0, len("0  1") + self.cells).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        del console
+        cells = min(self.cells, options.max_width - len("0  1"))
+        if cells < _LEAST_CELLS:
+            return
+        first, last, dot = (_cell(value, cells) for value in (self.lo, self.hi, self.prob))
+        middle = _cell(0.5, cells)
+        bar = Text("0 ", style="dim")
+        for cell in range(cells):
+            if cell == dot:
+                bar.append("●", style=self.style)
+            elif first <= cell <= last:
+                bar.append("━", style=self.style)
+            else:
+                bar.append("┊" if cell == middle else "·", style="dim")
+        bar.append(" 1", style="dim")
+        yield bar
 
 
 def run_headline(run: RunRecord) -> RenderableType:
@@ -75,10 +121,12 @@ def run_headline(run: RunRecord) -> RenderableType:
         lines += [headline, interval_bar(belief.prob_true_rpl, lo, hi)]
         if not belief.is_stable:
             lines.append(Text("not stable: the interval is wider than 0.20", style="yellow"))
+    if few := few_wordings(run):
+        lines.append(Text(few, style="yellow"))
     if run.aggregation.agg == "simple":
         lines.append(Text(LEGACY, style="yellow"))
-    if run.demonstration:
-        lines.append(Text(DEMONSTRATION, style="yellow"))
+    if label := label_of(run):
+        lines.append(Text(label, style="yellow"))
     if len(run.served) > 1:
         names = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
         lines.append(Text(f"the model changed during the run: {names}", style="yellow"))
@@ -101,7 +149,7 @@ def plan_view(plan: Plan) -> RenderableType:
     """The plan of one claim and model."""
     facts = _facts(
         ("claim", plan.claim),
-        ("model", _model_name(plan.model.identity, plan.model.is_demonstration)),
+        ("model", _model_name(plan.model)),
         ("run_id", plan.run_id),
         ("prompts", f"{plan.bank.version} ({plan.bank.source}), T_bank {plan.bank.T_bank}"),
         ("sampling", f"K={plan.K} slots × R={plan.R} replicates = {plan.N} attempts, T={plan.T}"),
@@ -143,10 +191,12 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
     """Stored runs, newest first.
 
     Where the screen is narrow the claim gets the room: ids are shorter (a part of one names its
-    run), stability is left to `heretix show`, and a model that all runs share stands below.
+    run), stability is left to `heretix show`, and a model that all runs share stands below. What
+    was measured, p and its interval are never cut.
     """
     wide = width >= _WIDE
     models = {run.model for run in runs}
+    with_model = wide or (len(models) > 1 and width >= _NARROW)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("run", no_wrap=True)
     table.add_column("lens", no_wrap=True)
@@ -154,38 +204,57 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
     table.add_column("95% CI", no_wrap=True)
     if wide:
         table.add_column("stability", no_wrap=True)
-    if wide or len(models) > 1:
-        table.add_column("model", no_wrap=True, max_width=width // (5 if wide else 6))
+    if with_model:
+        # It may wrap, which it doesn't: so it gives way as the claim does, and no number has to.
+        table.add_column("model", max_width=width // (5 if wide else 6))
     table.add_column("claim")
     for run in runs:
         cells: list[RenderableType] = [
             run.run_id.rpartition("-")[2][: None if wide else _SHORT_ID],
-            Text(f"{run.lens} {run.variant}" if run.variant else run.lens),
+            Text(_what(run, whole=width >= _WIDEST)),
             "—" if run.prob_true_rpl is None else f"{run.prob_true_rpl:.3f}",
             "—" if run.ci_lo is None or run.ci_hi is None else span(run.ci_lo, run.ci_hi),
         ]
         if wide:
             known = run.stability_score is not None
             cells.append(f"{run.stability_score:.2f} {run.stability_band}" if known else "—")
-        if wide or len(models) > 1:
-            cells.append(Text(run.model))
+        if with_model:
+            cells.append(_one_line(run.model))
         table.add_row(*cells, _one_line(run.claim))
-    shared = [Text(f"all by {model}", style="dim") for model in models if len(models) == 1]
-    return table if wide else Group(table, *shared)
+    if with_model:
+        return table
+    several = f"by {len(models)} models; heretix show RUN names its own"
+    note = several if len(models) > 1 else f"all by {min(models)}"
+    return Group(table, Text(note, style="dim"))
 
 
-def unfinished_table(executions: Sequence[StartedExecution]) -> Table:
-    """Executions that have no record."""
+def _what(run: RunSummary | StartedExecution, *, whole: bool) -> str:
+    """The lens and, if it was an experiment or an episode, which; its kind where that is long."""
+    variant = run.variant or ""
+    if not whole and len(variant) > _SHORT_VARIANT:
+        variant = variant.partition(":")[0]
+    return f"{run.lens} {variant}".rstrip()
+
+
+def unfinished_table(executions: Sequence[StartedExecution], *, width: int) -> Table:
+    """Executions that have no record: what each measures, and how far it came."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("execution", no_wrap=True)
-    table.add_column("begun", no_wrap=True)
-    table.add_column("model", no_wrap=True, max_width=22)
+    for name in ("execution", "lens", "samples"):
+        table.add_column(name, no_wrap=True)
+    if width >= _NARROW:
+        table.add_column("begun, UTC", no_wrap=True)
+    table.add_column("model", max_width=22)
     table.add_column("claim")
     for execution in executions:
+        asked = json.loads(execution.config_json)
+        planned = asked["K"] * asked["R"]
+        begun = execution.created_at[:16].replace("T", " ")
         table.add_row(
-            execution.execution_id[:18],
-            execution.created_at[:16].replace("T", " "),
-            Text(execution.model),
+            execution.execution_id[:_SHORT_EXECUTION],
+            Text(_what(execution, whole=width >= _WIDEST)),
+            f"{min(execution.answered, planned)} of {planned}",
+            *([begun] if width >= _NARROW else []),
+            _one_line(execution.model),
             _one_line(execution.claim),
         )
     return table
@@ -288,7 +357,7 @@ def _template_table(run: RunRecord) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("range", no_wrap=True)
     table.add_column("without it", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     for row in run.diagnostics.templates:
         style = "dim" if row.trimmed else "cyan"
         table.add_row(
@@ -358,8 +427,9 @@ def _numbers(values: Sequence[int]) -> str:
     return "[" + ", ".join(str(value) for value in values) + "]"
 
 
-def _model_name(identity: str, demonstration: bool) -> str:
-    return f"{identity} ({DEMONSTRATION})" if demonstration else identity
+def _model_name(model: ModelId) -> str:
+    label = DEMONSTRATION if model.is_demonstration else MADE_UP if model.is_made_up else None
+    return f"{model.identity} ({label})" if label else model.identity
 
 
 def _cost(estimate: Estimate) -> str:

@@ -53,6 +53,12 @@ _LATEST_OF_RUN: Final = (
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
 _SHOWN: Final = 5
 
+_ANSWERED: Final = (
+    select(func.count())
+    .select_from(samples)
+    .where(samples.c.run_id == executions.c.run_id, samples.c.error.is_(None))
+    .scalar_subquery()
+)
 _STARTED: Final = (
     select(
         executions.c.execution_id,
@@ -61,10 +67,22 @@ _STARTED: Final = (
         executions.c.model,
         executions.c.config_json,
         executions.c.created_at,
+        runs.c.lens,
+        runs.c.variant,
+        _ANSWERED.label("answered"),
         results.c.status,
     )
+    .join(runs, runs.c.run_id == executions.c.run_id)
     .outerjoin(results, results.c.execution_id == executions.c.execution_id)
     .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
+)
+_other: Final = executions.alias("other")
+_DONE_SINCE: Final = (
+    select(_other.c.execution_id)
+    .join(results, results.c.execution_id == _other.c.execution_id)
+    .where(_other.c.run_id == executions.c.run_id, results.c.finished_at >= executions.c.created_at)
+    .correlate(executions)
+    .exists()
 )
 
 
@@ -175,8 +193,12 @@ def started(connection: Connection, ref: str) -> StartedExecution:
 
 
 def unfinished(connection: Connection, limit: int) -> list[StartedExecution]:
-    """Executions without a result, the newest first: running, stopped or killed."""
-    rows = connection.execute(_STARTED.where(results.c.status.is_(None)).limit(limit))
+    """Executions without a result, the newest first: running, stopped or killed.
+
+    One whose recipe was executed to its end since then is left out: there is nothing to go on with.
+    """
+    condition = results.c.status.is_(None) & ~_DONE_SINCE
+    rows = connection.execute(_STARTED.where(condition).limit(limit))
     return [StartedExecution(**row) for row in rows.mappings()]
 
 

@@ -45,7 +45,7 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
     except ImportError as exc:
         raise ConfigError(
             f"`{location.name}` needs the PostgreSQL driver: `uv sync --extra postgres`, "
-            "or `pip install 'heretix[postgres]'`"
+            "or `pip install '.[postgres]'` in the clone"
         ) from exc
 
     @event.listens_for(engine, "connect")

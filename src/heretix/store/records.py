@@ -116,4 +116,8 @@ class StartedExecution:
     model: str
     config_json: str
     created_at: str
+    lens: str
+    variant: str | None
+    answered: int
+    """Answers stored under its run; one that it shares with another run may count there."""
     status: Status | None

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from heretix.report.words import few_wordings
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -73,7 +74,12 @@ def environment() -> Environment:
         "ticked": ticked,
         "usd": usd,
     }
-    env.globals |= {"version": VERSION, "lens_names": LENS_NAMES, "rule": rule}
+    env.globals |= {
+        "version": VERSION,
+        "lens_names": LENS_NAMES,
+        "rule": rule,
+        "few_wordings": few_wordings,
+    }
     return env
 
 

@@ -9,7 +9,7 @@ from heretix.errors import RecordError
 from heretix.report.charts.figure import Chart, drawable, figure, listed, prob_axis
 from heretix.report.charts.rows import IntervalRow, interval_panel
 from heretix.report.theme import LENS_NAMES, LIGHT, SHAPES, Theme
-from heretix.report.words import counted
+from heretix.report.words import counted, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
         lo=lo,
         hi=hi,
         reason=f"no estimate: {run.reason}",
-        note="demonstration model" if run.demonstration else "",
+        note=(label_of(run) or "").partition(":")[0],
         colour=theme.colour(run.lens),
         shape=SHAPES[run.lens],
         hollow=run.lens == "NUL",

@@ -18,6 +18,7 @@ from heretix.report.charts.figure import (
 )
 from heretix.report.charts.rows import row_axis, row_labels
 from heretix.report.theme import LIGHT, SHAPES, Theme
+from heretix.report.words import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def run_subtitle(run: RunRecord) -> str:
             f"lens {run.lens}",
             f"n = {usage.compliant} of {usage.attempted} answers",
             f"{run.aggregation.n_templates} templates",
-            "demonstration model" if run.demonstration else "",
+            (label_of(run) or "").partition(":")[0],
         ]
     )
 

@@ -133,6 +133,6 @@ def _engine() -> ModuleType | Any:
     except ImportError as exc:
         raise ConfigError(
             "`charts` need the drawing engine: `uv sync --extra charts`, "
-            "or `pip install 'heretix[charts]'`"
+            "or `pip install '.[charts]'` in the clone"
         ) from exc
     return vl_convert

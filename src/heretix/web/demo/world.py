@@ -12,7 +12,7 @@ from heretix.economy.exchange import Exchange
 from heretix.errors import ConflictError
 from heretix.jobs import Jobs, JobState
 from heretix.people import LOCAL, People
-from heretix.web.demo.mark import mark
+from heretix.web.demo.mark import is_marked, is_whole, mark, mark_whole
 from heretix.web.demo.measured import STEPS as MEASURED_STEPS
 from heretix.web.demo.measured import measure_world
 from heretix.web.demo.scripts import FIRST_DAY, SCRIPTS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from heretix.settings import Settings
     from heretix.store import Store
 
-__all__ = ["STEPS", "World", "fill"]
+__all__ = ["STEPS", "World", "fill", "world_in"]
 
 STEPS: Final = MEASURED_STEPS + len(SCRIPTS)
 """Steps that `fill` tells of."""
@@ -73,16 +73,29 @@ def fill(
     for person in CAST:
         stage.exchange.join(person)
     asyncio.run(play(stage, SCRIPTS, tell))
+    mark_whole(store)
     return _counted(store, settings, exchange)
 
 
+def world_in(store: Store, settings: Settings) -> World | None:
+    """What a store holds if the whole demonstration was put there before; else None."""
+    if not is_whole(store):
+        return None
+    return _counted(store, settings, Exchange(store, clock=SystemClock()))
+
+
 def _refuse_full(store: Store, settings: Settings, exchange: Exchange, *, force: bool) -> None:
+    if is_marked(store) and not is_whole(store) and not force:
+        raise ConflictError(
+            f"`{store.name}` holds a demonstration that was stopped before it was whole; delete "
+            "it and start again, or choose another store with --db"
+        )
     jobs = Jobs(store, settings)
     if jobs.list(by=LOCAL, state=JobState.QUEUED, limit=1):
         # The demonstration works through the queue of the store, and these might cost money.
         raise ConflictError(
-            f"`{store.name}` has jobs that wait; let `heretix worker --once` do them, or choose "
-            "another store with --db"
+            f"`{store.name}` has jobs that wait; let `heretix worker --once --db {store.name}` do "
+            "them, or choose another store with --db"
         )
     holds = (
         store.count_runs()
@@ -93,8 +106,7 @@ def _refuse_full(store: Store, settings: Settings, exchange: Exchange, *, force:
     if holds and not force:
         raise ConflictError(
             f"`{store.name}` must be empty, and holds something already; choose another store "
-            "with --db, delete it if it is an old demonstration, or add the demonstration to "
-            "what is there with --force"
+            "with --db, or add the demonstration to what is there with --force"
         )
 
 

@@ -1,0 +1,191 @@
+"""What a newcomer types wrong, or runs in a place that we didn't think of, and what is said then."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stamina.instrumentation
+
+SMALL = ("--mock", "-K", 4, "-R", 1, "-B", 100)
+
+
+@pytest.mark.parametrize("command", ["run", "lens", "describe", "episode open"])
+def test_a_claim_without_quotes_is_told_of_them(heretix, command):
+    """The shell made several words of it."""
+    result = heretix(*command.split(), "Coffee", "beans", "are", "seeds")
+    assert result.code == 2
+    said = " ".join(result.err.split())
+    assert "(beans are seeds)" in said
+    assert f'in quotes: heretix {command} "A claim."' in said
+
+
+@pytest.mark.parametrize(
+    ("model", "meant"),
+    [
+        ("gtp-5", "gpt-5"),
+        ("claud-sonnet-5-5", "claude-sonnet-5-5"),
+        ("smollm2-135m", "local:smollm2-135m"),
+        ("opnai:gpt-5", "openai:gpt-5"),
+    ],
+)
+def test_a_mistyped_model_is_guessed(heretix, model, meant):
+    """The nearest name that is known is named."""
+    result = heretix("run", "C", "-m", model)
+    assert result.code == 2
+    assert f"did you mean `{meant}`?" in result.err
+
+
+def test_nothing_is_guessed_from_nothing(heretix):
+    """A name like no other gets the list of providers only."""
+    result = heretix("run", "C", "-m", "zzzzzzzz")
+    assert result.code == 2
+    assert "did you mean" not in result.err
+
+
+def test_all_missing_keys_are_named_at_once(heretix):
+    """Whoever sets one isn't stopped again for the next."""
+    result = heretix("run", "C", "-m", "gpt-5", "-m", "claude-sonnet-5-5", "-m", "gpt-5.1")
+    assert result.code == 2
+    assert "set OPENAI_API_KEY, ANTHROPIC_API_KEY;" in result.err
+    alone = heretix("run", "C", "-m", "gpt-5", "-m", "mock:m")
+    assert "`gpt-5` needs a key: set OPENAI_API_KEY" in alone.err
+
+
+def test_an_address_without_its_scheme_is_told_of_it(heretix):
+    """No pattern is shown to anybody."""
+    result = heretix("run", "C", "-m", "ollama:m", "--base-url", "localhost:11434")
+    assert result.code == 2
+    assert "`base_url` must begin with http:// or https://" in result.err
+    assert "pattern" not in result.err
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.95])
+@pytest.mark.parametrize("indent", [2, None])
+def test_a_file_that_was_cut_off_says_so(heretix, kept, indent):
+    """Half a download or a full disk isn't a mistake in line 1."""
+    assert heretix("run", "C", *SMALL, "-o", "a.json").code == 0
+    artifact = json.loads(Path("a.json").read_text())
+    text = json.dumps(artifact, indent=indent)
+    Path("cut.json").write_text(text[: int(len(text) * kept)])
+    result = heretix("show", "cut.json")
+    assert result.code == 2
+    assert re.search(
+        r"`cut\.json` ends too early( in line \d+)?, at character [\d,]+: ", result.err
+    )
+
+
+@pytest.mark.parametrize("text", ["hello", '{"a": oops}', '{"a": 1}}\n', '{\n"a": b,\n"c": 1\n}'])
+def test_what_is_no_json_at_all_is_not_called_short(heretix, text):
+    """More of it would not help."""
+    Path("wrong.json").write_text(text)
+    result = heretix("show", "wrong.json")
+    assert result.code == 2
+    assert "`wrong.json` isn't JSON" in result.err
+
+
+def test_the_last_line_of_many_may_be_cut_off(heretix):
+    """The line is named."""
+    assert heretix("run", "C", *SMALL, "-o", "a.json").code == 0
+    line = json.dumps(json.loads(Path("a.json").read_text()))
+    Path("many.jsonl").write_text(f"{line}\n{line[:500]}")
+    assert "`many.jsonl` line 2 ends too early" in heretix("show", "many.jsonl").err
+
+
+def test_a_terminal_of_few_characters_is_served(shell):
+    """What it can't show becomes a question mark."""
+    line = 'heretix run "Café is a drink." --mock -K 4 -R 1 -B 100'
+    ran = shell(line, PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0, ran.stderr
+    assert "Caf? is a drink." in ran.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("command", ["runs", "runs --json", "--help"])
+def test_a_full_disk_ends_with_one_line(shell, heretix, command):
+    """The output is lost, which a script must learn."""
+    assert heretix("run", "C", *SMALL).code == 0
+    ran = shell(f"heretix {command} > /dev/full")
+    assert ran.returncode == 3
+    assert ran.stderr == "error: standard output can't be written: No space left on device\n"
+
+
+def test_a_reader_that_goes_away_is_no_failure(shell, heretix):
+    """`| head -1` of a long output ends quietly and well."""
+    assert heretix("run", "C", "--mock", "-B", 100, "-R", 64).code == 0
+    ref = re.search(r"^[0-9a-f]{8}", heretix("runs").out, re.MULTILINE)[0]
+    ran = shell(f"heretix show {ref} --json | head -1; exit ${{PIPESTATUS[0]}}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "{\n", "")
+    assert shell("heretix runs >&-").returncode == 0
+
+
+def test_the_server_logs_no_retries(tmp_path, sqlite_template):
+    """Every try is counted and stored; the terminal is for what matters."""
+    from heretix.cli.serve import _server
+    from heretix.settings import Settings
+    from heretix.store import Store
+
+    path = tmp_path / "heretix.sqlite"
+    path.write_bytes(sqlite_template.read_bytes())
+    before = stamina.instrumentation.get_on_retry_hooks()
+    try:
+        stamina.instrumentation.set_on_retry_hooks(None)
+        with Store.open(str(path)) as store:
+            _server(store, Settings())
+        assert stamina.instrumentation.get_on_retry_hooks() == ()
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(before)
+
+
+def test_pulling_a_model_tells_how_far_it_is_without_a_terminal(capsys):
+    """A log shows that something happens."""
+    from heretix.cli.models import watched
+
+    with watched("some-model") as progress:
+        progress(0, 1_117_000_000)
+        progress(52_428_800, 1_117_000_000)
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["pulling some-model: 0 of 1,117 MB", "pulling some-model: 52 of 1,117 MB"]
+
+
+def test_a_password_is_needed(shell):
+    """Nothing on standard input isn't a password of no characters."""
+    ran = shell("heretix users add Bob < /dev/null")
+    assert ran.returncode == 2
+    assert "standard input is empty" in ran.stderr
+
+
+def test_a_short_password_is_not_asked_for_twice(folder):
+    """It is refused as soon as it is typed."""
+    pytest.importorskip("pty", reason="no pseudo-terminals here")
+    inner = [sys.executable, "-c", "from heretix.cli.app import main; main()", "users", "add", "Bo"]
+    spawn = f"import os, pty; os._exit(os.waitstatus_to_exitcode(pty.spawn({inner!r})))"
+    with subprocess.Popen(
+        [sys.executable, "-c", spawn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder
+    ) as process:
+        said = b""
+        while not said.endswith(b"password: "):
+            said += process.stdout.read(1)
+        process.stdin.write(b"short\n")
+        process.stdin.flush()
+        rest = process.stdout.read().decode()
+        assert process.wait(timeout=60) == 2
+    assert "must have 10 to" in rest
+    assert "epeat" not in rest
+
+
+def test_episodes_say_what_may_be_done_now(heretix):
+    """Bets and challenges come before the freeze; every hint begins alike; times say UTC."""
+    opened = heretix("episode", "open", "Tea is a leaf.", "--practice", "-R", 1, "-B", 100)
+    assert opened.code == 0, opened.err
+    said = opened.out
+    assert re.search(r"^measured in 1 execution *$", said, re.MULTILINE)
+    steps = [said.index(f"heretix {move}") for move in ("market buy", "episode chal", "episode fr")]
+    assert steps == sorted(steps)
+    assert re.search(r"next: heretix market buy ep-\w+ heretic 10, until \S+ \S+ UTC", said)
+    assert re.search(r"reveals until +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said)
+    bet = heretix("market", "buy", "latest", "heretic", "10")
+    assert re.search(r"again with --key [0-9a-f]{32} it would be this same move", bet.out)
+    assert "--key" not in heretix("market", "buy", "latest", "heretic", "10", "--key", "k").out
