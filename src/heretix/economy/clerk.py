@@ -69,14 +69,14 @@ class Clerk:
         proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
         self._panel.check(proposal.question("draft"), proposal.models)
 
-    async def draft(self, proposal: Proposal) -> Drafted:
-        """Measure c₀ and write the episode down. Its times count from then on."""
+    async def draft(self, proposal: Proposal, *, key: str | None = None) -> Drafted:
+        """Measure c₀ and write the episode down, once for a `key`. Its times count from then on."""
         self.check(proposal)
         question = proposal.question(f"draft-{secrets.token_hex(6)}")
         opening = await self._panel.open(question, proposal.models)
         at_ms = self._clock.now_ms()
         terms = proposal.terms(c0_ppm=opening.c0_ppm, at_ms=at_ms, settings=self._settings)
-        episode = self._exchange.draft(terms, c0=Source(executions=opening.executions))
+        episode = self._exchange.draft(terms, c0=Source(executions=opening.executions), key=key)
         return Drafted(episode=episode, opening=opening, at_ms=at_ms)
 
     def pending(self, episode: Episode) -> list[int]:
