@@ -15,7 +15,7 @@ from heretix.economy.audit import verify_episode
 from heretix.economy.episode import Fate, State
 from heretix.economy.proposal import DAY_MS
 from heretix.errors import AccessError, ConflictError, QuotaError
-from heretix.jobs import EpisodeRequest, Feed, Job, JobState, MeasureRequest, Worker
+from heretix.jobs import Feed, Job, JobState, MeasureRequest, Worker
 from heretix.jobs.proceeding import Proceeding
 from heretix.jobs.tracker import Tracker
 from heretix.people import LOCAL, People, Quotas, Role
@@ -230,26 +230,47 @@ def test_an_operator_who_is_disabled_decides_no_more(store, server, live):
     assert town.exchange.episodes() == []
 
 
-def test_two_workers_at_one_move_decide_it_once(store, server, live):
-    """The one that was taken for dead comes first; the other finds that it is done."""
+def test_what_somebody_else_decided_meanwhile_stands(store, server, live):
+    """A worker that was taken for dead was quicker; the job is done, and nothing is done twice."""
     town = Town(store, live)
-    server.always(answers(lambda call: json.dumps({"prob_true": 0.3 + call.number % 7 / 20})))
+    server.always(answer())
     episode = town.frozen(models=LIVE)
+    server.calls.clear()
+
+    def decided_on_the_way(call):
+        if len(server.calls) == 20:
+            town.exchange.judge_challenge(episode.id, 0, None)
+        return json.dumps({"prob_true": 0.7})
+
+    server.always(answers(decided_on_the_way))
     job = town.ask("judge", episode)
-    assert isinstance(job.request, EpisodeRequest)
-
-    def proceeding():
-        return Proceeding(
-            job.request, store, live, clock=town.clock, tracker=Tracker(job.id, 0, None)
-        ).run()
-
-    async def both():
-        await asyncio.gather(proceeding(), proceeding())
-
-    asyncio.run(both())
+    assert town.work() == 1
+    assert (ended(town, job).state, ended(town, job).error) == (JobState.DONE, None)
+    assert town.exchange.episode(episode.id).challenges[0].fate is Fate.FAILED
     assert stages(town, episode) == ["c0", "gate:0"]
-    assert town.exchange.episode(episode.id).challenges[0].fate in JUDGED
     assert town.exchange.verify().ok
+
+
+def test_two_workers_at_one_measurement_never_void_the_episode(town, store):
+    """Samples that one took from the other decide nothing: the rules would void it for them."""
+    episode = town.judged()
+    job = town.ask("measure", episode, stage="first")
+
+    async def measured_by_two():
+        moves = [
+            Proceeding(
+                job.request, store, town.settings, clock=town.clock, tracker=Tracker(job.id, 0)
+            )
+            for _ in range(2)
+        ]
+        return await asyncio.gather(*(move.run() for move in moves), return_exceptions=True)
+
+    told = asyncio.run(measured_by_two())
+    assert all(one is None or isinstance(one, ConflictError) for one in told), told
+    assert town.work() == 1
+    assert ended(town, job).state is JobState.DONE
+    assert stages(town, episode) == ["c0", "first"]
+    assert town.exchange.episode(episode.id).state is State.FROZEN
 
 
 def test_a_move_that_the_rules_refuse_fails_with_dates(town):

@@ -202,7 +202,6 @@ def test_such_jobs_are_for_operators(team):
     shown = told.json()
     assert (shown["state"], shown["episode"], shown["error"]) == ("running", "ep-1", None)
     assert team.get("/jobs/job-0", "root").status_code == 404
-    assert team.get(f"/errands/{held.id}", "root").status_code == 404
 
 
 def test_a_job_that_waits_can_be_cancelled_and_resumed(team):

@@ -5,6 +5,7 @@ Whatever the exchange would refuse anyway is refused before a single call is mad
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -158,9 +159,10 @@ class Clerk:
         episode = self.to_rule(episode_id)
         dispute = episode.disputes[-1]
         if ground_confirmed is None:
-            ground_confirmed = dispute.ground is Ground.RECOMPUTATION_MISMATCH and not all(
-                found.ok
-                for found in recheck(self._store, episode, self._exchange.measurements(episode_id))
+            # In a thread, because every number is worked out again: who waits mustn't stand still.
+            ground_confirmed = (
+                dispute.ground is Ground.RECOMPUTATION_MISMATCH
+                and await asyncio.to_thread(self._differs, episode)
             )
         halves = [
             await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
@@ -172,6 +174,10 @@ class Clerk:
             measurements=(halves[0].measurement, halves[1].measurement),
             source=Source(executions=tuple(e for half in halves for e in half.executions)),
         )
+
+    def _differs(self, episode: Episode) -> bool:
+        told = self._exchange.measurements(episode.id)
+        return not all(found.ok for found in recheck(self._store, episode, told))
 
 
 def _in_state(episode: Episode, state: State) -> Episode:

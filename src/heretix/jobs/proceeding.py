@@ -16,7 +16,7 @@ from heretix.economy.exchange import Exchange
 from heretix.economy.panel import Panel
 from heretix.economy.proposal import Proposal
 from heretix.economy.refusal import readable
-from heretix.errors import RefusedError
+from heretix.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
@@ -93,7 +93,7 @@ class Proceeding:
         while left:
             try:
                 await self._step()
-            except RefusedError:
+            except (ConflictError, RefusedError):
                 # A worker that was taken for dead may have decided meanwhile: that stands.
                 if self._left() == left:
                     raise
