@@ -13,8 +13,9 @@ from sqlalchemy import func, select
 from faultserver import answer, answers, silence
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode import Fate, State
+from heretix.economy.exchange import Exchange
 from heretix.economy.proposal import DAY_MS
-from heretix.errors import AccessError, ConflictError, QuotaError
+from heretix.errors import AccessError, ConflictError, QuotaError, StoreError
 from heretix.jobs import Feed, Job, JobState, MeasureRequest, Worker
 from heretix.jobs.proceeding import Proceeding
 from heretix.jobs.tracker import Tracker
@@ -403,6 +404,25 @@ def test_calls_that_fail_decide_nothing_unless_it_is_final(town):
     town.work()
     assert (ended(town, job).state, ended(town, job).error) == (JobState.DONE, None)
     assert stages(town, episode) == ["c0", "first"]
+
+
+def test_where_the_store_lies_is_told_to_nobody(town, monkeypatch, caplog):
+    """It was away when the decision was to be written: the log knows more, and it can go on."""
+
+    def away(*_, **__):
+        raise StoreError("`/srv/secret/place.sqlite` is away")
+
+    job = town.propose()
+    with monkeypatch.context() as patched:
+        patched.setattr(Exchange, "draft", away)
+        town.work()
+    failed = ended(town, job)
+    assert (failed.state, failed.error_kind) == (JobState.FAILED, "StoreError")
+    assert "secret" not in failed.error
+    assert "/srv/secret/place.sqlite" in caplog.text
+    town.jobs.resume(job.id, by=LOCAL)
+    assert town.work() == 1
+    assert ended(town, job).state is JobState.DONE
 
 
 def test_a_request_without_a_kind_is_a_measurement(store, town):

@@ -14,13 +14,13 @@ from heretix.economy.episode import Denial, Fate, Ground, State, kept_positions
 from heretix.economy.market import Side
 from heretix.economy.recheck import recheck
 from heretix.economy.records import Source
-from heretix.errors import RefusedError
+from heretix.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
     from heretix.economy.episode import Episode
     from heretix.economy.exchange import Exchange
-    from heretix.economy.panel import Hearing, Opening, Panel
+    from heretix.economy.panel import Hearing, Judged, Opening, Panel
     from heretix.economy.proposal import Proposal
     from heretix.settings import Settings
     from heretix.store import Store
@@ -133,7 +133,7 @@ class Clerk:
         if stage is None:
             return self._exchange.conclude_unmeasured(episode_id)
         episode = self._exchange.episode(episode_id)
-        judged = await self._panel.judge(episode, stage, final=final)
+        judged = _first_hand(await self._panel.judge(episode, stage, final=final))
         return self._exchange.measure(
             episode_id,
             judged.measurement,
@@ -165,7 +165,9 @@ class Clerk:
                 and await asyncio.to_thread(self._differs, episode)
             )
         halves = [
-            await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
+            _first_hand(
+                await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
+            )
             for half in ("first", "second")
         ]
         return self._exchange.rule(
@@ -185,6 +187,17 @@ def _in_state(episode: Episode, state: State) -> Episode:
         detail = f"the episode must be {state.value}, it is {episode.state.value}"
         raise _refused(episode, Denial.WRONG_STATE, detail)
     return episode
+
+
+def _first_hand(judged: Judged) -> Judged:
+    """A measurement without samples of others: for those the rules would void the episode."""
+    shared = sum(reading.from_cache for reading in judged.measurement.readings)
+    if shared:
+        raise ConflictError(
+            f"`samples`: {shared} were called for by another process that measures the same at "
+            "this moment, so nothing is decided; measure again when it has ended"
+        )
+    return judged
 
 
 def _refused(episode: Episode, denial: Denial, detail: str) -> RefusedError:

@@ -28,13 +28,7 @@ from heretix.economy.hearing import (
     with_absent,
 )
 from heretix.economy.question import Question
-from heretix.errors import (
-    ConfigError,
-    ConflictError,
-    NoEstimateError,
-    ProviderError,
-    RecordError,
-)
+from heretix.errors import ConfigError, NoEstimateError, ProviderError, RecordError
 from heretix.evidence.bundlefile import load_bundle
 from heretix.measurement.measurement import prepare
 from heretix.measurement.runner import Silence
@@ -186,7 +180,6 @@ class Panel:
         }
         found = await self._measure(question, episode.judges, shown, stage=stage, final=final)
         records = list(found.values())
-        _refuse_shared(records)
         if not final:
             _refuse_failures(records)
         measured = _paired(found, episode.judges)
@@ -329,16 +322,6 @@ def _paired(found: Mapping[tuple[str, str], RunRecord], models: Sequence[str]) -
 
 def _named(records: Sequence[RunRecord]) -> tuple[str, ...]:
     return tuple(record.execution_id for record in records)
-
-
-def _refuse_shared(records: Sequence[RunRecord]) -> None:
-    """The rules void an episode whose judges were heard second-hand; so nobody tells them that."""
-    shared = sum(record.usage.from_cache for record in records)
-    if shared:
-        raise ConflictError(
-            f"`samples`: {shared} were called for by another process that measures the same at "
-            "this moment, so nothing is decided; measure again when it has ended"
-        )
 
 
 def _refuse_failures(records: Sequence[RunRecord]) -> None:

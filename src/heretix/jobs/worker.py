@@ -199,7 +199,7 @@ class Worker:
         if problem is None:
             await self._end(claimed, tracker, JobState.DONE)
             return
-        if not isinstance(problem, HeretixError):
+        if not isinstance(problem, HeretixError) or isinstance(problem, StoreError):
             _log.error("job %s failed", claimed.job.id, exc_info=problem)
         await self._end(claimed, tracker, JobState.FAILED, problem)
 
@@ -364,6 +364,9 @@ def _differs(progress: Progress, told: Progress) -> bool:
 
 def _told(problem: BaseException) -> str:
     """What whoever asked is told: our own messages, and of anything else only that it happened."""
+    if isinstance(problem, StoreError):
+        # It says where the store lies, which is nobody's business who isn't there.
+        return "the store couldn't be used at that moment; the server's log says why; resume it"
     if isinstance(problem, HeretixError):
         return str(problem)
     return f"an error of Heretix itself ({type(problem).__name__}); the server's log has it"
