@@ -68,11 +68,19 @@ class Town:
         )
         return self.jobs.submit(owner, request, key=key)
 
-    def ask(self, move: Any, episode: Episode, owner: Any = LOCAL, **more: Any) -> Job:
+    def ask(
+        self,
+        move: Any,
+        episode: Episode,
+        owner: Any = LOCAL,
+        *,
+        key: str | None = None,
+        **more: Any,
+    ) -> Job:
         """Ask for a move of an episode."""
         models = episode.terms.models if move == "judge" else episode.judges
         request = EpisodeRequest(move=move, claim=CLAIM, models=models, episode=episode.id, **more)
-        return self.jobs.submit(owner, request)
+        return self.jobs.submit(owner, request, key=key)
 
     def work(self) -> int:
         """Do all that waits; how many jobs were taken up."""

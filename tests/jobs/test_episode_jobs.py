@@ -322,6 +322,14 @@ def test_of_many_who_begin_at_once_one_does(town, store):
     assert sum(isinstance(one, str) for one in found) == 1
 
 
+def test_of_many_who_send_one_key_at_once_all_get_the_same_job(town):
+    """A form that is sent twice is no conflict with itself."""
+    episode = town.judged()
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda _: town.ask("judge", episode, key="twice").id, range(6)))
+    assert len(set(found)) == 1
+
+
 def test_the_same_key_is_the_same_job(town):
     """And another request under it is a conflict."""
     first = town.propose(key="mine")

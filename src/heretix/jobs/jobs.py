@@ -87,6 +87,7 @@ class Jobs:
         models, wanted = self._checked(request), _budget_of(request)
         with self._store.writing() as connection:
             owner = _fresh(connection, owner, _role_for(request))
+            _take_turn(connection, request)
             known = rows.job_by_key(connection, owner.id, key) if key is not None else None
             if known is not None:
                 return _same(known, request)
@@ -159,11 +160,12 @@ class Jobs:
             row = _visible(rows.job_by_id(connection, job_id), job_id, by)
             # The person first, then the job, as `submit` does: no two wait for each other.
             owner = _owner(connection, row, by, _role_for(request))
-            _require_free(connection, request)
             row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
             state = JobState(row["state"])
             if state not in {JobState.FAILED, JobState.CANCELLED}:
                 raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
+            _take_turn(connection, request)
+            _require_free(connection, request)
             # All that it has cost counts again, on this day: rather too much than too little.
             day = iso(now)[:10]
             values = {
@@ -369,11 +371,16 @@ def _budget_of(request: Request) -> int | None:
     return None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
 
 
+def _take_turn(connection: Connection, request: Request) -> None:
+    """Nobody else begins to move the same episode in the meantime."""
+    if isinstance(request, EpisodeRequest) and request.episode is not None:
+        rows.lock_episode(connection, request.episode)
+
+
 def _require_free(connection: Connection, request: Request) -> None:
-    """Refuse to move an episode that another job has in hand; nobody else begins meanwhile."""
+    """Refuse to move an episode that another job has in hand."""
     if not isinstance(request, EpisodeRequest) or request.episode is None:
         return
-    rows.lock_episode(connection, request.episode)
     row = rows.job_of_episode(connection, request.episode)
     if row is not None:
         job = Job.of(row)
