@@ -79,7 +79,7 @@ class Site:
             app = create_app(self.desk, loopback_only=not self._people)
             listener = stack.enter_context(_listening(self._port))
             self._port = listener.getsockname()[1]
-            stack.enter_context(BackgroundWorker(store, self.settings))
+            stack.enter_context(BackgroundWorker(store, self.settings, clock=self._clock))
             server = _Server(
                 uvicorn.Config(
                     app,

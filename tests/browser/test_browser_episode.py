@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -104,8 +105,8 @@ def move(page, episode, label):
     """The operator does what is due, and waits for what has to be measured."""
     page.goto(f"/episodes/{episode}")
     page.locator(".operator").get_by_role("button", name=label).click()
-    page.wait_for_url("**/episodes/**")
-    if "/errands/" in page.url:
+    page.wait_for_url(re.compile("/(episodes|jobs)/"))
+    if "/jobs/" in page.url:
         page.get_by_role("link", name="Look at the episode").click()
         page.wait_for_url(f"**/episodes/{episode}")
 

@@ -7,6 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from heretix.economy.codec import encode
+from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.jobs import EpisodeRequest, Jobs
+from heretix.people import LOCAL
+from heretix.settings import Settings
+from heretix.store import Store
+
 SMALL = ("-m", "mock:a", "-K", "4", "-R", "2", "-B", "100")
 
 
@@ -21,6 +28,29 @@ def test_a_job_is_submitted_and_measured(heretix):
     assert heretix("show", run["execution_id"]).code == 0
     assert "p=" in heretix("jobs", "show", job["id"]).out
     assert job["id"] in heretix("jobs", "list").out
+
+
+def test_a_worker_drafts_an_episode(heretix, folder):
+    """As the web app leaves it: named by what is done, with the episode that came of it."""
+    claim = "Tin whiskers cause short circuits."
+    proposal = Proposal(claim=claim, models=PRACTICE_MODELS, judge_pool=PRACTICE_JUDGES, R=1, B=200)
+    asked = EpisodeRequest(
+        move="draft",
+        claim=claim,
+        models=proposal.models,
+        proposal=encode(proposal),
+        opens=True,
+    )
+    with Store.open(str(folder / "runs" / "heretix.sqlite"), create=True) as store:
+        job = Jobs(store, Settings()).submit(LOCAL, asked)
+    title = f"Measuring what the models believe now: {claim}"
+    assert title in heretix("jobs", "show", job.id).out
+    assert "1 job done" in heretix("worker", "--once").out
+    shown = json.loads(heretix("jobs", "show", job.id, "--json").out)
+    assert (shown["kind"], shown["state"], shown["title"]) == ("episode", "done", title)
+    assert f"heretix episode show {shown['episode']}" in heretix("jobs", "show", job.id).out
+    assert claim in heretix("episode", "show", shown["episode"]).out
+    assert json.loads(heretix("jobs", "list", "--json").out)[0]["episode"] == shown["episode"]
 
 
 def test_the_same_key_submits_once(heretix):

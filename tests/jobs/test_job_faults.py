@@ -1,4 +1,4 @@
-"""What a job says when the store fails under it: to its owner, and to who is at the machine."""
+"""What a job says when the store fails under it."""
 
 import pytest
 from jobs_support import explorer, request, work
@@ -14,7 +14,7 @@ PLACE = "/srv/heretix/secret.sqlite"
 def test_where_the_store_lies_is_told_to_nobody_who_isnt_there(
     jobs, store, owner, monkeypatch, caplog
 ):
-    """The log says it, and the job only to the one user of the machine."""
+    """The log says it, and the job to nobody: others may look at it later."""
 
     def locked(*_, **__):
         raise StoreBusyError(f"`{PLACE}` is locked by another process")
@@ -24,6 +24,7 @@ def test_where_the_store_lies_is_told_to_nobody_who_isnt_there(
     work(store)
     ended = jobs.get(job.id, by=LOCAL)
     assert (ended.state, ended.error_kind) == (JobState.FAILED, "StoreBusyError")
-    assert (PLACE in (ended.error or "")) == (owner == "local")
-    assert "store" in (ended.error or "") or owner == "local"
-    assert (PLACE in caplog.text) == (owner == "Ada")
+    assert ended.error is not None
+    assert PLACE not in ended.error
+    assert "the store couldn't be used" in ended.error
+    assert PLACE in caplog.text

@@ -11,6 +11,7 @@ import httpx2
 import uvicorn
 
 from heretix.config import RunConfig
+from heretix.jobs import Worker
 from heretix.measurement.measurement import prepare
 from heretix.people import Role
 from heretix.settings import Settings
@@ -48,12 +49,17 @@ class Api:
         """The episode after a move that was only begun, once it is measured."""
         assert begun.status_code == 202, begun.text
         location = begun.headers["location"]
-        assert location == begun.json()["href"] == f"{PREFIX}/errands/{begun.json()['id']}"
-        self.desk.errands.wait(begun.json()["id"], 60)
-        errand = self.get(location.removeprefix(PREFIX), who).json()
-        assert errand["error"] is None, errand
-        assert errand["state"] == "done"
-        return self.get(errand["result"].removeprefix(PREFIX), who)
+        assert location == begun.json()["href"] == f"{PREFIX}/jobs/{begun.json()['id']}"
+        self.work()
+        job = self.get(location.removeprefix(PREFIX), who).json()
+        assert job["error"] is None, job
+        assert (job["kind"], job["state"]) == ("episode", "done")
+        return self.get(f"/episodes/{job['episode']}", who)
+
+    def work(self) -> int:
+        """Have a worker do all that waits; how many jobs it took up."""
+        worker = Worker(self.store, self.desk.settings, clock=self.desk.clock)
+        return asyncio.run(worker.run_until_idle())
 
     def send(self, method: str, path: str, who: str | None = None, **options):
         headers = options.pop("headers", {})

@@ -98,9 +98,10 @@ def test_the_same_key_is_the_same_job(client):
     assert client.measure("Water is wet.", models=MOCK).id != one.id
 
 
-def test_an_episode_is_opened_and_bet_on(client):
+def test_an_episode_is_opened_and_bet_on(api, client):
     """Episodes, quotes and bets are the economy's own records."""
-    episode = client.propose("Water is wet.", B=200)
+    with BackgroundWorker(api.store, api.desk.settings):
+        episode = client.propose("Water is wet.", B=200)
     assert episode.state is State.CHALLENGE
     assert [found.id for found in client.episodes(state="challenge")] == [episode.id]
     offer = client.quote(episode.id, "heretic", 500)
@@ -189,7 +190,8 @@ def scripted():
 
 
 JOB = (
-    b'{"id": "j", "owner": "o", "title": "t", "state": "queued", "request": {}, "progress": {}, '
+    b'{"id": "j", "owner": "o", "title": "t", "kind": "measure", "episode": null, "state": "queued", '
+    b'"request": {}, "progress": {}, '
     b'"revision": 1, "error": null, "error_kind": null, "created_at": "", "finished_at": null, '
     b'"new": 1}'
 )

@@ -87,7 +87,7 @@ def test_things_that_exist_are_answered_as_described(api):
     site.post(f"/jobs/{job['id']}/cancel", None, "root", key="schema").raise_for_status()
     begun = site.post("/episodes", {"claim": "A b c."}, "root", key="schema")
     episode = site.outcome(begun, "root").json()
-    refs |= {"job_id": job["id"], "episode_id": episode["id"], "errand_id": begun.json()["id"]}
+    refs |= {"job_id": job["id"], "episode_id": episode["id"]}
     query = {
         "compare_runs": {"a": run.run_id, "b": run.execution_id},
         "quote_stake": {"side": "heretic", "amount": 100},

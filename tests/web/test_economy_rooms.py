@@ -1,4 +1,4 @@
-"""Around an episode: proposals, operators, the ledger, profiles, and errands that measure."""
+"""Around an episode: proposals, operators, the ledger, profiles, and jobs that measure."""
 
 import asyncio
 import html
@@ -10,10 +10,13 @@ from sqlalchemy import text as sql
 
 from heretix.config import RunConfig
 from heretix.economy.audit import verify_episode
+from heretix.economy.clerk import Clerk
 from heretix.economy.clock import HeldClock
-from heretix.economy.episode import State
+from heretix.economy.episode import Fate, State
 from heretix.evidence.bundlefile import dump_bundle
+from heretix.jobs import BackgroundWorker
 from heretix.measurement.measurement import prepare
+from heretix.people import LOCAL
 from heretix.settings import Settings
 from heretix.web.api.floor import exchange_of
 from heretix.web.broughtevidence import EvidenceForm
@@ -170,7 +173,7 @@ def test_charts_and_record_of_an_episode_are_served(town):
     assert record.headers["content-disposition"].startswith("attachment")
     assert verify_episode(record.json()).ok
     assert play.alice.get(f"{play.path}/nonsense.json").status_code == 404
-    for path in ("/episodes/ep-nowhere", "/episodes/errands/nothing"):
+    for path in ("/episodes/ep-nowhere", "/jobs/nothing"):
         assert play.root.get(path).status_code == 404
 
 
@@ -190,49 +193,78 @@ def test_a_finding_is_credited_once(site):
     assert (unknown.status_code, "has no raw prior" in unknown.text) == (422, True)
 
 
-def test_a_measurement_that_fails_decides_nothing(town):
-    """The errand says what went wrong, and the episode is where it was."""
+def test_a_measurement_that_fails_decides_nothing(town, monkeypatch):
+    """The job says what went wrong, and the episode is where it was; going on decides it."""
     play = Play(town, models="sim:lens?prior=0.4", judge_pool="")
-    play.to_frozen()
+    play.to_frozen(evidence=False)
 
-    async def broken(tally):
+    async def broken(*_, **__):
         raise RuntimeError("a fault")
 
-    errands = town.desk.errands
-    errand = errands.start(broken, key="broken", title="Judging", subject=CLAIM, samples=0)
-    errands.wait(errand.id, 20)
-    page = play.root.get(f"/episodes/errands/{errand.id}").text
+    with monkeypatch.context() as patched:
+        patched.setattr(Clerk, "measure", broken)
+        sent = play.root.post(f"{play.path}/measure", {"key": "measure-first"})
+        assert town.work() == 1
+    page = html.unescape(play.root.get(sent.headers["location"]).text)
     assert "Nothing was decided" in page
-    assert "the server's log has it" in html.unescape(page)
-    assert play.episode.state is State.FROZEN
+    assert "the server's log has it" in page
+    assert "a fault" not in page
+    assert (play.episode.state, play.episode.measurements) == (State.FROZEN, ())
+    assert play.root.post(f"{sent.headers['location']}/resume").status_code == 303
+    assert town.work() == 1
+    assert play.looked_at(sent) == play.path
+    assert len(play.episode.measurements) == 1
 
 
-def test_stopping_the_server_calls_errands_off(town):
-    """Work under way ends without a decision; what comes later isn't begun."""
+def test_an_episode_shows_the_job_that_moves_it(town):
+    """Everybody sees that it is under way, operators how far; a second move is refused."""
+    play = Play(town)
+    play.to_frozen(evidence=False)
+    sent = play.root.post(f"{play.path}/measure", {"key": "measure-first"})
+    again = play.root.post(f"{play.path}/measure", {"key": "measure-first"})
+    assert again.headers["location"] == sent.headers["location"]
+    note = "The first measurement of the judges.</strong> It waits for a worker"
+    assert note in play.alice.get(play.path).text
+    assert "/jobs/" not in play.alice.get(play.path).text.partition("<main")[2]
+    shown = play.root.get(play.path).text
+    assert f'<a href="{sent.headers["location"]}">How far it is</a>' in shown
+    assert "For operators" not in shown
+    second = play.root.post(f"{play.path}/judge", {"key": "judge-them"})
+    assert second.status_code == 409
+    assert sent.headers["location"].rpartition("/")[2] in second.text
+    waiting = play.root.get(sent.headers["location"])
+    assert "Waiting for a worker" in waiting.text
+    assert f"The first measurement of the judges: {html.escape(CLAIM)}" in waiting.text
+    assert "K = " not in waiting.text
+    assert (
+        f"The first measurement of the judges: {html.escape(CLAIM)}" in play.root.get("/jobs").text
+    )
+    assert play.alice.get(sent.headers["location"]).status_code == 404
+    assert play.root.post(f"{sent.headers['location']}/cancel").status_code == 303
+    assert town.work() == 0
+    assert "For operators" in play.root.get(play.path).text
+    assert play.episode.measurements == ()
 
-    async def endless(tally):
-        await asyncio.Event().wait()
 
-    errands = town.desk.errands
-    first = errands.start(endless, key="1", title="First", subject=CLAIM, samples=1, episode="ep-1")
-    again = errands.start(endless, key="2", title="Again", subject=CLAIM, samples=1, episode="ep-1")
-    assert again is first is errands.running_for("ep-1")
-    errands.close(20)
-    errands.wait(first.id, 20)
-    late = errands.start(endless, key="3", title="Late", subject=CLAIM, samples=1)
-    errands.wait(late.id, 20)
-    assert [first.state.value, late.state.value] == ["failed", "failed"]
-    assert "nothing was decided" in (first.error or "")
-    assert errands.running_for("ep-1") is None
+def test_stopping_the_server_loses_no_measurement(town):
+    """Whatever waits is in the store: the next worker does it, and once."""
+    play = Play(town)
+    play.to_frozen()
+    play.root.post(f"{play.path}/judge", {"key": "judge-them"})
+    with BackgroundWorker(town.store, town.desk.settings, clock=town.desk.clock):
+        pass
+    town.work()
+    assert town.desk.jobs.moving(play.id) is None
+    assert [challenge.fate for challenge in play.episode.challenges] != [Fate.REVEALED]
 
 
 def test_one_person_on_their_own_machine_plays_alone(site):
     """Without accounts the one user is the operator, and bets as `local`."""
     site.desk.clock = HeldClock(NOW)
     sent = site.post("/episodes/new", {**SMALL, "claim": CLAIM, "key": "alone-at-home"})
-    errand = sent.headers["location"].rpartition("/")[2]
-    site.desk.errands.wait(errand, 60)
-    path = site.desk.errands.get(errand).leads_to
+    assert site.work() == 1
+    job = site.desk.jobs.get(sent.headers["location"].rpartition("/")[2], by=LOCAL)
+    path = f"/episodes/{job.episode}"
     site.post("/profile/join")
     quote = site.get(f"{path}/quote", params={"side": "orthodox", "amount": "1,000"})
     site.post(f"{path}/stake", hidden(quote.text))

@@ -147,7 +147,6 @@ REFLECTED = (
     "/jobs/{}",
     "/bundles/{}",
     "/episodes/{}",
-    "/episodes/errands/{}",
     "/static/{}",
     "/{}",
 )

@@ -57,6 +57,11 @@ class Site:
         fields = {"csrf": self.csrf(form), **(data or {})}
         return self.client.post(path, data=fields, headers=headers, **o)
 
+    def work(self) -> int:
+        """Have a worker do all that waits; how many jobs it took up."""
+        worker = Worker(self.store, self.desk.settings, clock=self.desk.clock)
+        return asyncio.run(worker.run_until_idle())
+
     def another(self) -> "Site":
         """The same server in another browser."""
         client = self.opened.enter_context(browser(self.url))

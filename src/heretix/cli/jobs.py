@@ -88,7 +88,7 @@ def list_jobs(
         typer.echo("no jobs; `heretix jobs submit` leaves one, and so does the web app")
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("job", "state", "samples", "of", "by", "claim"):
+    for column in ("job", "state", "samples", "of", "by", "what"):
         table.add_column(column, no_wrap=column == "job")
     for job in found:
         table.add_row(
@@ -164,5 +164,9 @@ def _show(job: Job, *, as_json: bool) -> None:
     samples = f", {progress.done:,} of {progress.total:,} samples" if progress.total else ""
     stopping = ", stopping" if job.cancel_requested else ""
     typer.echo(f"{job.id}: {job.state.value}{stopping}{samples}")
+    if job.kind == "episode":
+        typer.echo(f"  {job.title}")
     if job.error is not None:
         typer.echo(f"  {job.error}")
+    if job.episode is not None:
+        typer.echo(f"  heretix episode show {job.episode}")

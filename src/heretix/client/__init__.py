@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from heretix.client.client import Client, Errand, Job, JobEvent, Quote, Verification
+from heretix.client.client import Client, Job, JobEvent, Quote, Verification
 
-__all__ = ["Client", "Errand", "Job", "JobEvent", "Quote", "Verification"]
+__all__ = ["Client", "Job", "JobEvent", "Quote", "Verification"]

@@ -8,21 +8,20 @@ that the library itself would have raised.
 from __future__ import annotations
 
 import dataclasses
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
-from heretix.client.transport import PREFIX, Transport, error_of
+from heretix.client.transport import PREFIX, PROBLEM, Transport, error_of
 from heretix.economy.codec import decode
 from heretix.economy.episode import Challenge, Dispute, Episode, Ground, State
 from heretix.economy.judging import Direction
 from heretix.economy.market import Market, Position, Side
 from heretix.economy.records import EpisodeSummary
 from heretix.economy.track import Standing
-from heretix.errors import CallTimeoutError
+from heretix.errors import CallTimeoutError, ConflictError, HeretixError
 from heretix.measurement.record import RunRecord, SampleRecord
 from heretix.report.export import write_export
 from heretix.store.records import RunSummary
@@ -30,14 +29,12 @@ from heretix.store.records import RunSummary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Client", "Errand", "Job", "JobEvent", "Quote", "Verification"]
+__all__ = ["Client", "Job", "JobEvent", "Quote", "Verification"]
 
 T = TypeVar("T")
 _ENDED: Final = frozenset({"done", "failed", "cancelled"})
 _WAIT_S: Final = 3_600.0
 """Longer than the measurement of an episode takes; who knows better says so."""
-_FIRST_LOOK_S: Final = 0.05
-_LONGEST_LOOK_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +44,10 @@ class Job:
     id: str
     owner: str
     title: str
+    kind: Literal["measure", "episode"]
+    """What was asked for: claims to be measured, or a move of an episode."""
+    episode: str | None
+    """The episode that it moves on; None for claims, and until it is written down."""
     state: Literal["queued", "running", "done", "failed", "cancelled"]
     request: Mapping[str, Any]
     progress: Mapping[str, Any]
@@ -73,24 +74,6 @@ class JobEvent:
     ended: bool
     progress: Mapping[str, Any]
     error: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """A measurement of an episode under way. Nothing is decided before all samples are there."""
-
-    id: str
-    title: str
-    subject: str
-    episode: str | None
-    """None until it is written down."""
-    state: Literal["waiting", "running", "done", "failed"]
-    ended: bool
-    done: int
-    total: int
-    failed: int
-    error: Mapping[str, Any] | None
-    """The problem document of what went wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +160,22 @@ class Client:
         body = {"budget_usd": budget_usd}
         return _job(self._post(f"/jobs/{_part(job_id)}/resume", body, key))
 
-    def follow(self, job_id: str, *, after: int = 0) -> Iterator[JobEvent]:
-        """A job's news until it ends; a lost connection is taken up where it broke."""
-        for event in self._http.events(f"/jobs/{_part(job_id)}/events", after=after):
+    def follow(
+        self, job_id: str, *, after: int = 0, wait_s: float | None = None
+    ) -> Iterator[JobEvent]:
+        """A job's news until it ends; a lost connection is taken up where it broke.
+
+        Who doesn't want to wait for longer than `wait_s` seconds is told how far it was.
+        """
+        path = f"/jobs/{_part(job_id)}/events"
+        for event in self._http.events(path, after=after, wait_s=wait_s):
             yield _fields(JobEvent, event)
+        if wait_s is not None and not (found := self.job(job_id)).ended:
+            done, total = found.progress["done"], found.progress["total"]
+            raise CallTimeoutError(
+                f"`{job_id}` is {found.state} after {wait_s:g} s, {done:,} of {total:,} samples "
+                "done; it goes on: follow it again"
+            )
 
     def wait(self, job_id: str) -> Job:
         """The job, once it has ended."""
@@ -329,7 +324,7 @@ class Client:
         *,
         key: str | None = None,
         wait_s: float = _WAIT_S,
-        observe: Callable[[Errand], None] | None = None,
+        observe: Callable[[JobEvent], None] | None = None,
         **terms: Any,
     ) -> Episode:
         """Open an episode; for operators. Terms are those of `POST /episodes`.
@@ -346,7 +341,7 @@ class Client:
         *,
         key: str | None = None,
         wait_s: float = _WAIT_S,
-        observe: Callable[[Errand], None] | None = None,
+        observe: Callable[[JobEvent], None] | None = None,
         **options: Any,
     ) -> Episode:
         """Take an episode's next step; for operators.
@@ -357,29 +352,6 @@ class Client:
         path = f"/episodes/{_part(episode_id)}/{move}"
         begun = self._post(path, options or None, key)
         return self._outcome(begun, wait_s, observe)
-
-    def errand(self, errand_id: str) -> Errand:
-        """A measurement of an episode, as it is now; for operators."""
-        return _fields(Errand, self._get(f"/errands/{_part(errand_id)}"))
-
-    def follow_errand(self, errand_id: str, *, wait_s: float = _WAIT_S) -> Iterator[Errand]:
-        """A measurement's news until it ends; for operators."""
-        until, pause_s, seen = time.monotonic() + wait_s, _FIRST_LOOK_S, None
-        while True:
-            found = self.errand(errand_id)
-            if found != seen:
-                seen = found
-                yield found
-            if found.ended:
-                return
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise CallTimeoutError(
-                    f"`{errand_id}` is {found.state} after {wait_s:g} s, {found.done:,} of "
-                    f"{found.total:,} samples done; it goes on: ask for the errand again"
-                )
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(_LONGEST_LOOK_S, 2 * pause_s)
 
     def transfers(
         self, *, account: str | None = None, episode: str | None = None
@@ -417,18 +389,19 @@ class Client:
         self,
         begun: Mapping[str, Any],
         wait_s: float,
-        observe: Callable[[Errand], None] | None,
+        observe: Callable[[JobEvent], None] | None,
     ) -> Episode:
         """The episode after a move: at once, or when what the move began has ended."""
-        if not str(begun.get("href", "")).startswith(f"{PREFIX}/errands/"):
+        if not str(begun.get("href", "")).startswith(f"{PREFIX}/jobs/"):
             return _economic(Episode, begun)
-        for found in self.follow_errand(begun["id"], wait_s=wait_s):
+        for event in self.follow(begun["id"], wait_s=wait_s):
             if observe is not None:
-                observe(found)
-        if found.error is not None:
-            raise error_of(found.error, int(found.error["status"]))
-        assert found.episode is not None, "what is done has an episode"
-        return self.episode(found.episode)
+                observe(event)
+        job = self.job(begun["id"])
+        if job.state != "done":
+            raise _error_of(job)
+        assert job.episode is not None, "what is done has an episode"
+        return self.episode(job.episode)
 
     def _request(
         self, claims: str | Sequence[str], models: Sequence[str], options: Mapping[str, Any]
@@ -467,6 +440,14 @@ def _fields(kind: type[T], values: Mapping[str, Any]) -> T:
 
 def _job(values: Mapping[str, Any]) -> Job:
     return _fields(Job, values)
+
+
+def _error_of(job: Job) -> HeretixError:
+    """Why a job came to nothing: the error that the library itself would have raised."""
+    if job.error is None or job.error_kind is None:
+        return ConflictError(f"`{job.id}` was {job.state}; what it hadn't decided is open")
+    kind = job.error_kind.removesuffix("Error")
+    return error_of({"type": f"{PROBLEM}{kind}", "detail": job.error}, 500)
 
 
 def _economic(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import socket
 import time
 from dataclasses import dataclass
@@ -27,10 +28,10 @@ from heretix.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["PREFIX", "Answer", "Transport", "error_of"]
+__all__ = ["PREFIX", "PROBLEM", "Answer", "Transport", "error_of"]
 
 PREFIX: Final = "/api/v1"
-_PROBLEM: Final = "urn:heretix:problem:"
+PROBLEM: Final = "urn:heretix:problem:"
 _BUSY: Final = frozenset({429, 503})
 _LONGEST_PAUSE_S: Final = 30.0
 _PIECE: Final = 64 * 1024
@@ -126,13 +127,19 @@ class Transport:
             except (OSError, http.client.HTTPException) as exc:
                 raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
 
-    def events(self, path: str, *, after: int) -> Iterator[dict[str, Any]]:
-        """The events of a stream, taken up again where it breaks, until the last one."""
+    def events(
+        self, path: str, *, after: int, wait_s: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The events of a stream, taken up again where it breaks, until the last one.
+
+        After `wait_s` seconds it is over, too.
+        """
+        until = math.inf if wait_s is None else time.monotonic() + wait_s
         failures = 0
-        while True:
+        while time.monotonic() < until:
             told: float | None = None
             try:
-                for event in self._stream(path, after):
+                for event in self._stream(path, after, until):
                     failures, after = 0, int(event["seq"])
                     yield event
                     if event["ended"]:
@@ -140,26 +147,36 @@ class Transport:
                 if self._over(path, after):
                     return
             except (CallTimeoutError, ConnectionFailedError, TooManyRequestsError) as exc:
+                if time.monotonic() >= until:
+                    return
                 failures += 1
                 if failures >= self._tries:
                     raise
                 told = getattr(exc, "retry_after_s", None)
             self._rest(max(1, failures), None if told is None else f"{told:.0f}")
 
-    def _stream(self, path: str, after: int) -> Iterator[dict[str, Any]]:
+    def _stream(self, path: str, after: int, until: float) -> Iterator[dict[str, Any]]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         with self._talking() as connection:
+            connection.connect()
+            heard = connection.sock
             response = self._ask(connection, "GET", path, None, headers)
             if response.status >= 400:
                 raise _problem(_answer(response))
             try:
+                heard.settimeout(self._patience(until))
                 for line in response:
+                    heard.settimeout(self._patience(until))
                     if line.startswith(b"data:"):
                         yield json.loads(line.removeprefix(b"data:"))
             except TimeoutError as exc:
                 raise CallTimeoutError(f"`{self.url}` fell silent") from exc
             except (OSError, http.client.HTTPException) as exc:
                 raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
+
+    def _patience(self, until: float) -> float:
+        """How long to wait for the next line."""
+        return max(0.001, min(self._timeout_s, until - time.monotonic()))
 
     def _over(self, path: str, after: int) -> bool:
         """The stream ended by itself: because nothing will come, or because the server stopped."""
@@ -233,7 +250,7 @@ def _problem(answer: Answer) -> HeretixError:
 def error_of(problem: Mapping[str, Any], status: int, *, told: str = "1") -> HeretixError:
     """The error that the content of a problem document stands for; `told` is `Retry-After`."""
     detail, kind = str(problem["detail"]), str(problem.get("type", ""))
-    name = f"{kind.removeprefix(_PROBLEM)}Error" if kind.startswith(_PROBLEM) else ""
+    name = f"{kind.removeprefix(PROBLEM)}Error" if kind.startswith(PROBLEM) else ""
     known = getattr(errors, name, None) if name in errors.__all__ else None
     if known is RefusedError:
         return RefusedError(detail, status=str(problem.get("reason", "refused")))

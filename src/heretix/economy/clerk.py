@@ -5,6 +5,7 @@ Whatever the exchange would refuse anyway is refused before a single call is mad
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -13,13 +14,13 @@ from heretix.economy.episode import Denial, Fate, Ground, State, kept_positions
 from heretix.economy.market import Side
 from heretix.economy.recheck import recheck
 from heretix.economy.records import Source
-from heretix.errors import RefusedError
+from heretix.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
     from heretix.economy.episode import Episode
     from heretix.economy.exchange import Exchange
-    from heretix.economy.panel import Hearing, Opening, Panel
+    from heretix.economy.panel import Hearing, Judged, Opening, Panel
     from heretix.economy.proposal import Proposal
     from heretix.settings import Settings
     from heretix.store import Store
@@ -69,14 +70,14 @@ class Clerk:
         proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
         self._panel.check(proposal.question("draft"), proposal.models)
 
-    async def draft(self, proposal: Proposal) -> Drafted:
-        """Measure c₀ and write the episode down. Its times count from then on."""
+    async def draft(self, proposal: Proposal, *, key: str | None = None) -> Drafted:
+        """Measure c₀ and write the episode down, once for a `key`. Its times count from then on."""
         self.check(proposal)
         question = proposal.question(f"draft-{secrets.token_hex(6)}")
         opening = await self._panel.open(question, proposal.models)
         at_ms = self._clock.now_ms()
         terms = proposal.terms(c0_ppm=opening.c0_ppm, at_ms=at_ms, settings=self._settings)
-        episode = self._exchange.draft(terms, c0=Source(executions=opening.executions))
+        episode = self._exchange.draft(terms, c0=Source(executions=opening.executions), key=key)
         return Drafted(episode=episode, opening=opening, at_ms=at_ms)
 
     def pending(self, episode: Episode) -> list[int]:
@@ -132,7 +133,7 @@ class Clerk:
         if stage is None:
             return self._exchange.conclude_unmeasured(episode_id)
         episode = self._exchange.episode(episode_id)
-        judged = await self._panel.judge(episode, stage, final=final)
+        judged = _first_hand(await self._panel.judge(episode, stage, final=final))
         return self._exchange.measure(
             episode_id,
             judged.measurement,
@@ -158,12 +159,15 @@ class Clerk:
         episode = self.to_rule(episode_id)
         dispute = episode.disputes[-1]
         if ground_confirmed is None:
-            ground_confirmed = dispute.ground is Ground.RECOMPUTATION_MISMATCH and not all(
-                found.ok
-                for found in recheck(self._store, episode, self._exchange.measurements(episode_id))
+            # In a thread, because every number is worked out again: who waits mustn't stand still.
+            ground_confirmed = (
+                dispute.ground is Ground.RECOMPUTATION_MISMATCH
+                and await asyncio.to_thread(self._differs, episode)
             )
         halves = [
-            await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
+            _first_hand(
+                await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
+            )
             for half in ("first", "second")
         ]
         return self._exchange.rule(
@@ -173,12 +177,27 @@ class Clerk:
             source=Source(executions=tuple(e for half in halves for e in half.executions)),
         )
 
+    def _differs(self, episode: Episode) -> bool:
+        told = self._exchange.measurements(episode.id)
+        return not all(found.ok for found in recheck(self._store, episode, told))
+
 
 def _in_state(episode: Episode, state: State) -> Episode:
     if episode.state is not state:
         detail = f"the episode must be {state.value}, it is {episode.state.value}"
         raise _refused(episode, Denial.WRONG_STATE, detail)
     return episode
+
+
+def _first_hand(judged: Judged) -> Judged:
+    """A measurement without samples of others: for those the rules would void the episode."""
+    shared = sum(reading.from_cache for reading in judged.measurement.readings)
+    if shared:
+        raise ConflictError(
+            f"`samples`: {shared} were called for by another process that measures the same at "
+            "this moment, so nothing is decided; measure again when it has ended"
+        )
+    return judged
 
 
 def _refused(episode: Episode, denial: Denial, detail: str) -> RefusedError:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from heretix.economy.canon import sha256_hex
 from heretix.economy.judging import Direction
 from heretix.economy.market import Market, Position, Side
 from heretix.economy.settlement import Settlement, SettlementRecord
@@ -37,6 +38,7 @@ __all__ = [
     "Moved",
     "State",
     "draft_episode",
+    "draft_id",
     "kept_positions",
     "may_become",
     "moved_to",
@@ -236,6 +238,11 @@ def not_allowed(episode: Episode, *states: State) -> Denied | None:
 def draft_episode(episode_id: str, terms: Terms) -> Episode:
     """An episode on paper: no money yet, and the terms may still be exchanged for others."""
     return Episode(id=episode_id, state=State.DRAFT, terms=terms)
+
+
+def draft_id(key: str) -> str:
+    """The id of the episode that is drafted under a key: one key, one episode."""
+    return f"ep-{sha256_hex(key.encode())[:12]}"
 
 
 def kept_positions(episode: Episode, positions: Sequence[Position]) -> tuple[Position, ...]:

@@ -64,6 +64,11 @@ class Exchange(Proceedings):
         with self._store.reading() as connection:
             return self._docket.load(connection, episode_id).episode
 
+    def knows(self, episode_id: str) -> bool:
+        """Whether there is an episode of this id."""
+        with self._store.reading() as connection:
+            return episodes.episode_row(connection, episode_id) is not None
+
     def episodes(
         self, *, state: State | None = None, limit: int = _PAGE, offset: int = 0
     ) -> list[EpisodeSummary]:

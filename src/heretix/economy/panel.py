@@ -37,7 +37,7 @@ from heretix.providers.prices import cost_micros, load_prices
 from heretix.providers.registry import open_provider, resolve_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from heretix.economy.challenge import Evidence
     from heretix.economy.episode import Episode
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from heretix.evidence.bundle import Bundle
     from heretix.measurement.measurement import Measurement as Request
     from heretix.measurement.record import RunRecord
-    from heretix.measurement.runner import Observer
+    from heretix.measurement.runner import Observer, Runner
     from heretix.plan import Plan
     from heretix.sample import Sample
     from heretix.settings import Settings
@@ -93,12 +93,21 @@ class Panel:
     """Measures what the rules ask for, against one store."""
 
     def __init__(
-        self, store: Store, settings: Settings, *, observer: Observer | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        observer: Observer | None = None,
+        watch: Callable[[Runner], None] = lambda _: None,
+        budget_left_usd: Callable[[], float | None] = lambda: None,
     ) -> None:
+        """`watch` is told of each runner before it begins; `budget_left_usd` is asked then."""
         self._store = store
         # A measurement that money depends on takes nothing that was there before.
         self._settings = replace(settings, no_cache=True, rpl_seed=None)
         self._observer = observer
+        self._watch = watch
+        self._budget_left_usd = budget_left_usd
 
     def check(self, question: Question, models: Sequence[str]) -> None:
         """Refuse what can't be measured: no such bundle, a model twice or without key."""
@@ -215,6 +224,7 @@ class Panel:
         lens = read_lens(question.lens)
         collected = _Collected(self._observer)
         runner = request.runner(self._store, observer=collected)
+        self._watch(runner)
         request.register_bank(self._store)
         async with contextlib.AsyncExitStack() as stack:
             lanes = []
@@ -261,6 +271,7 @@ class Panel:
                 "B": question.B,
                 "seed": seed_of(question.episode, stage),
                 "template_include": question.stems,
+                "budget_usd": self._budget_left_usd(),
             }
         )
         request = prepare(config, self._settings, claims=[question.claim])

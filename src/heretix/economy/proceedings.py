@@ -15,7 +15,15 @@ from heretix.economy.accounts import Escrow, escrow_account, user_account
 from heretix.economy.codec import dumps, encode
 from heretix.economy.commitment import SECRET_BYTES, evidence_commitment, seed_commitment
 from heretix.economy.docket import ENDED, Filed, position_in
-from heretix.economy.episode import Denial, Denied, Fate, Moved, State, draft_episode
+from heretix.economy.episode import (
+    Denial,
+    Denied,
+    Fate,
+    Moved,
+    State,
+    draft_episode,
+    draft_id,
+)
 from heretix.economy.exploration import failure_rate, min_stake
 from heretix.economy.holdings import credits_left
 from heretix.economy.ledger import Status
@@ -48,18 +56,21 @@ UNDRAWN: Final = "0" * 64
 class Proceedings(Treasury):
     """The moves of episodes. Each returns what it brought about, as it stands then."""
 
-    def draft(self, terms: Terms, *, c0: Source | None = None) -> str:
+    def draft(self, terms: Terms, *, c0: Source | None = None, key: str | None = None) -> str:
         """Write an episode down, and draw its secret: the id that it goes by.
 
         The commitment in `terms` is replaced by one to that secret. `c0` says where the belief
-        that the terms start from was measured.
+        that the terms start from was measured. Under the same `key` again, it is the episode that
+        was written first.
         """
         require_currency(terms.currency)
         secret = self._entropy(SECRET_BYTES)
-        episode_id = f"ep-{self._entropy(6).hex()}"
+        episode_id = f"ep-{self._entropy(6).hex()}" if key is None else draft_id(key)
         drawn = replace(terms, seed_commitment=seed_commitment(secret))
         filed = Filed(episode=draft_episode(episode_id, drawn), secret=secret)
         with self._turn() as journal:
+            if key is not None and episodes.episode_row(journal.connection, episode_id) is not None:
+                return episode_id
             self._docket.file(journal.connection, filed, at_ms=journal.at_ms)
             if c0 is not None:
                 _keep(journal, episode_id, "c0", {"c0_ppm": terms.c0_ppm}, c0)

@@ -11,6 +11,7 @@ from heretix.jobs.worker import Worker
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from heretix.economy.clock import Clock
     from heretix.settings import Settings
     from heretix.store import Store
 
@@ -20,8 +21,16 @@ __all__ = ["BackgroundWorker"]
 class BackgroundWorker:
     """Works on jobs from `start` to `stop`. Jobs that are under way then go back to the queue."""
 
-    def __init__(self, store: Store, settings: Settings, *, parallel: int = 1) -> None:
-        self._worker = Worker(store, settings, parallel=parallel)
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        parallel: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        """`clock` is what episodes go by; without one, the time of the machine."""
+        self._worker = Worker(store, settings, parallel=parallel, clock=clock)
         self._thread = threading.Thread(target=self._run, name="heretix-worker", daemon=True)
 
     def start(self) -> None:

@@ -7,14 +7,18 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from heretix.jobs.episode_request import EpisodeRequest
 from heretix.jobs.request import MeasureRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Job", "JobRun", "JobState", "Phase", "Progress"]
+__all__ = ["Job", "JobKind", "JobRun", "JobState", "Phase", "Progress", "Request"]
 
+JobKind = Literal["measure", "episode"]
 Phase = Literal["waiting", "evidence", "measuring", "ended"]
+Request = MeasureRequest | EpisodeRequest
+"""What a job may be asked for."""
 
 
 class JobState(StrEnum):
@@ -72,7 +76,7 @@ class Job:
     id: str
     owner_id: str
     owner_name: str
-    request: MeasureRequest
+    request: Request
     state: JobState
     created_at: str
     updated_at: str
@@ -97,7 +101,7 @@ class Job:
         same = set(cls.__slots__) - {"id", "request", "state", "progress"}
         return cls(
             id=row["job_id"],
-            request=MeasureRequest.kept(row["request_json"]),
+            request=_kept(row["request_json"]),
             state=JobState(row["state"]),
             progress=Progress.of_json(row["progress_json"]),
             **{name: row[name] for name in same},
@@ -108,15 +112,42 @@ class Job:
         """A few words to call it by."""
         return self.request.title
 
+    @property
+    def kind(self) -> JobKind:
+        """What it is about: claims, or a move of an episode."""
+        return "episode" if isinstance(self.request, EpisodeRequest) else "measure"
+
+    @property
+    def episode(self) -> str | None:
+        """The episode that it moves on; None for claims, and while a draft isn't written down."""
+        if not isinstance(self.request, EpisodeRequest):
+            return None
+        if self.request.move == "draft" and self.state is JobState.DONE:
+            # As needed: whoever only measures claims has no use for the economy.
+            from heretix.economy.episode import draft_id
+
+            return draft_id(self.id)
+        return self.request.episode
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return values | {
             "title": self.title,
+            "kind": self.kind,
+            "episode": self.episode,
             "state": self.state.value,
             "request": self.request.model_dump(mode="json"),
             "progress": self.progress.as_dict(),
         }
+
+
+def _kept(text: str) -> Request:
+    """The request in a stored job; one without a kind is a measurement of claims."""
+    values = json.loads(text)
+    if values.get("kind") == "episode":
+        return EpisodeRequest.model_validate(values)
+    return MeasureRequest.kept(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import ConfigError, ConflictError, QuotaError, RecordError
+from heretix.jobs.episode_request import EpisodeRequest
 from heretix.jobs.job import Job, JobRun, JobState, Progress
 from heretix.jobs.planning import JobPlan, plan_request
 from heretix.people import LOCAL, Person, Role
@@ -17,13 +18,14 @@ from heretix.store import jobs as rows
 from heretix.store.people import person_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
+    from heretix.jobs.job import Request
     from heretix.jobs.request import MeasureRequest
-    from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.providers.catalog import ModelId
     from heretix.settings import Settings
     from heretix.store import Store
 
@@ -68,7 +70,7 @@ class Jobs:
     def submit(
         self,
         owner: Person,
-        request: MeasureRequest,
+        request: Request,
         *,
         key: str | None = None,
         address: str | None = None,
@@ -76,35 +78,46 @@ class Jobs:
         """Have a request measured. The same key and request again give the same job.
 
         Whoever has a daily limit and names no budget sets aside all that is left of the day.
+        Episodes are for operators, and are moved by one job at a time; whether the rules allow
+        the move is for the caller to ask first, and for the worker to find out.
         """
-        owner.require(Role.EXPLORER)
+        owner.require(_role_for(request))
         if key is not None:
             check_key(key)
-        measurement = self._checked(request)
+        models, wanted = self._checked(request), _budget_of(request)
         with self._store.writing() as connection:
-            owner = _fresh(connection, owner)
+            owner = _fresh(connection, owner, _role_for(request))
+            _take_turn(connection, request)
             known = rows.job_by_key(connection, owner.id, key) if key is not None else None
             if known is not None:
                 return _same(known, request)
+            _require_free(connection, request)
             row = self._row(owner, request, key)
-            row["budget_micros"] = self._budget(
-                connection, owner, row["day"], _micros(request.budget_usd), measurement
-            )
+            row["budget_micros"] = self._budget(connection, owner, row["day"], wanted, models)
             if not rows.insert_job(connection, row):
                 # Only whoever has no account, and no row to wait for, can be overtaken here.
                 assert key is not None
                 found = rows.job_by_key(connection, owner.id, key)
                 assert found is not None
                 return _same(found, request)
-            note(
-                connection,
-                self._clock(),
-                "job.submit",
-                by=owner,
-                subject=row["job_id"],
-                address=address,
-            )
+            now = self._clock()
+            note(connection, now, "job.submit", by=owner, subject=row["job_id"], address=address)
+            if isinstance(request, EpisodeRequest):
+                what = "episode.draft" if request.move == "draft" else "episode.measure"
+                note(connection, now, what, by=owner, subject=request.episode, address=address)
         return Job.of(row)
+
+    def under(self, owner: Person, key: str) -> Job | None:
+        """The job that an owner submitted under a key."""
+        with self._store.reading() as connection:
+            row = rows.job_by_key(connection, owner.id, key)
+        return None if row is None else Job.of(row)
+
+    def moving(self, episode_id: str) -> Job | None:
+        """The job that moves an episode on, if one is under way."""
+        with self._store.reading() as connection:
+            row = rows.job_of_episode(connection, episode_id)
+        return None if row is None else Job.of(row)
 
     def get(self, job_id: str, *, by: Person) -> Job:
         """A job of one's own; operators see all."""
@@ -139,24 +152,27 @@ class Jobs:
         address: str | None = None,
     ) -> Job:
         """Go on with a job that failed or was cancelled: only what is missing is asked for."""
-        by.require(Role.EXPLORER)
+        request = self.get(job_id, by=by).request
+        by.require(_role_for(request))
         now = self._clock()
-        measurement = self._checked(self.get(job_id, by=by).request)
+        models = self._checked(request)
         with self._store.writing() as connection:
             row = _visible(rows.job_by_id(connection, job_id), job_id, by)
             # The person first, then the job, as `submit` does: no two wait for each other.
-            owner = _owner(connection, row, by)
+            owner = _owner(connection, row, by, _role_for(request))
             row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
             state = JobState(row["state"])
             if state not in {JobState.FAILED, JobState.CANCELLED}:
                 raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
+            _take_turn(connection, request)
+            _require_free(connection, request)
             # All that it has cost counts again, on this day: rather too much than too little.
             day = iso(now)[:10]
             values = {
                 "state": JobState.QUEUED.value,
                 "cancel_requested": False,
                 "budget_micros": self._budget(
-                    connection, owner, day, _larger_budget(row, budget_usd), measurement, job_id
+                    connection, owner, day, _larger_budget(row, budget_usd), models, job_id
                 ),
                 "day": day,
                 "losses": 0,
@@ -205,6 +221,9 @@ class Jobs:
         with self._store.reading() as connection:
             row = _visible(rows.job_by_id(connection, job_id), job_id, by)
         request = Job.of(row).request
+        if isinstance(request, EpisodeRequest):
+            # The episode's own record has what was measured for it.
+            return
         measurement = asked(request, self._settings, budget_usd=None, calls=False)
         bundles = kept_bundles(self._store, row["bundles_json"]) if row["bundles_json"] else {}
         measurement = with_bundles(measurement, request, bundles)
@@ -243,8 +262,15 @@ class Jobs:
 
         return RunRecord.model_validate_json(self._store.find(execution_id).record_json)
 
-    def _checked(self, request: MeasureRequest) -> Measurement:
-        """Refuse at once what can't work."""
+    def _checked(self, request: Request) -> tuple[ModelId, ...]:
+        """The models that will be asked; what can't work is refused at once."""
+        if isinstance(request, EpisodeRequest):
+            from heretix.providers.registry import resolve_model
+
+            return tuple(resolve_model(name, self._settings) for name in request.models)
+        return self._measurable(request)
+
+    def _measurable(self, request: MeasureRequest) -> tuple[ModelId, ...]:
         # Imported as needed, here and above: a server answers before anybody submits.
         from heretix.evidence.corpus import corpus_path
         from heretix.evidence.demo import DEMO_CORPUS
@@ -262,9 +288,9 @@ class Jobs:
             assert corpus is not None
             if not corpus_path(corpora_folder(settings), corpus).exists():
                 raise ConfigError(f"`corpus` {corpus!r} doesn't exist here; leave it out, or ask")
-        return measurement
+        return measurement.models
 
-    def _row(self, owner: Person, request: MeasureRequest, key: str | None) -> dict[str, Any]:
+    def _row(self, owner: Person, request: Request, key: str | None) -> dict[str, Any]:
         stamp = iso(self._clock())
         return {
             "job_id": f"job-{uuid.uuid4()}",
@@ -295,7 +321,7 @@ class Jobs:
         owner: Person,
         day: str,
         wanted: int | None,
-        measurement: Measurement,
+        models: Sequence[ModelId],
         job_id: str | None = None,
     ) -> int | None:
         """What a job may spend, if its owner's quotas let it run at all."""
@@ -312,7 +338,7 @@ class Jobs:
                 "wait for one to end, or cancel one"
             )
         limit = quotas.usd_micros_per_day
-        if limit is None or not _costs(measurement, owner):
+        if limit is None or not self._costs(models, owner):
             return wanted
         left = max(0, limit - micros)
         if left == 0 or (wanted is not None and wanted > left):
@@ -322,20 +348,46 @@ class Jobs:
             )
         return left if wanted is None else wanted
 
+    def _costs(self, models: Sequence[ModelId], owner: Person) -> bool:
+        """Whether asking models costs money; refused when nobody can tell how much."""
+        from heretix.providers.prices import load_prices
 
-def _costs(measurement: Measurement, owner: Person) -> bool:
-    """Whether a measurement costs money; refused when nobody can tell how much."""
-    from heretix.providers.prices import load_prices
+        prices = load_prices(self._settings)
+        found = {model: prices.find(model) for model in models}
+        unknown = [model for model, price in found.items() if price is None]
+        if unknown:
+            raise QuotaError(
+                f"`{owner.name}` has a daily limit, which can't be kept with {unknown[0]}: "
+                "its price isn't known"
+            )
+        return not all(price is not None and price.is_free for price in found.values())
 
-    prices = load_prices(measurement.settings)
-    found = {model: prices.find(model) for model in measurement.models}
-    unknown = [model for model, price in found.items() if price is None]
-    if unknown:
-        raise QuotaError(
-            f"`{owner.name}` has a daily limit, which can't be kept with {unknown[0]}: "
-            "its price isn't known"
+
+def _role_for(request: Request) -> Role:
+    return Role.OPERATOR if isinstance(request, EpisodeRequest) else Role.EXPLORER
+
+
+def _budget_of(request: Request) -> int | None:
+    return None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
+
+
+def _take_turn(connection: Connection, request: Request) -> None:
+    """Nobody else begins to move the same episode in the meantime."""
+    if isinstance(request, EpisodeRequest) and request.episode is not None:
+        rows.lock_episode(connection, request.episode)
+
+
+def _require_free(connection: Connection, request: Request) -> None:
+    """Refuse to move an episode that another job has in hand."""
+    if not isinstance(request, EpisodeRequest) or request.episode is None:
+        return
+    row = rows.job_of_episode(connection, request.episode)
+    if row is not None:
+        job = Job.of(row)
+        raise ConflictError(
+            f"`{request.episode}` is in the hands of the job `{job.id}` ({job.state.value}: "
+            f"{job.title}); wait for its end or cancel it, then look at the episode"
         )
-    return not all(price is not None and price.is_free for price in found.values())
 
 
 def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
@@ -350,7 +402,7 @@ def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
     return budget
 
 
-def _fresh(connection: Connection, person: Person) -> Person:
+def _fresh(connection: Connection, person: Person, role: Role) -> Person:
     """The person as the store has them now; nobody else submits for them in the meantime."""
     if person.is_local:
         return person
@@ -358,14 +410,14 @@ def _fresh(connection: Connection, person: Person) -> Person:
     if row is None:
         raise RecordError(f"`{person.name}` has no account any more")
     fresh = Person.of(row)
-    fresh.require(Role.EXPLORER)
+    fresh.require(role)
     return fresh
 
 
-def _owner(connection: Connection, row: dict[str, Any], by: Person) -> Person:
+def _owner(connection: Connection, row: dict[str, Any], by: Person, role: Role) -> Person:
     """Whose quotas a job counts against, whoever resumes it."""
     if row["owner_id"] == by.id:
-        return _fresh(connection, by)
+        return _fresh(connection, by, role)
     found = person_by_id(connection, row["owner_id"], lock=True)
     return LOCAL if found is None else Person.of(found)
 
@@ -377,7 +429,7 @@ def _visible(row: dict[str, Any] | None, job_id: str, by: Person) -> dict[str, A
     return row
 
 
-def _same(row: dict[str, Any], request: MeasureRequest) -> Job:
+def _same(row: dict[str, Any], request: Request) -> Job:
     """The job that was submitted before, if it is the same request."""
     if row["request_json"] != request.canonical:
         raise ConflictError(

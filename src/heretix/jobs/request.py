@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from heretix.settings import Settings
 
-__all__ = ["MAX_SAMPLES", "GivenDocument", "MeasureRequest"]
+__all__ = ["MAX_SAMPLES", "GivenDocument", "MeasureRequest", "short_claim"]
 
 MAX_SAMPLES: Final = 50_000
 """Samples that one job may ask for, before it is extended for precision."""
@@ -212,8 +212,7 @@ class MeasureRequest(BaseModel):
     @property
     def title(self) -> str:
         """A few words to call it by."""
-        first = " ".join(self.claims[0].split())
-        short = first if len(first) <= 80 else f"{first[:79]}…"
+        short = short_claim(self.claims[0])
         more = len(self.claims) - 1
         return f"{short} (and {more} more)" if more else short
 
@@ -236,6 +235,12 @@ class MeasureRequest(BaseModel):
     def claims_asked(self) -> tuple[Claim, ...]:
         """The claims, as measurements have them."""
         return tuple(Claim(text) for text in self.claims)
+
+
+def short_claim(claim: str) -> str:
+    """A claim on one line, cut where it is long."""
+    line = " ".join(claim.split())
+    return line if len(line) <= 80 else f"{line[:79]}…"
 
 
 def _on_this_machine(text: str, settings: Settings) -> str:

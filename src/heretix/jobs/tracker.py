@@ -11,6 +11,7 @@ from heretix.measurement.tally import Tally
 
 if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
+    from heretix.measurement.runner import Runner
     from heretix.plan import Plan
     from heretix.sample import Sample
 
@@ -30,7 +31,9 @@ class Tracker:
 
     job_id: str
     spent_before_micros: int | None
-    """What earlier attempts spent; None when that isn't known."""
+    """What earlier attempts and runners spent; None when that isn't known."""
+    budget_micros: int | None = None
+    """What all attempts may spend together; None: no limit."""
     phase: Phase = "evidence"
     counts: Tally = field(default_factory=_Counts)
     runs_total: int = 0
@@ -47,6 +50,11 @@ class Tracker:
         self.phase = "measuring"
         self.counts.total = samples
         self.runs_total = runs
+
+    def watch(self, runner: Runner) -> None:
+        """From now on this runner works for the job; what was spent before it stays spent."""
+        self.spent_before_micros = self.spent_micros
+        self.counts.runner = runner
 
     def planned(self, plan: Plan, cached: int) -> None:
         """Count a plan. One that is larger than expected sharpens an earlier one."""
@@ -115,6 +123,16 @@ class Tracker:
         if spent_usd is None or self.spent_before_micros is None:
             return None
         return self.spent_before_micros + round(spent_usd * 1e6)
+
+    @property
+    def budget_left_usd(self) -> float | None:
+        """What is left to spend; None: no limit."""
+        if self.budget_micros is None:
+            return None
+        spent = self.spent_micros
+        left = 0 if spent is None else self.budget_micros - spent
+        # Nothing at all can't be asked for; a millionth of a dollar ends with the first call.
+        return max(left, 1) / 1e6
 
     def progress(self, phase: Phase | None = None) -> Progress:
         """How the job is doing at this moment."""

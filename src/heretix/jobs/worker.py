@@ -1,4 +1,4 @@
-"""Workers: they claim jobs, keep them alive by a heartbeat, and measure them.
+"""Workers: they claim jobs, keep them alive by a heartbeat, and measure what they ask for.
 
 Nothing of a job lives in its worker alone. A worker that ends gives its jobs back; one that dies
 is replaced when its lease is over, and the samples it had stored are taken from the store.
@@ -15,13 +15,15 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.errors import HeretixError, ProviderError, StoreBusyError, StoreError
+from heretix.jobs.episode_request import EpisodeRequest
 from heretix.jobs.job import Job, JobState, Progress
-from heretix.people import LOCAL
 from heretix.people.audit import iso
 from heretix.store import jobs as rows
 from heretix.store import new_owner
 
 if TYPE_CHECKING:
+    from heretix.economy.clock import Clock
+    from heretix.jobs.request import MeasureRequest
     from heretix.jobs.tracker import Tracker
     from heretix.measurement.lane import Retry
     from heretix.measurement.measurement import Measurement
@@ -73,12 +75,15 @@ class Worker:
         parallel: int = 1,
         lease_s: float = LEASE_S,
         retry: Retry | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """`clock` is what episodes go by; without one, the time of the machine."""
         self._store = store
         self._settings = settings
         self._parallel = parallel
         self._lease_s = lease_s
         self._retry = retry
+        self._clock = clock
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
@@ -153,11 +158,12 @@ class Worker:
 
     async def _do(self, claimed: _Claimed) -> None:
         """Work on a job to its end, whatever that is."""
-        # Here and in `_prepare`: a server has a worker at once, and what measures when it must.
+        # Here and below: a server has a worker at once, and what measures when it must.
         from heretix.jobs.tracker import Tracker
 
-        tracker = Tracker(claimed.job.id, claimed.job.spent_micros)
-        if claimed.job.cancel_requested:
+        job = claimed.job
+        tracker = Tracker(job.id, job.spent_micros, job.budget_micros)
+        if job.cancel_requested:
             await self._end(claimed, tracker, JobState.CANCELLED)
             return
         if claimed.losses > _MOST_LOSSES:
@@ -167,7 +173,10 @@ class Worker:
             )
             await self._end(claimed, tracker, JobState.FAILED, problem)
             return
-        measuring = asyncio.create_task(self._measure(claimed, tracker))
+        if isinstance(job.request, EpisodeRequest):
+            measuring = asyncio.create_task(self._proceed(job.request, tracker))
+        else:
+            measuring = asyncio.create_task(self._measure(claimed, job.request, tracker))
         beating = asyncio.create_task(self._beat(claimed, tracker))
         try:
             await asyncio.wait({measuring, beating}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,26 +196,37 @@ class Worker:
     async def _conclude(
         self, claimed: _Claimed, tracker: Tracker, problem: BaseException | None
     ) -> None:
-        if problem is None and tracker.all_failed:
-            problem = ProviderError(f"every call failed, the last with: {tracker.last_error}")
         if problem is None:
             await self._end(claimed, tracker, JobState.DONE)
             return
-        if not isinstance(problem, HeretixError):
+        if not isinstance(problem, HeretixError) or isinstance(problem, StoreError):
             _log.error("job %s failed", claimed.job.id, exc_info=problem)
         await self._end(claimed, tracker, JobState.FAILED, problem)
 
-    async def _measure(self, claimed: _Claimed, tracker: Tracker) -> None:
+    async def _proceed(self, request: EpisodeRequest, tracker: Tracker) -> None:
+        from heretix.economy.clock import SystemClock
+        from heretix.jobs.proceeding import Proceeding
+
+        clock = self._clock or SystemClock()
+        move = Proceeding(request, self._store, self._settings, clock=clock, tracker=tracker)
+        await move.run()
+
+    async def _measure(self, claimed: _Claimed, request: MeasureRequest, tracker: Tracker) -> None:
         # A thread, because files are read and hashed here: the heart must go on beating.
-        measurement = await asyncio.to_thread(self._prepare, claimed)
+        budget_usd = tracker.budget_left_usd
+        measurement = await asyncio.to_thread(self._prepare, claimed, request, budget_usd)
         runs = sum(1 for _ in measurement.pairs()) + len(measurement.variants)
         runs += measurement.negation is not None
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
         runner = measurement.runner(self._store, observer=tracker, retry=self._retry)
-        tracker.counts.runner = runner
+        tracker.watch(runner)
         await measurement.run(self._store, runner=runner)
+        if tracker.all_failed:
+            raise ProviderError(f"every call failed, the last with: {tracker.last_error}")
 
-    def _prepare(self, claimed: _Claimed) -> Measurement:
+    def _prepare(
+        self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
+    ) -> Measurement:
         from heretix.jobs.measuring import (
             asked,
             gathered,
@@ -216,16 +236,16 @@ class Worker:
         )
 
         job = claimed.job
-        measurement = asked(job.request, self._settings, budget_usd=_budget_left_usd(job))
+        measurement = asked(request, self._settings, budget_usd=budget_usd)
         if claimed.bundles_json is not None:
             bundles = kept_bundles(self._store, claimed.bundles_json)
         else:
-            bundles = gathered(job.request, self._settings, stamp=job.created_at)
+            bundles = gathered(request, self._settings, stamp=job.created_at)
             if bundles:
                 kept = {"bundles_json": keep_bundles(self._store, bundles)}
                 with self._store.writing() as connection:
                     rows.update_claimed(connection, job.id, claimed.worker, kept)
-        return with_bundles(measurement, job.request, bundles)
+        return with_bundles(measurement, request, bundles)
 
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""
@@ -296,7 +316,7 @@ class Worker:
         if state is not JobState.CANCELLED:
             # Whoever had it cancelled may have said why, and that stays.
             values |= {
-                "error": None if problem is None else _told(problem, claimed.job),
+                "error": None if problem is None else _told(problem),
                 "error_kind": None if problem is None else type(problem).__name__,
             }
         await self._write_last(claimed, tracker, values)
@@ -328,15 +348,6 @@ class Worker:
             _log.warning("the end of job %s couldn't be written: %s", claimed.job.id, exc)
 
 
-def _budget_left_usd(job: Job) -> float | None:
-    """What is left to spend, once earlier attempts are paid for."""
-    if job.budget_micros is None:
-        return None
-    left = 0 if job.spent_micros is None else job.budget_micros - job.spent_micros
-    # Nothing at all can't be asked for; a millionth of a dollar ends with the first call.
-    return max(left, 1) / 1e6
-
-
 def _news(tracker: Tracker, progress: Progress) -> dict[str, Any]:
     return {
         "progress_json": progress.as_json(),
@@ -351,12 +362,11 @@ def _differs(progress: Progress, told: Progress) -> bool:
     return any(getattr(progress, name) != getattr(told, name) for name in names)
 
 
-def _told(problem: BaseException, job: Job) -> str:
+def _told(problem: BaseException) -> str:
     """What whoever asked is told: our own messages, and of anything else only that it happened."""
-    if isinstance(problem, StoreError) and job.owner_id != LOCAL.id:
+    if isinstance(problem, StoreError):
         # It says where the store lies, which is nobody's business who isn't there.
-        _log.warning("job %s failed: %s", job.id, problem)
-        return "the store couldn't be used for a while; the server's log says why: resume the job"
+        return "the store couldn't be used at that moment; the server's log says why; resume it"
     if isinstance(problem, HeretixError):
         return str(problem)
     return f"an error of Heretix itself ({type(problem).__name__}); the server's log has it"

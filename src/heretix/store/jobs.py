@@ -6,6 +6,7 @@ worker that was taken for dead can't write over the one that took its place.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import (
@@ -20,6 +21,7 @@ from sqlalchemy import (
     update,
 )
 
+from heretix.store.economy_schema import episodes
 from heretix.store.engine import conflict_insert
 from heretix.store.leases import is_gone
 from heretix.store.schema import runs, samples
@@ -38,9 +40,11 @@ __all__ = [
     "is_job_waiting",
     "job_by_id",
     "job_by_key",
+    "job_of_episode",
     "keep_alive",
     "list_jobs",
     "list_runs",
+    "lock_episode",
     "mean_latency_ms",
     "revisions",
     "save_runs",
@@ -77,6 +81,23 @@ def job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
     statement = select(jobs).where(jobs.c.owner_id == owner_id, jobs.c.key == key)
     row = connection.execute(statement).mappings().first()
     return None if row is None else _plain(row)
+
+
+def job_of_episode(connection: Connection, episode_id: str) -> Row | None:
+    """The job under way that moves an episode on."""
+    # Requests are canonical JSON: within its texts a quotation mark is always escaped.
+    named = f'"episode":{json.dumps(episode_id)}'
+    statement = select(jobs).where(
+        jobs.c.state.in_(_ACTIVE), jobs.c.request_json.contains(named, autoescape=True)
+    )
+    row = connection.execute(statement).mappings().first()
+    return None if row is None else _plain(row)
+
+
+def lock_episode(connection: Connection, episode_id: str) -> None:
+    """Nobody else begins to move an episode on until this transaction ends."""
+    statement = select(episodes.c.episode_id).where(episodes.c.episode_id == episode_id)
+    connection.execute(statement.with_for_update())
 
 
 def list_jobs(

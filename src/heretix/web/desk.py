@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from heretix.web.anomalyboard import AnomalyBoard
-from heretix.web.errands import Errands
 from heretix.web.navigation import NAVIGATION, Place
 from heretix.web.shelf import Shelf
 from heretix.web.streams import OpenStreams
@@ -45,8 +44,6 @@ class Desk:
     """What the economy goes by; None is the time of the machine."""
     shelf: Shelf
     anomalies: AnomalyBoard
-    errands: Errands = field(default_factory=Errands)
-    """Measurements of episodes that are under way."""
     demonstration: bool = False
     """The store holds the demonstration: every page says so."""
     limiter: RateLimiter | None = None
@@ -97,7 +94,6 @@ class Desk:
     async def aclose(self) -> None:
         """Let go of what the desk opened; the store belongs to whoever opened it."""
         await self.feed.aclose()
-        await run_in_threadpool(self.errands.close)
 
 
 def desk_of(request: Request) -> Desk:

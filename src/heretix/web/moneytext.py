@@ -12,14 +12,14 @@ from markupsafe import Markup, escape
 from heretix.economy.market import MAX_POOL, MICRO
 from heretix.economy.money import CURRENCIES, PPM, format_amount
 from heretix.economy.treasury import require_currency
-from heretix.errors import RefusedError, UsageError
+from heretix.errors import UsageError
 from heretix.web.templating import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from fractions import Fraction
 
-__all__ = ["FILTERS", "amount_of", "duration_ms", "holder", "money", "plain_amount", "readable"]
+__all__ = ["FILTERS", "amount_of", "duration_ms", "holder", "money", "plain_amount"]
 
 CODES: Final[Mapping[str, str]] = {
     "issue": "issued",
@@ -47,8 +47,6 @@ CODES: Final[Mapping[str, str]] = {
     "reversal": "reversal",
     "correction": "correction",
 }
-# After the words that moments follow: an amount may have as many digits.
-_MOMENT: Final = re.compile(r"(?:(?<=\bat )|(?<=\bis )|(?<=\buntil ))1\d{12}(?![\w.])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _LONGEST_MS: Final = 3_650 * _UNITS_MS["d"]
 _DURATION: Final = re.compile(r"(\d+)([smhdw])")
@@ -155,16 +153,6 @@ def holder(account: str) -> str:
 def code(value: str) -> str:
     """Why money moved, in words."""
     return CODES.get(value, value)
-
-
-def readable(error: RefusedError) -> RefusedError:
-    """A refusal with its moments as people write them; rules count milliseconds."""
-
-    def said(found: re.Match[str]) -> str:
-        moment = datetime.fromtimestamp(int(found[0]) / 1000, UTC)
-        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-    return RefusedError(_MOMENT.sub(said, str(error)), status=error.status)
 
 
 FILTERS: Final[Mapping[str, Callable[..., str]]] = {

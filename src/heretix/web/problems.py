@@ -110,7 +110,7 @@ def problem_content(
 def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
     """What a problem says of an error: its kind, a detail, and the economy's reason to refuse."""
     # Only the economy's refusals have moments in them; nothing else needs to know of money.
-    from heretix.web.moneytext import readable
+    from heretix.economy.refusal import readable
 
     told = {"detail": str(error), "kind": type(error).__name__.removesuffix("Error")}
     if isinstance(error, errors.StoreError) and not at_the_machine:

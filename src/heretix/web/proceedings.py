@@ -1,28 +1,24 @@
-"""Moves that measure: begun as errands, by pages and the API alike.
+"""Moves that measure: begun as jobs, by pages and the API alike.
 
-What the rules refuse is refused before an errand is begun; only what has to be measured waits.
+What the rules refuse is refused before a job is begun; only what has to be measured waits.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
-from heretix.economy.clock import HeldClock
-from heretix.economy.exchange import Exchange
-from heretix.errors import RefusedError
-from heretix.web.api.floor import begun, clerk_of, exchange_of, known_episode
-from heretix.web.moneytext import readable
+from heretix.economy.codec import encode
+from heretix.jobs import EpisodeRequest
+from heretix.web.api.floor import clerk_of, known_episode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from heretix.economy.clerk import Clerk
-    from heretix.economy.episode import Episode
     from heretix.economy.proposal import Proposal
-    from heretix.measurement.tally import Tally
+    from heretix.jobs import Job
     from heretix.people import Person
     from heretix.web.desk import Desk
-    from heretix.web.errands import Errand, Work
 
 __all__ = ["begin_draft", "begin_judging", "begin_measuring", "begin_ruling"]
 
@@ -35,30 +31,17 @@ def begin_draft(
     opens: bool,
     key: str,
     address: str | None = None,
-) -> Errand:
+) -> Job:
     """Have c₀ measured; then the episode is written down and, if it `opens`, opened."""
-    if (known := desk.errands.under(key)) is not None:
-        return known
     clerk_of(desk).check(proposal)
-    exchange_of(desk).ensure_house()
-
-    async def work(tally: Tally) -> str:
-        drafted = await clerk_of(desk, tally).draft(proposal)
-        if opens:
-            # Terms count from the moment they were written: that is when it opens, too.
-            Exchange(desk.store, clock=HeldClock(drafted.at_ms)).open(drafted.episode)
-            begun(desk, drafted.episode)
-        return drafted.episode
-
-    errand = desk.errands.start(
-        _told(work),
-        key=key,
-        title="Measuring what the models believe now",
-        subject=proposal.claim,
-        samples=proposal.K * proposal.R * len(proposal.models),
+    request = EpisodeRequest(
+        move="draft",
+        claim=proposal.claim,
+        models=proposal.models,
+        proposal=encode(proposal),
+        opens=opens,
     )
-    desk.people.audit.write("episode.draft", by=person, address=address)
-    return errand
+    return desk.jobs.submit(person, request, key=_job_key("draft", key), address=address)
 
 
 def begin_judging(
@@ -69,21 +52,16 @@ def begin_judging(
     final: bool,
     key: str,
     address: str | None = None,
-) -> Errand:
+) -> Job:
     """Have every challenge that is left measured, in their order."""
-    if (known := desk.errands.under(key)) is not None:
-        return known
-    known_episode(desk, episode_id)
-    clerk = clerk_of(desk)
-    found = clerk.to_judge(episode_id)
-    left = len(clerk.pending(found))
 
-    async def work(clerk: Clerk) -> None:
-        while await clerk.judge_next(episode_id, final=final) is not None:
-            pass
+    def request() -> EpisodeRequest:
+        terms = clerk_of(desk).to_judge(episode_id).terms
+        return EpisodeRequest(
+            move="judge", claim=terms.claim, models=terms.models, episode=episode_id, final=final
+        )
 
-    samples = 2 * found.terms.K * found.terms.R * len(found.terms.models) * left
-    return _begin(desk, person, found, "Judging challenges", samples, work, key, address)
+    return _begin(desk, person, episode_id, request, _job_key("judge", episode_id, key), address)
 
 
 def begin_measuring(
@@ -94,19 +72,22 @@ def begin_measuring(
     final: bool,
     key: str,
     address: str | None = None,
-) -> Errand:
+) -> Job:
     """Have the judges measured, or conclude without: whichever is due."""
-    if (known := desk.errands.under(key)) is not None:
-        return known
-    found = known_episode(desk, episode_id)
-    stage = clerk_of(desk).next_stage(episode_id)
 
-    async def work(clerk: Clerk) -> None:
-        await clerk.measure(episode_id, final=final)
+    def request() -> EpisodeRequest:
+        stage = clerk_of(desk).next_stage(episode_id)
+        found = known_episode(desk, episode_id)
+        return EpisodeRequest(
+            move="measure",
+            claim=found.terms.claim,
+            models=found.judges if stage else (),
+            episode=episode_id,
+            stage=stage,
+            final=final,
+        )
 
-    title = f"The {stage} measurement of the judges" if stage else "Concluding without measurement"
-    samples = 2 * found.terms.K * found.terms.R * len(found.judges) if stage else 0
-    return _begin(desk, person, found, title, samples, work, key, address)
+    return _begin(desk, person, episode_id, request, _job_key("measure", episode_id, key), address)
 
 
 def begin_ruling(
@@ -118,55 +99,39 @@ def begin_ruling(
     final: bool,
     key: str,
     address: str | None = None,
-) -> Errand:
+) -> Job:
     """Have the larger panel measure, and let its word stand."""
-    if (known := desk.errands.under(key)) is not None:
-        return known
-    known_episode(desk, episode_id)
-    found = clerk_of(desk).to_rule(episode_id)
 
-    async def work(clerk: Clerk) -> None:
-        await clerk.rule(episode_id, ground_confirmed=confirmed, final=final)
+    def request() -> EpisodeRequest:
+        found = clerk_of(desk).to_rule(episode_id)
+        return EpisodeRequest(
+            move="rule",
+            claim=found.terms.claim,
+            models=found.judges,
+            episode=episode_id,
+            stage=f"round:{found.disputes[-1].round}",
+            final=final,
+            confirmed=confirmed,
+        )
 
-    samples = 4 * found.terms.K * found.terms.R * len(found.judges)
-    return _begin(desk, person, found, "The larger panel measures", samples, work, key, address)
+    return _begin(desk, person, episode_id, request, _job_key("rule", episode_id, key), address)
 
 
 def _begin(
     desk: Desk,
     person: Person,
-    episode: Episode,
-    title: str,
-    samples: int,
-    do: Callable[[Clerk], Awaitable[None]],
+    episode_id: str,
+    request: Callable[[], EpisodeRequest],
     key: str,
     address: str | None,
-) -> Errand:
-    async def work(tally: Tally) -> str:
-        await do(clerk_of(desk, tally))
-        return episode.id
-
-    errand = desk.errands.start(
-        _told(work),
-        key=key,
-        title=title,
-        subject=episode.terms.claim,
-        samples=samples,
-        episode=episode.id,
-    )
-    if errand.key == key:
-        # Else somebody's errand has the episode in hand, and nothing was begun.
-        desk.people.audit.write("episode.measure", by=person, subject=episode.id, address=address)
-    return errand
+) -> Job:
+    # First: by now it may have done what it was begun for, and the rules would refuse it.
+    if (known := desk.jobs.under(person, key)) is not None:
+        return known
+    known_episode(desk, episode_id)
+    return desk.jobs.submit(person, request(), key=key, address=address)
 
 
-def _told(work: Callable[[Tally], Awaitable[str]]) -> Work:
-    """The work, whose refusals have their moments as people write them."""
-
-    async def done(tally: Tally) -> str:
-        try:
-            return await work(tally)
-        except RefusedError as exc:
-            raise readable(exc) from exc
-
-    return done
+def _job_key(*parts: str) -> str:
+    """A key among those of all jobs of a person: another move is another job."""
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The exchange as a desk has it, and the clerk that has things measured for it."""
+"""The exchange as a desk has it, and the clerk that is asked before something is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from heretix.errors import RecordError, RefusedError
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
     from heretix.economy.episode import Episode
-    from heretix.measurement.runner import Observer
     from heretix.web.desk import Desk
 
 __all__ = [
@@ -48,12 +47,12 @@ def track_of(desk: Desk) -> Track:
     return Track(desk.store, clock=clock_of(desk))
 
 
-def clerk_of(desk: Desk, observer: Observer | None = None) -> Clerk:
-    """Who has an episode's next step measured."""
+def clerk_of(desk: Desk) -> Clerk:
+    """Who knows whether an episode's next step can be measured."""
     return Clerk(
         desk.store,
         exchange_of(desk),
-        Panel(desk.store, desk.settings, observer=observer),
+        Panel(desk.store, desk.settings),
         clock=clock_of(desk),
         settings=desk.settings,
     )

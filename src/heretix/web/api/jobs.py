@@ -1,17 +1,19 @@
 """Jobs: measurements that somebody asked for, their progress, and what they found."""
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Body, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from heretix.jobs import Job, JobRun, JobState, MeasureRequest, Progress
+from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
+from heretix.jobs.job import JobKind
 from heretix.people import Person, Role
 from heretix.web.api.events import EVENT_SCHEMA, job_events
 from heretix.web.api.resource import (
     MAX_SEQ,
+    PREFIX,
     Cursor,
     Limit,
     Page,
@@ -24,7 +26,7 @@ from heretix.web.api.writing import Key, writes
 from heretix.web.identity import VisitNow, require
 from heretix.web.streams import EventStream
 
-__all__ = ["changes", "router"]
+__all__ = ["BEGUN", "JobView", "changes", "router"]
 
 router = resource("jobs")
 changes = writes("jobs")
@@ -34,14 +36,38 @@ Explorer = Annotated[Person, require(Role.EXPLORER)]
 Reader = Annotated[Person, require(Role.READER)]
 
 
+BEGUN: Final[dict[int | str, dict[str, Any]]] = {
+    202: {
+        "description": "It is a job now; `Location` tells how far that is.",
+        "headers": {
+            "Location": {
+                "description": "The job.",
+                "required": True,
+                "schema": {"type": "string", "format": "uri-reference"},
+            },
+            "Retry-After": {
+                "description": "Seconds after which to ask for the first time.",
+                "schema": {"type": "integer"},
+            },
+        },
+    }
+}
+"""How an operation documents that it only begins something."""
+
+
 class JobView(BaseModel):
     """A job, as it is now."""
 
     id: str
+    href: str = Field(description="Where to ask again.")
+    kind: JobKind = Field(description="What `request` asks for: claims, or a move of an episode.")
+    episode: str | None = Field(
+        description="The episode that it moves on; null for claims, and until it is written down."
+    )
     owner: str
     title: str
     state: JobState
-    request: MeasureRequest
+    request: MeasureRequest | EpisodeRequest
     progress: Progress
     revision: int
     attempt: int
@@ -58,8 +84,9 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: Job) -> "JobView":
         """A job as its owner may see it."""
-        values = {name: getattr(job, name) for name in cls.model_fields if name != "owner"}
-        return cls.model_construct(owner=job.owner_name, **values)
+        apart: dict[str, Any] = {"owner": job.owner_name, "href": f"{PREFIX}/jobs/{job.id}"}
+        same = {name: getattr(job, name) for name in cls.model_fields if name not in apart}
+        return cls.model_construct(**apart, **same)
 
 
 class Resumption(BaseModel):
@@ -96,9 +123,13 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}")
-def get_job(request: Request, job_id: JobId, person: Reader) -> JobView:
-    """One job, as it is now."""
-    return JobView.of(desk_of(request).jobs.get(job_id, by=person))
+def get_job(request: Request, response: Response, job_id: JobId, person: Reader) -> JobView:
+    """One job, as it is now: `error` says why it failed, `episode` what it has moved on."""
+    found = desk_of(request).jobs.get(job_id, by=person)
+    response.headers["cache-control"] = "no-store"
+    if not found.state.ended:
+        response.headers["retry-after"] = "1"
+    return JobView.of(found)
 
 
 @router.get("/jobs/{job_id}/runs")

@@ -1,6 +1,5 @@
 """What operators do with episodes: draft, open, freeze, have them judged and measured, settle."""
 
-import hashlib
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -10,16 +9,14 @@ from heretix.economy.episode import Episode
 from heretix.economy.market import MAX_POOL
 from heretix.economy.parameters import HOUR_MS, Parameters
 from heretix.economy.proposal import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
-from heretix.errors import ConflictError
 from heretix.people import Person, Role
 from heretix.web.api.episode_views import EpisodeView
 from heretix.web.api.episodes import EpisodeId
-from heretix.web.api.errands import BEGUN, ErrandView
 from heretix.web.api.floor import begun, exchange_of, known_episode
-from heretix.web.api.resource import PREFIX, desk_of
+from heretix.web.api.jobs import BEGUN, JobView
+from heretix.web.api.resource import desk_of
 from heretix.web.api.writing import Key, writes
 from heretix.web.desk import Desk
-from heretix.web.errands import Errand
 from heretix.web.identity import Visit, VisitNow, require
 from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
 
@@ -109,18 +106,18 @@ class Finality(_Given):
 @router.post("/episodes", status_code=202, responses=BEGUN)
 def create_episode(
     request: Request, given: ProposalGiven, key: Key, person: Operator, visit: VisitNow
-) -> ErrandView:
+) -> JobView:
     """Have measured what the models believe now, then fix the terms and, unless told not to, open
-    it. The errand says how far that is, and which episode came of it."""
-    errand = begin_draft(
+    it. The job says how far that is, and which episode came of it."""
+    job = begin_draft(
         desk_of(request),
         person,
         given.proposal(),
         opens=not given.draft_only,
-        key=_own(request, person, key, given),
+        key=f"api {key}",
         address=visit.address,
     )
-    return _begun_by(errand, _own(request, person, key, given), person)
+    return JobView.of(job)
 
 
 @router.post("/episodes/{episode_id}/open")
@@ -164,17 +161,17 @@ def judge_challenges(
     person: Operator,
     visit: VisitNow,
     given: Finality | None = None,
-) -> ErrandView:
+) -> JobView:
     """Have every challenge that is left measured, in their order."""
-    errand = begin_judging(
+    job = begin_judging(
         desk_of(request),
         person,
         episode_id,
         final=bool(given and given.final),
-        key=_own(request, person, key, given),
+        key=f"api {key}",
         address=visit.address,
     )
-    return _begun_by(errand, _own(request, person, key, given), person)
+    return JobView.of(job)
 
 
 @router.post("/episodes/{episode_id}/measure", status_code=202, responses=BEGUN)
@@ -185,17 +182,17 @@ def measure_episode(
     person: Operator,
     visit: VisitNow,
     given: Finality | None = None,
-) -> ErrandView:
+) -> JobView:
     """Have the judges measured: at the freeze, and again when the durability window is over."""
-    errand = begin_measuring(
+    job = begin_measuring(
         desk_of(request),
         person,
         episode_id,
         final=bool(given and given.final),
-        key=_own(request, person, key, given),
+        key=f"api {key}",
         address=visit.address,
     )
-    return _begun_by(errand, _own(request, person, key, given), person)
+    return JobView.of(job)
 
 
 @router.post("/episodes/{episode_id}/rule", status_code=202, responses=BEGUN)
@@ -206,18 +203,18 @@ def rule_on_dispute(
     person: Operator,
     visit: VisitNow,
     given: Ruling | None = None,
-) -> ErrandView:
+) -> JobView:
     """Have the larger panel measure, and rule on the dispute."""
-    errand = begin_ruling(
+    job = begin_ruling(
         desk_of(request),
         person,
         episode_id,
         confirmed=given.ground_confirmed if given else None,
         final=False,
-        key=_own(request, person, key, given),
+        key=f"api {key}",
         address=visit.address,
     )
-    return _begun_by(errand, _own(request, person, key, given), person)
+    return JobView.of(job)
 
 
 @router.post("/episodes/{episode_id}/settle")
@@ -228,22 +225,6 @@ def settle_episode(
     desk = desk_of(request)
     known_episode(desk, episode_id)
     return _moved(desk, person, visit, "settle", exchange_of(desk).close(episode_id))
-
-
-def _own(request: Request, person: Person, key: str, given: BaseModel | None) -> str:
-    """A key among those of all errands: another move, or another request, is another errand."""
-    digest = hashlib.sha256(repr(given).encode()).hexdigest()
-    return f"api {person.id} {request.scope['path']} {digest} {key}"
-
-
-def _begun_by(errand: Errand, own: str, person: Person) -> ErrandView:
-    """The errand that was begun; refused where another one has the episode in hand."""
-    if errand.key != own:
-        raise ConflictError(
-            f"`{errand.episode}` is being worked on: {errand.title}; wait for "
-            f"{PREFIX}/errands/{errand.id}, then look at the episode"
-        )
-    return ErrandView.of(errand, at_the_machine=person.is_local)
 
 
 def _moved(desk: Desk, person: Person, visit: Visit, move: str, found: Episode) -> EpisodeView:

@@ -5,7 +5,6 @@ from fastapi import APIRouter, Depends
 from heretix.web.api import (
     comparison,
     episodes,
-    errands,
     evidence,
     executions,
     export,
@@ -33,7 +32,6 @@ for _resource in (
     episodes.router,
     episodes.changes,
     proceedings.router,
-    errands.router,
     ledger.router,
     people.router,
     export.router,

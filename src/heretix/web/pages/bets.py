@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from heretix.economy.market import MAX_POOL, MICRO, Side
+from heretix.economy.refusal import readable
 from heretix.errors import HeretixError, RefusedError, UsageError
 from heretix.people import Person, Role
 from heretix.web.api.floor import exchange_of, known_episode
 from heretix.web.desk import desk_of
 from heretix.web.identity import VisitNow, require
-from heretix.web.moneytext import amount_of, readable
+from heretix.web.moneytext import amount_of
 from heretix.web.pages.episodes import EpisodeId, episode_page, purse_of
 from heretix.web.problems import status_of
 from heretix.web.templating import page

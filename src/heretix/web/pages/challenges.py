@@ -20,6 +20,7 @@ from heretix.economy.exhibit import objection
 from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
 from heretix.economy.judging import Direction
 from heretix.economy.market import MAX_POOL
+from heretix.economy.refusal import readable
 from heretix.economy.rewards import farthest
 from heretix.economy.sealed import Secret, dump_secret, load_secret, sealed_number
 from heretix.errors import (
@@ -36,7 +37,7 @@ from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episod
 from heretix.web.broughtevidence import EvidenceForm, uploaded_text
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import require
-from heretix.web.moneytext import amount_of, money, readable
+from heretix.web.moneytext import amount_of, money
 from heretix.web.pages.bets import Key
 from heretix.web.pages.episodes import EpisodeId, episode_page, purse_of
 from heretix.web.problems import status_of

@@ -109,7 +109,7 @@ def episode_page(
         pools=pools(found, positions),
         can=doable(found, person.name, now_ms),
         move=next_move(found, positions, now_ms),
-        errand=desk.errands.running_for(episode_id),
+        job=desk.jobs.moving(episode_id),
         timeline=timeline(found, positions, told, now_ms),
         told=told,
         now_ms=now_ms,

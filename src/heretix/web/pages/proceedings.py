@@ -2,26 +2,25 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Path
+from fastapi import APIRouter, Form
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS
-from heretix.errors import HeretixError, RecordError, RefusedError, UsageError
+from heretix.economy.refusal import readable
+from heretix.errors import ConflictError, HeretixError, RecordError, RefusedError, UsageError
+from heretix.jobs import Job
 from heretix.people import Person, Role
 from heretix.web.api.floor import begun, exchange_of, known_episode
 from heretix.web.desk import Desk, desk_of
 from heretix.web.episodeform import EpisodeForm
-from heretix.web.errands import Errand
 from heretix.web.identity import VisitNow, require
-from heretix.web.moneytext import readable
 from heretix.web.pages.bets import Key
 from heretix.web.pages.episodes import EpisodeId, episode_page
-from heretix.web.problems import status_of, told_of
+from heretix.web.problems import status_of
 from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
 from heretix.web.templating import page
 
@@ -31,7 +30,6 @@ router = APIRouter(include_in_schema=False, dependencies=[require(Role.OPERATOR)
 
 Operator = Annotated[Person, require(Role.OPERATOR)]
 Final_ = Annotated[str, Form(alias="final", max_length=10)]
-ErrandId = Annotated[str, Path(max_length=40)]
 
 
 @router.get("/episodes/new")
@@ -45,24 +43,6 @@ async def propose(request: Request, person: Operator, visit: VisitNow, key: Key)
     """Have c₀ measured; then the episode is written down and, unless told not to, opened."""
     form = EpisodeForm.sent(await request.form())
     return await run_in_threadpool(_proposed, request, person, visit.address, form, key)
-
-
-@router.get("/episodes/errands/{errand_id}")
-def errand(request: Request, errand_id: ErrandId, visit: VisitNow) -> Response:
-    """A measurement under way."""
-    found = desk_of(request).errands.get(errand_id)
-    if found.cause is not None:
-        # As a refusal would say it: not everybody is told where the store lies.
-        told = told_of(found.cause, at_the_machine=visit.is_local)
-        found = replace(found, error=told["detail"])
-    return page(request, "errand.html", errand=found)
-
-
-@router.get("/episodes/errands/{errand_id}/progress")
-def errand_progress(request: Request, errand_id: ErrandId) -> Response:
-    """How far it is, for the page's script."""
-    found = desk_of(request).errands.get(errand_id)
-    return JSONResponse(found.as_dict(), headers={"cache-control": "no-store"})
 
 
 @router.post("/episodes/{episode_id}/open")
@@ -121,7 +101,7 @@ def judge(
 ) -> Response:
     """Have every challenge that is left measured, in their order."""
 
-    def begin(key: str) -> Errand:
+    def begin() -> Job:
         return begin_judging(
             desk_of(request),
             person,
@@ -131,7 +111,7 @@ def judge(
             address=visit.address,
         )
 
-    return _sent(request, person, episode_id, key, begin)
+    return _sent(request, person, episode_id, begin)
 
 
 @router.post("/episodes/{episode_id}/measure")
@@ -145,7 +125,7 @@ def measure(
 ) -> Response:
     """Have the judges measured, or conclude without: whichever is due."""
 
-    def begin(key: str) -> Errand:
+    def begin() -> Job:
         return begin_measuring(
             desk_of(request),
             person,
@@ -155,7 +135,7 @@ def measure(
             address=visit.address,
         )
 
-    return _sent(request, person, episode_id, key, begin)
+    return _sent(request, person, episode_id, begin)
 
 
 @router.post("/episodes/{episode_id}/rule")
@@ -171,7 +151,7 @@ def rule(
     """Have the larger panel measure, and let its word stand."""
     ground = {"": None, "yes": True, "no": False}[confirmed]
 
-    def begin(key: str) -> Errand:
+    def begin() -> Job:
         return begin_ruling(
             desk_of(request),
             person,
@@ -182,7 +162,7 @@ def rule(
             address=visit.address,
         )
 
-    return _sent(request, person, episode_id, key, begin)
+    return _sent(request, person, episode_id, begin)
 
 
 def _form(request: Request, form: EpisodeForm, problem: HeretixError | None = None) -> Response:
@@ -202,32 +182,28 @@ def _proposed(
     request: Request, person: Person, address: str | None, form: EpisodeForm, key: str
 ) -> Response:
     try:
-        errand = begin_draft(
+        job = begin_draft(
             desk_of(request),
             person,
             form.proposal(),
             opens=not form.draft_only,
-            key=f"{person.id} {key}",
+            key=key,
             address=address,
         )
     except (UsageError, RecordError) as exc:
         return _form(request, form, exc)
-    return RedirectResponse(f"/episodes/errands/{errand.id}", 303)
+    return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
-def _sent(
-    request: Request,
-    person: Person,
-    episode_id: str,
-    key: str,
-    begin: Callable[[str], Errand],
-) -> Response:
-    """Have it measured, and show how far that is; or what the rules have against it."""
+def _sent(request: Request, person: Person, episode_id: str, begin: Callable[[], Job]) -> Response:
+    """Have it measured, and show how far that is; or what stands against it."""
     try:
-        errand = begin(f"{person.id} {episode_id} {key}")
+        job = begin()
     except RefusedError as exc:
         return episode_page(request, person, episode_id, problem=readable(exc))
-    return RedirectResponse(f"/episodes/errands/{errand.id}", 303)
+    except ConflictError as exc:
+        return episode_page(request, person, episode_id, problem=exc)
+    return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
 def _moved(
