@@ -171,6 +171,24 @@ def test_a_job_of_another_machine_is_taken_over_when_its_lease_is_over(store, jo
     assert jobs.get(job.id, by=LOCAL).state is JobState.DONE
 
 
+def test_a_worker_that_is_stopped_while_it_claims_gives_the_job_back(store, jobs, monkeypatch):
+    """Nobody has to wait for its lease to end, however late the word came."""
+    job = jobs.submit(LOCAL, request())
+    worker = Worker(store, Settings())
+    claim = worker._claim_now
+
+    def claim_and_stop():
+        claimed = claim()
+        worker.stop()
+        return claimed
+
+    monkeypatch.setattr(worker, "_claim_now", claim_and_stop)
+    asyncio.run(worker.run())
+    assert jobs.get(job.id, by=LOCAL).state is JobState.QUEUED
+    assert work(store) == 1
+    assert jobs.get(job.id, by=LOCAL).state is JobState.DONE
+
+
 def test_a_job_that_takes_its_workers_down_is_given_up(store, jobs):
     """After a few of them; resuming begins to count anew."""
     job = jobs.submit(LOCAL, request())

@@ -358,7 +358,7 @@ async def test_a_file_that_the_engine_cannot_load_is_refused(provider, settings,
 def test_without_the_engine_the_extra_is_named(settings, monkeypatch):
     """Said before anything starts, with what to install."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(ModelError, match=r"needs the embedded engine.*`heretix\[local\]`"):
+    with pytest.raises(ModelError, match=r"needs the embedded engine.*`uv sync --extra local`"):
         LocalProvider(MODEL, settings=settings)
 
 

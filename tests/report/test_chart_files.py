@@ -80,5 +80,5 @@ def test_the_bundle_is_made_once_and_draws_by_itself():
 def test_without_the_engine_the_message_says_how_to_get_it(clean_run, monkeypatch):
     """It is an extra."""
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ConfigError, match=r"heretix\[charts\]"):
+    with pytest.raises(ConfigError, match=r"uv sync --extra charts"):
         chart_svg(template_forest(clean_run))

@@ -219,7 +219,7 @@ def test_a_missing_postgresql_database_says_how_to_make_one(empty_postgres_url: 
 def test_a_missing_driver_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
     """PostgreSQL is an extra; who asks for it without it learns how to install it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"uv sync --extra postgres.*heretix\[postgres\]"):
+    with pytest.raises(ConfigError, match=r"uv sync --extra postgres.*'\.\[postgres\]'"):
         Store.open("postgresql://u:s3cret@h/db")
 
 

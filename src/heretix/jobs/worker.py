@@ -116,6 +116,9 @@ class Worker:
                 if job is not None:
                     at_work.add(asyncio.create_task(self._do(job)))
                     taken += 1
+                    # It begins at once: cancelled before its first step, it couldn't give back
+                    # what was claimed.
+                    await asyncio.sleep(0)
                     continue
                 if until_idle and not at_work:
                     break
