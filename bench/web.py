@@ -212,7 +212,7 @@ def measure(
     pages = [f"/runs/{run_id}" for run_id, _ in ids]
     records = [f"/api/v1/executions/{execution_id}" for _, execution_id in ids]
     # What is made once, like the script that draws charts, is made before anything is counted.
-    asyncio.run(requested(port, ["/static/charts.js", *rng.choices(pages + records, k=200)]))
+    asyncio.run(requested(port, ["/static/charts.js", *rng.choices(pages + records, k=1000)]))
     for name, addresses in (("claim page", pages), ("API record", records)):
         say(f"{name}: {CONNECTIONS} connections for {options.seconds:g} s")
         many = rng.choices(addresses, k=200_000)
