@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from browsing import WAIT_MS, expect
@@ -94,6 +95,17 @@ def test_everything_works_without_scripts(site, opened):
     assert watch.complaints == []
 
 
+def reload(page):
+    """Reload, again where the second click's own answer came in between."""
+    from playwright.sync_api import Error
+
+    for _ in range(3):
+        with suppress(Error):
+            page.reload()
+            return
+    page.reload()
+
+
 def test_sent_twice_reloaded_and_gone_back_to_it_is_one_job(site, opened):
     """Neither a double click nor the browser's own buttons measure anything twice."""
     watch, page = opened(site)
@@ -101,7 +113,7 @@ def test_sent_twice_reloaded_and_gone_back_to_it_is_one_job(site, opened):
     page.get_by_role("button", name="Start measuring").dblclick()
     page.wait_for_url("**/jobs/*")
     address = page.url
-    page.reload()
+    reload(page)
     wait_for_result(page)
     page.go_back()
     page.get_by_role("button", name="Start measuring").click()

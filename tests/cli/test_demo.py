@@ -149,7 +149,13 @@ def started(*arguments):
     """The command in a process of its own, whose notes can be read as they come."""
     command = [sys.executable, "-c", "from heretix.cli.app import main; main()", *arguments]
     return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        command,
+        # A shell's background job has Ctrl-C switched off, and hands that on to its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
     )
 
 
