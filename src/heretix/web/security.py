@@ -11,6 +11,7 @@ import logging
 import re
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -68,6 +69,7 @@ def host_name(value: str) -> str | None:
         return None
 
 
+@lru_cache(maxsize=256)
 def is_loopback_host(value: str) -> bool:
     """A name that only this machine can mean. Another name may have been made to point here."""
     name = host_name(value)
