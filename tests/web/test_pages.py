@@ -72,6 +72,12 @@ def test_the_claim_page_shows_the_belief_with_everything_around_it(measured_site
     assert record.prompts.paraphrases[record.sampler.tpl_indices[0]][:20] in text
 
 
+def test_a_page_labels_what_nobody_should_quote(measured_site):
+    """Made-up answers say so beside the number."""
+    text = measured_site.get(f"/runs/{run_of(measured_site, model='mock:gpt-5').run_id}").text
+    assert "Made-up answers: no model was asked, so this is nobody&#39;s belief." in text
+
+
 @pytest.mark.parametrize("lens", ["RPL", "NUL", "MEL", "HEL"])
 def test_charts_of_a_run_are_specifications(measured_site, lens):
     """The script gets Vega-Lite, with the data inside and nothing to fetch."""

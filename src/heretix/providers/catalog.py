@@ -21,6 +21,7 @@ __all__ = [
     "DEMONSTRATION_MODELS",
     "ENDPOINTS",
     "IN_PROCESS",
+    "MADE_UP_BY",
     "Endpoint",
     "ModelId",
     "Options",
@@ -106,6 +107,8 @@ _FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("deepseek-", "deepseek"),
 )
 
+MADE_UP_BY: Final = frozenset({"mock", "sim"})
+"""Providers that ask no model: they make their answers up."""
 DEMONSTRATION_MODELS: Final = frozenset({"local:smollm2-135m"})
 """Models that show that the machine works and know nothing; labelled wherever they appear."""
 
@@ -155,7 +158,7 @@ class ModelId:
     @property
     def is_made_up(self) -> bool:
         """No model is asked: the answers are made up, here."""
-        return self.endpoint.kind in {"mock", "sim"}
+        return self.provider in MADE_UP_BY
 
     def mocked(self) -> ModelId:
         """The mock that stands in for this model; a mock is its own stand-in."""

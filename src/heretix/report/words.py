@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from heretix.providers.catalog import MADE_UP_BY
+
 if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
 
@@ -22,7 +24,6 @@ DEMONSTRATION: Final = "demonstration model: not a belief worth quoting"
 MADE_UP: Final = "made-up answers: no model was asked, so this is nobody's belief"
 _ENOUGH: Final = 8
 """Wordings. In simulation the 95% interval covers 93% with 8, and 91% with 5: docs/method.md."""
-_MADE_UP_BY: Final = frozenset({"mock", "sim"})
 LEGACY: Final = "legacy aggregation (simple): for comparison only"
 
 
@@ -30,7 +31,7 @@ def label_of(run: RunRecord) -> str | None:
     """What must stand beside a number that nobody should take for a belief."""
     if run.demonstration:
         return DEMONSTRATION
-    return MADE_UP if run.provider in _MADE_UP_BY else None
+    return MADE_UP if run.provider in MADE_UP_BY else None
 
 
 def few_wordings(run: RunRecord) -> str | None:

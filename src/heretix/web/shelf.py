@@ -73,7 +73,7 @@ class Shelf:
         )
 
     def record_of_most(self, execution_id: str, characters: int) -> RunRecord | None:
-        """The same, unless its text is longer than that: then None, and nothing is read of it."""
+        """The same, unless its text is longer than that: then None, and it isn't taken apart."""
         if execution_id in self._records:
             return self.record(execution_id)
         text = self._store.record(execution_id).record_json

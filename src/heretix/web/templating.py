@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from heretix.report.words import few_wordings
+from heretix.report.words import few_wordings, label_of
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def environment() -> Environment:
         "lens_names": LENS_NAMES,
         "rule": rule,
         "few_wordings": few_wordings,
+        "label_of": label_of,
     }
     return env
 
