@@ -16,6 +16,7 @@ from heretix.measurement.measurement import prepare
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.measurement.verify import read_artifacts
 from heretix.report.notebook import belief_html
+from heretix.running import run_async
 from heretix.settings import Settings
 from heretix.store import Store
 
@@ -174,7 +175,7 @@ def _wait(work: Coroutine[Any, Any, _T]) -> _T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return run_async(work)
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(context.run, asyncio.run, work).result()
+        return pool.submit(context.run, run_async, work).result()

@@ -259,14 +259,14 @@ def print_json(value: Any) -> None:
 
 def measured(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a measurement to its end; Ctrl-C says that nothing was decided."""
-    import asyncio
-
     import stamina.instrumentation
+
+    from heretix.running import run_async
 
     # The retry library's log lines would run into the display.
     stamina.instrumentation.set_on_retry_hooks([])
     try:
-        return asyncio.run(work)
+        return run_async(work)
     except KeyboardInterrupt:
         opt.err_console().print("Stopped. Nothing was decided; the same command begins anew.")
         raise typer.Exit(130) from None

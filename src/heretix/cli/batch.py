@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heretix.cli import options as opt
+from heretix.running import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
     finished = _Finished()
     _silence_retries()
     with Store.open(measurement.settings.db) as store:
-        submission = asyncio.run(work(store))
+        submission = run_async(work(store))
         if as_json:
             content = {**asdict(submission), "records": finished.summaries}
             typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
@@ -93,7 +93,7 @@ def status(
             return [await desk.look(one) if one.is_open else desk.view(one) for one in known]
 
     with _open(db) as store:
-        views = asyncio.run(work(store))
+        views = run_async(work(store))
     if as_json:
         typer.echo(json.dumps([_as_dict(view) for view in views], indent=2, ensure_ascii=False))
     else:
@@ -142,7 +142,7 @@ def collect_batches(
 
     with _open(db) as store:
         try:
-            collection = asyncio.run(work(store))
+            collection = run_async(work(store))
         except KeyboardInterrupt:
             opt.err_console().print(
                 "Stopped. Nothing is lost: the same command goes on.", style="yellow"
@@ -175,7 +175,7 @@ def cancel(
             return await desk.cancel(desk.batches.find(batch))
 
     with _open(db) as store:
-        view = asyncio.run(work(store))
+        view = run_async(work(store))
     if as_json:
         typer.echo(json.dumps(_as_dict(view), indent=2, ensure_ascii=False))
     else:

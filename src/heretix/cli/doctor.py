@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.running import run_async
 
 __all__ = ["doctor"]
 
@@ -34,7 +34,7 @@ def doctor(
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    found = asyncio.run(examine(settings, models=model or (), base_url=base_url, offline=offline))
+    found = run_async(examine(settings, models=model or (), base_url=base_url, offline=offline))
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in found], indent=2, ensure_ascii=False))
     else:

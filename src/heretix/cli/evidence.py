@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heretix.cli import options as opt
+from heretix.running import run_async
 
 if TYPE_CHECKING:
     from heretix.evidence.bundle import Bundle
@@ -68,7 +68,7 @@ def build(
         _make_folder(out)
     stamina.instrumentation.set_on_retry_hooks([])
     with opt.err_console().status("searching and reading documents"):
-        found = asyncio.run(gather_bundles(claims, config.lenses, config.evidence, settings))
+        found = run_async(gather_bundles(claims, config.lenses, config.evidence, settings))
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
     lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
     with Store.open(settings.db) as store:
@@ -160,7 +160,7 @@ def score(
     from heretix.evidence.reliability import assess
 
     document = read_file(file)
-    found = asyncio.run(_judged(document, judge)) if judge else assess(document)
+    found = run_async(_judged(document, judge)) if judge else assess(document)
     if as_json:
         content = {**found.record(), "explanation": [asdict(part) for part in found.explain()]}
         typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))

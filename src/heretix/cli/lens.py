@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.run import deliver, keep_bundles, measure, with_evidence
+from heretix.running import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,9 +160,7 @@ def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
     evidence = (config.evidence or EvidenceConfig()).model_copy(update={"policy": policy})
     lenses = [lens for lens in config.lenses if lens in SEARCHED]
     with opt.err_console().status("searching under the other policy"):
-        return asyncio.run(
-            gather_bundles(measurement.claims, lenses, evidence, measurement.settings)
-        )
+        return run_async(gather_bundles(measurement.claims, lenses, evidence, measurement.settings))
 
 
 def _show(artifacts: Artifacts, *, evidence: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
+from heretix.running import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +160,7 @@ def with_evidence(measurement: Measurement) -> Measurement:
     stamina.instrumentation.set_on_retry_hooks([])
     console = opt.err_console()
     with console.status("searching and reading documents"):
-        bundles = asyncio.run(
+        bundles = run_async(
             gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
         )
     lacking = False
@@ -301,7 +301,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
         with watching(console, total, as_json=as_json) as tally:
             runner = measurement.runner(store, observer=_Collecting(results, tally))
             tally.runner = runner
-            asyncio.run(measurement.run(store, runner=runner))
+            run_async(measurement.run(store, runner=runner))
     except KeyboardInterrupt:
         console.print(
             f"Stopped. {tally.done if tally else 0:,} of {total:,} samples are stored; "

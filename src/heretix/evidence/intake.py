@@ -24,6 +24,7 @@ from heretix.evidence.extraction import (
     stated_fields,
 )
 from heretix.evidence.reading import DEFAULT_LIMITS, clean_text, plain, utc_now
+from heretix.running import attentive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -203,7 +204,7 @@ def _fetched(
         fetcher = Fetcher(options or FetchOptions(limits=limits))
         pages = fetcher.documents(urls)
         try:
-            while (page := runner.run(_next(pages))) is not None:
+            while (page := runner.run(attentive(_next(pages)))) is not None:
                 yield page
         finally:
             runner.run(pages.aclose())

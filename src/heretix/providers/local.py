@@ -289,6 +289,8 @@ class _Engine:
             # Winding back may read the head's last token again; so a fresh head does too.
             self._send(prompt.head, _READ_ONLY, stop, reuse=True)
         except RejectedError:
+            if stop.is_set():
+                raise
             # Some chat templates refuse a conversation without a user.
             return False
         return True

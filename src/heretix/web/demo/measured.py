@@ -5,13 +5,13 @@ Every model here is planted, made up or embedded, and has `demo` in its name whe
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.config import RunConfig
 from heretix.jobs import Jobs, JobState, MeasureRequest, Worker
 from heretix.measurement.measurement import prepare
 from heretix.people import LOCAL
+from heretix.running import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,7 +116,7 @@ def _work(
     jobs: Jobs, store: Store, settings: Settings, values: Mapping[str, Any], *, key: str
 ) -> None:
     jobs.submit(LOCAL, MeasureRequest.parse(values), key=key)
-    asyncio.run(Worker(store, settings).run_until_idle())
+    run_async(Worker(store, settings).run_until_idle())
 
 
 def _measure_again(store: Store, settings: Settings) -> None:
@@ -135,4 +135,4 @@ def _measure_again(store: Store, settings: Settings) -> None:
                 "max_output_tokens": _FIRST_LIMIT + number,
             }
         )
-        asyncio.run(prepare(config, settings, claims=[_COFFEE]).run(store))
+        run_async(prepare(config, settings, claims=[_COFFEE]).run(store))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from heretix.economy.exchange import Exchange
 from heretix.errors import ConflictError
 from heretix.jobs import Jobs, JobState
 from heretix.people import LOCAL, People
+from heretix.running import run_async
 from heretix.web.demo.mark import is_marked, is_whole, mark, mark_whole
 from heretix.web.demo.measured import STEPS as MEASURED_STEPS
 from heretix.web.demo.measured import measure_world
@@ -72,7 +72,7 @@ def fill(
     stage.exchange.ensure_house()
     for person in CAST:
         stage.exchange.join(person)
-    asyncio.run(play(stage, SCRIPTS, tell))
+    run_async(play(stage, SCRIPTS, tell))
     mark_whole(store)
     return _counted(store, settings, exchange)
 

@@ -1,0 +1,95 @@
+"""Coroutines run to their end, or to the Ctrl-C that always reaches them."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from heretix.running import attentive, run_async
+
+WAITING = """
+import asyncio, signal, threading
+from heretix.running import attentive, run_async
+
+def press():
+    # As it is when Ctrl-C comes in the moment in which the loop falls asleep: the main thread
+    # isn't woken by the system. A thread that takes the signal itself makes this happen always.
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+async def asleep():
+    threading.Timer(0.5, press).start()
+    await asyncio.Event().wait()
+
+try:
+    WAIT
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    "wait", ["run_async(asleep())", "asyncio.Runner().run(attentive(asleep()))"]
+)
+def test_ctrl_c_wakes_a_loop_that_nothing_else_will_wake(wait):
+    """Even when the system hands the signal to another thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING.replace("WAIT", wait)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        # A shell's background job has Ctrl-C switched off, and hands that on to its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+
+
+async def number():
+    await asyncio.sleep(0)
+    return 5
+
+
+async def broken():
+    raise ValueError("no")
+
+
+def wakeup_fd():
+    found = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(found)
+    return found
+
+
+def test_a_result_and_an_error_come_through_and_nothing_is_left_behind():
+    before = wakeup_fd()
+    assert run_async(number()) == 5
+    with pytest.raises(ValueError, match="no"):
+        run_async(broken())
+    assert wakeup_fd() == before
+
+
+def test_it_works_beside_the_main_thread():
+    """Where there are no signals to be woken by."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run_async(number())))
+    thread.start()
+    thread.join(timeout=60)
+    assert results == [5]
+
+
+def test_a_wake_up_that_the_work_has_set_stays():
+    """Work with signal handlers of its own brings its loop's wake-up along."""
+
+    async def with_a_handler():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: None)
+        return wakeup_fd()
+
+    async def outside():
+        theirs = await attentive(with_a_handler())
+        kept = wakeup_fd() == theirs
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+        return kept
+
+    assert asyncio.run(outside())
