@@ -28,6 +28,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Read when tests are collected: while they run, variables of ours are hidden from them.
 GIVEN = os.environ.get("HERETIX_CHROMIUM")
 INSTALL_S = 300
+LAUNCH_MS = 180_000
 
 
 class NoBrowserError(Exception):
@@ -91,7 +92,9 @@ def running_chromium() -> Iterator[Any]:
     path = ensure_chromium()
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+            browser = playwright.chromium.launch(
+                executable_path=path, args=list(ARGUMENTS), timeout=LAUNCH_MS
+            )
         except Error as exc:
             said = exc.message.splitlines()[0]
             raise NoBrowserError(f"{NOT_STARTED}: {path} doesn't start ({said})") from exc

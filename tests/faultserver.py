@@ -13,6 +13,7 @@ the script has run out:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import socket
 import struct
@@ -77,6 +78,16 @@ def answers(text_of: Callable[[Call], str]) -> Outcome:
         return await answer(text_of(call))(server, request, call)
 
     return respond
+
+
+def by_prompt() -> Outcome:
+    """Well-formed answers that depend on what is asked, and on nothing else."""
+
+    def text_of(call: Call) -> str:
+        digest = hashlib.sha256(json.dumps(call.body, sort_keys=True).encode()).digest()
+        return json.dumps({"prob_true": round(0.05 + 0.9 * digest[0] / 255, 4)})
+
+    return answers(text_of)
 
 
 def status(
@@ -191,12 +202,12 @@ class FaultServer:
 
     def __enter__(self) -> FaultServer:
         self._thread.start()
-        assert self._ready.wait(timeout=30), "the fault server didn't start"
+        assert self._ready.wait(timeout=120), "the fault server didn't start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self.closing.set)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=120)
         assert not self._thread.is_alive(), "the fault server didn't stop"
 
     @property
@@ -215,6 +226,18 @@ class FaultServer:
     def always(self, outcome: Outcome) -> None:
         """What calls get that the script leaves over."""
         self._standing = outcome
+
+    def held(self, then: Outcome) -> tuple[Outcome, Callable[[], None]]:
+        """No answer to anybody until the test says so: the outcome, and how to say so."""
+        free = asyncio.Event()
+
+        async def respond(
+            server: FaultServer, request: web.Request, call: Call
+        ) -> web.StreamResponse:
+            await free.wait()
+            return await then(server, request, call)
+
+        return respond, lambda: self._loop.call_soon_threadsafe(free.set) and None
 
     def forget(self) -> None:
         """Be as new, for the next test."""

@@ -45,7 +45,7 @@ def site(tmp_path, sqlite_template):
     # In a thread, because a browser's event loop already runs in this one.
     running = _elsewhere(Site, path, tmp_path)
     yield running
-    _elsewhere(running.stop)
+    _elsewhere(running.close)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def demo_site(tmp_path_factory, demo_template):
     folder = tmp_path_factory.mktemp("demo_site")
     running = _elsewhere(Site, shutil.copy(demo_template, folder / "demo.sqlite"), folder)
     yield running
-    _elsewhere(running.stop)
+    _elsewhere(running.close)
 
 
 def _elsewhere(work, *arguments):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from browsing import PASSWORD, Site, grave_findings
+from browsing import PASSWORD, Site, grave_findings, send_twice
 
 from heretix.economy.clock import HeldClock
 from heretix.economy.episode import State
@@ -35,7 +34,7 @@ def accounts_site(tmp_path, sqlite_template, clock):
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(Site, path, tmp_path, clock=clock, people=PEOPLE).result()
         yield running
-        pool.submit(running.stop).result()
+        pool.submit(running.close).result()
 
 
 @pytest.fixture
@@ -49,8 +48,8 @@ def pages(accounts_site, opened):
         page.goto("/episodes")
         page.get_by_label("Name").fill(name)
         page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/episodes")
+        with page.expect_navigation(url="**/episodes"):
+            page.get_by_role("button", name="Sign in").click()
         found[name] = page
     return found, complaints
 
@@ -76,7 +75,8 @@ def bet(page, episode, side, amount):
     page.get_by_role("radio", name=side).check()
     page.get_by_label("Amount").fill(amount)
     page.get_by_role("button", name="Show the quote").click()
-    page.get_by_role("button", name="Stake").dblclick()
+    button = page.get_by_role("button", name="Stake")
+    send_twice(page, button, "**/stake", then=f"**/episodes/{episode}?*")
     page.get_by_role("status").get_by_text("is taken").wait_for()
 
 
@@ -104,8 +104,9 @@ def bring_evidence(page, episode, folder):
 def move(page, episode, label):
     """The operator does what is due, and waits for what has to be measured."""
     page.goto(f"/episodes/{episode}")
-    page.locator(".operator").get_by_role("button", name=label).click()
-    page.wait_for_url(re.compile("/(episodes|jobs)/"))
+    # Not its address: the page that the button is on may have the one that it leads to.
+    with page.expect_navigation():
+        page.locator(".operator").get_by_role("button", name=label).click()
     if "/jobs/" in page.url:
         page.get_by_role("link", name="Look at the episode").click()
         page.wait_for_url(f"**/episodes/{episode}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from browsing import WAIT_MS, expect
+from browsing import WAIT_MS, Site, expect, send_twice
 
+from faultserver import FaultServer, answer, silence
 from heretix.people import LOCAL
 
 pytestmark = pytest.mark.browser
 
 CLAIM = "Coffee beans are the seeds of a fruit."
-SLOW = "mock:slow?latency_ms=400"
-SLOWEST = "mock:slowest?latency_ms=900"
+LIVE = "openai-compatible:m"
 # Notes every number of finished samples that the page shows, for the test to look at afterwards.
 WATCH_PROGRESS = """
 () => {
@@ -32,6 +33,25 @@ WATCH_PROGRESS = """
   });
 }
 """
+
+
+@pytest.fixture
+def provider():
+    """Answers calls when the test says so, however long a page takes to show something."""
+    with FaultServer() as running:
+        yield running
+
+
+@pytest.fixture
+def site(tmp_path, sqlite_template, provider):
+    """A server over an empty store, at which `LIVE` is that provider."""
+    path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
+    base_url = provider.url("openai-compatible")
+    # In a thread, because a browser's event loop already runs in this one.
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(Site, path, tmp_path, HERETIX_BASE_URL=base_url).result()
+        yield running
+        pool.submit(running.close).result()
 
 
 def plan(page, *, model, **fields):
@@ -54,21 +74,31 @@ def start(page):
     return page.url
 
 
+def wait_for_progress(page, done):
+    """Until the page of the job says by itself that so many samples are done."""
+    expect(page.locator("[data-done]")).to_have_text(str(done), timeout=WAIT_MS)
+
+
 def wait_for_result(page):
-    """Until the page of the job says so by itself."""
-    page.get_by_role("heading", name="Done").wait_for(timeout=WAIT_MS)
+    """Until the page of the job says so by itself, and is the one that shows the results."""
+    page.locator("[data-ended]").get_by_role("heading", name="Done").wait_for()
 
 
 def jobs(site):
     return site.desk.jobs.list(by=LOCAL)
 
 
-def test_from_the_form_to_the_result_with_live_progress(site, opened):
+def test_from_the_form_to_the_result_with_live_progress(site, provider, opened):
     """Plan and price, then a bar that moves by itself, then the belief."""
     watch, page = opened(site)
     page.add_init_script(f"({WATCH_PROGRESS})()")
-    plan(page, model=SLOW, K="16", R="4")
+    provider.script(*[answer()] * 10)
+    held, release = provider.held(answer())
+    provider.always(held)
+    plan(page, model=LIVE, K="16", R="4")
     start(page)
+    wait_for_progress(page, 10)
+    release()
     wait_for_result(page)
     seen = page.evaluate("JSON.parse(sessionStorage.getItem('seen'))")
     done = [int(text.split(" of ")[0]) for text in seen if text.endswith("of 64")]
@@ -82,11 +112,16 @@ def test_from_the_form_to_the_result_with_live_progress(site, opened):
     assert watch.complaints == []
 
 
-def test_everything_works_without_scripts(site, opened):
+def test_everything_works_without_scripts(site, provider, opened):
     """Form, plan, job and result are the server's; the page of a job loads itself again."""
     watch, page = opened(site, java_script_enabled=False)
-    plan(page, model=SLOW, K="8", R="1")
+    provider.script(*[answer()] * 3)
+    held, release = provider.held(answer())
+    provider.always(held)
+    plan(page, model=LIVE, K="8", R="1")
     start(page)
+    wait_for_progress(page, 3)
+    release()
     wait_for_result(page)
     page.get_by_role("link", name=CLAIM).click()
     page.wait_for_url("**/runs/*")
@@ -98,9 +133,8 @@ def test_sent_twice_and_gone_back_to_it_is_one_job(site, opened):
     """Neither a double click nor the browser's way back measures anything twice."""
     watch, page = opened(site)
     plan(page, model="mock:demo-a")
-    page.get_by_role("button", name="Start measuring").dblclick()
-    page.wait_for_url("**/jobs/*")
-    # By the time it is measured, the second click was answered too, with the same page.
+    button = page.get_by_role("button", name="Start measuring")
+    send_twice(page, button, "**/measure/start", then="**/jobs/*")
     wait_for_result(page)
     address = page.url
     page.go_back()
@@ -111,48 +145,62 @@ def test_sent_twice_and_gone_back_to_it_is_one_job(site, opened):
     assert watch.complaints == []
 
 
-def test_a_page_that_is_reloaded_in_the_middle_goes_on(site, opened):
+def test_a_page_that_is_reloaded_in_the_middle_goes_on(site, provider, opened):
     """The job doesn't notice, and the page shows it from where it is."""
     watch, page = opened(site)
-    plan(page, model=SLOW, K="8", R="2")
+    provider.script(*[answer()] * 3)
+    held, release = provider.held(answer())
+    provider.always(held)
+    plan(page, model=LIVE, K="8", R="2")
     address = start(page)
-    expect(page.locator("[data-done]")).not_to_have_text("0", timeout=WAIT_MS)
+    wait_for_progress(page, 3)
     page.reload()
+    wait_for_progress(page, 3)
+    release()
     wait_for_result(page)
     assert page.url == address
     assert len(jobs(site)) == 1
     assert watch.complaints == []
 
 
-def test_a_job_is_cancelled_and_goes_on(site, opened):
+def test_a_job_is_cancelled_and_goes_on(site, provider, opened):
     """Cancelled at once, resumed with a click: what was answered isn't asked again."""
     watch, page = opened(site)
-    plan(page, model=SLOWEST, K="16", R="4")
+    provider.script(*[answer()] * 5)
+    provider.always(silence())
+    plan(page, model=LIVE, K="16", R="4")
     start(page)
+    wait_for_progress(page, 5)
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("heading", name="Cancelled").wait_for()
+    provider.always(answer())
     page.get_by_role("button", name="Go on").click()
     wait_for_result(page)
     assert page.get_by_role("link", name=CLAIM).count() == 1
+    (job,) = jobs(site)
+    assert job.progress.cached == 5
     assert watch.complaints == []
 
 
-def test_a_lost_connection_heals_by_itself(site, opened):
+def test_a_lost_connection_heals_by_itself(site, provider, opened):
     """The server goes away in the middle of a job and comes back: the page says so, and ends."""
     _, page = opened(site)
-    plan(page, model=SLOWEST, K="16", R="4")
+    provider.script(*[answer()] * 5)
+    provider.always(silence())
+    plan(page, model=LIVE, K="16", R="4")
     address = start(page)
-    expect(page.locator("[data-done]")).not_to_have_text("0", timeout=WAIT_MS)
+    wait_for_progress(page, 5)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(site.stop).result()
         page.get_by_text("The connection is lost").wait_for()
+        provider.always(answer())
         pool.submit(site.start).result()
     wait_for_result(page)
     assert page.url == address
     (job,) = jobs(site)
     assert job.attempt == 2
     # The first attempt's answers were stored, so the second took them from there.
-    assert job.progress.cached > 0
+    assert job.progress.cached == 5
 
 
 def test_a_mistake_comes_back_with_what_was_typed(site, opened):

@@ -57,7 +57,7 @@ def kind(address: str) -> str:
 def addresses(demo_site):
     """Addresses that links lead to from the start; every one of them answers."""
     seen, waiting, kinds = {"/", *_MORE}, ["/", *_MORE], defaultdict(list)
-    with httpx2.Client(base_url=demo_site.url, timeout=30, trust_env=False) as client:
+    with httpx2.Client(base_url=demo_site.url, timeout=120, trust_env=False) as client:
         while waiting and len(seen) < MOST:
             address = waiting.pop(0)
             answer = client.get(address, follow_redirects=True)
@@ -129,9 +129,9 @@ def test_the_keyboard_reaches_the_content_and_the_search(demo_site, opened):
     watch, page = opened(demo_site)
     page.goto("/")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
+    expect(page.locator(".skip")).to_be_focused(timeout=WAIT_MS)
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+    expect(page.locator("#content")).to_be_focused(timeout=WAIT_MS)
     page.focus("#q")
     page.keyboard.type("great wall")
     page.keyboard.press("Enter")
@@ -181,8 +181,8 @@ def test_the_records_verify_in_the_browser(demo_site, opened, addresses):
     """A run, an episode and the whole ledger are worked out again by a click."""
     watch, page = opened(demo_site)
     page.goto(next(one for one in addresses if kind(one) == "/runs/*"))
-    page.get_by_role("button", name=re.compile("Verify")).first.click()
-    page.wait_for_url("**/verification*")
+    with page.expect_navigation(url="**/verification*"):
+        page.get_by_role("button", name=re.compile("Verify")).first.click()
     assert page.locator(".note.bad").count() == 0
     page.goto(next(one for one in addresses if kind(one) == "/episodes/*/verification"))
     assert page.locator(".note.bad").count() == 0

@@ -36,6 +36,7 @@ def browser(clean_run, faulty_run, lost_run, markup_run, vector_artifact):
 def visit(browser):
     """Open pages that this process answers for; whatever else is asked for is a complaint."""
     context = browser.new_context(color_scheme="dark")
+    context.set_default_timeout(120_000)
     complaints = []
 
     def opened(files, policy):
