@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.synchronize import Barrier
 
+    from faultserver import FaultServer
+
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["jobs_support", "psycopg"])
 
@@ -52,12 +54,17 @@ def count_samples(store: Store) -> int:
         return int(connection.scalar(select(func.count()).select_from(samples)) or 0)
 
 
-def wait_for(happened: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+def wait_for(happened: Callable[[], bool], *, timeout_s: float = 120.0) -> None:
     """Return as soon as something in another process has happened."""
     end = time.monotonic() + timeout_s
     while not happened():
         assert time.monotonic() < end, "it didn't happen"
         time.sleep(0.01)
+
+
+def wait_for_calls(server: FaultServer, count: int) -> None:
+    """Until the provider has heard of so many calls: none of them is on its way any more."""
+    wait_for(lambda: len(server.calls) == count)
 
 
 def work_in_process(url: str, env: dict[str, str]) -> None:
@@ -68,7 +75,9 @@ def work_in_process(url: str, env: dict[str, str]) -> None:
 
 def work_together(barrier: Barrier, url: str) -> None:
     """A worker that begins when the others do, and ends when nothing waits."""
-    with Store.open(url) as store:
+    with Store.open(url, busy_timeout_ms=120_000) as store:
         Jobs(store, Settings())
         barrier.wait()
-        asyncio.run(Worker(store, Settings(), parallel=2).run_until_idle())
+        # A lease that no stall of the machine outlasts: nobody here is to be taken for dead.
+        worker = Worker(store, Settings(), parallel=2, lease_s=3600)
+        asyncio.run(worker.run_until_idle())

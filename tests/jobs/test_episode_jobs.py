@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from episode_town import CLAIM, NOW, Town, die_at, die_at_second_challenge
-from jobs_support import PROCESSES, count_samples
+from jobs_support import PROCESSES, count_samples, wait_for_calls
 from sqlalchemy import func, select
 
 from faultserver import answer, answers, silence
@@ -112,7 +112,7 @@ def killed(store_url, work, *more):
     """Have a worker's process killed at a point."""
     child = PROCESSES.Process(target=work, args=(store_url, *more))
     child.start()
-    child.join(60)
+    child.join(240)
     assert child.exitcode == -signal.SIGKILL
 
 
@@ -169,7 +169,7 @@ def test_a_worker_killed_between_challenges_leaves_the_rest(town, store, store_u
     assert (count_executions(store), ended(town, job).progress.done) == (asked + 2, 32)
 
 
-async def interrupted(town, job_id, interrupt):
+async def interrupted(town, server, job_id, interrupt):
     """Run a worker until a job has three samples, then do something to it."""
     worker = Worker(town.store, town.settings, clock=town.clock)
     task = asyncio.create_task(worker.run())
@@ -178,6 +178,7 @@ async def interrupted(town, job_id, interrupt):
     async for event in feed.follow(job_id):
         if event.progress.done >= 3 and not done:
             done = True
+            await asyncio.to_thread(wait_for_calls, server, 16)
             await asyncio.to_thread(interrupt, worker)
         if event.ended or (done and event.state is JobState.QUEUED):
             break
@@ -203,7 +204,7 @@ def test_what_is_interrupted_decides_nothing_and_goes_on(store, server, live, na
     server.always(silence())
     job = town.propose(models=LIVE)
     interruption, state = INTERRUPTIONS[name]
-    asyncio.run(interrupted(town, job.id, interruption(town.jobs, job)))
+    asyncio.run(interrupted(town, server, job.id, interruption(town.jobs, job)))
     assert (ended(town, job).state, ended(town, job).error) == (state, None)
     assert (town.exchange.episodes(), ended(town, job).episode) == ([], None)
 
@@ -225,7 +226,7 @@ def test_an_operator_who_is_disabled_decides_no_more(store, server, live):
     server.script(*[answer() for _ in range(3)])
     server.always(silence())
     job = town.propose(operator(store), models=LIVE)
-    asyncio.run(interrupted(town, job.id, lambda _: People(store).deactivate("olga")))
+    asyncio.run(interrupted(town, server, job.id, lambda _: People(store).deactivate("olga")))
     assert ended(town, job).state is JobState.CANCELLED
     assert "`Olga` was disabled" in (ended(town, job).error or "")
     assert town.exchange.episodes() == []

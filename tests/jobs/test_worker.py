@@ -15,6 +15,7 @@ from jobs_support import (
     request,
     stored,
     wait_for,
+    wait_for_calls,
     work,
     work_in_process,
     work_together,
@@ -52,11 +53,12 @@ async def until_done(store, job_id, count):
     await feed.aclose()
 
 
-async def interrupted(store, settings, job_id, count, interrupt):
+async def interrupted(store, settings, server, job_id, count, interrupt):
     """Run a worker until a job has so many samples, then do something to it."""
     worker = Worker(store, settings)
     task = asyncio.create_task(worker.run())
     await until_done(store, job_id, count)
+    await asyncio.to_thread(wait_for_calls, server, 8)
     await asyncio.to_thread(interrupt, worker)
     async for event in Feed(store).follow(job_id):
         if event.ended or event.state is JobState.QUEUED:
@@ -74,7 +76,7 @@ def test_a_running_job_is_cancelled(store, server, live):
     def cancel(_worker):
         assert jobs.cancel(job.id, by=LOCAL).cancel_requested
 
-    asyncio.run(interrupted(store, live, job.id, 3, cancel))
+    asyncio.run(interrupted(store, live, server, job.id, 3, cancel))
     ended = jobs.get(job.id, by=LOCAL)
     assert (ended.state, ended.cancel_requested, ended.error) == (JobState.CANCELLED, False, None)
     assert (ended.progress.phase, ended.progress.done, ended.progress.in_flight) == ("ended", 3, 0)
@@ -95,7 +97,7 @@ def test_a_worker_that_is_stopped_gives_its_job_back(store, server, live):
     jobs = Jobs(store, live)
     answer_only(server, 3)
     job = jobs.submit(LOCAL, request(models=MODEL))
-    asyncio.run(interrupted(store, live, job.id, 3, lambda worker: worker.stop()))
+    asyncio.run(interrupted(store, live, server, job.id, 3, lambda worker: worker.stop()))
     waiting = jobs.get(job.id, by=LOCAL)
     assert (waiting.state, waiting.attempt, waiting.progress.phase) == (
         JobState.QUEUED,
@@ -122,6 +124,7 @@ def test_a_worker_that_is_killed_is_replaced(store, store_url, server, live):
     child = PROCESSES.Process(target=work_in_process, args=(store_url, dict(live.env)))
     child.start()
     wait_for(lambda: count_samples(store) == 5)
+    wait_for_calls(server, 8)
     os.kill(child.pid, signal.SIGKILL)
     child.join()
     assert jobs.get(job.id, by=LOCAL).state is JobState.RUNNING
