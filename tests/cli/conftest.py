@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from faultserver import FaultServer, by_prompt
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -42,6 +44,15 @@ def heretix(folder):
 
 
 @pytest.fixture
+def provider(monkeypatch):
+    """Who answers `openai-compatible:m`, to commands of this process and of others."""
+    with FaultServer() as server:
+        server.always(by_prompt())
+        monkeypatch.setenv("HERETIX_BASE_URL", server.url("openai-compatible"))
+        yield server
+
+
+@pytest.fixture
 def shell(folder):
     """Run a shell line in a process of its own, with `heretix` on the path."""
 
@@ -54,7 +65,7 @@ def shell(folder):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
 

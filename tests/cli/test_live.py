@@ -6,7 +6,7 @@ import signal
 import sqlite3
 from contextlib import closing
 
-from test_run import SLOW, start, stored, wait_for
+from test_run import WHOLE, stored, stuck
 
 from faultserver import FaultServer, answer
 from heretix.measurement.verify import read_artifacts, verify_run
@@ -16,10 +16,9 @@ def events(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-def test_resume_makes_exactly_the_missing_calls(folder, heretix):
+def test_resume_makes_exactly_the_missing_calls(folder, heretix, provider):
     """A killed execution is listed, resumed by its id, and then no longer listed."""
-    process = start(folder, *SLOW)
-    wait_for(folder, 6, process)
+    process = stuck(folder, provider, WHOLE, at=6)
     process.kill()
     process.communicate()
     kept = stored(folder)
@@ -32,7 +31,7 @@ def test_resume_makes_exactly_the_missing_calls(folder, heretix):
     assert run["usage"]["from_cache"] == kept
     assert run["usage"]["called"] == 64 - kept
     assert verify_run(read_artifacts("resumed.json")[0].runs[0]).ok
-    whole = json.loads(heretix(*SLOW, "--json").out)["runs"][0]
+    whole = json.loads(heretix(*WHOLE, "--json").out)["runs"][0]
     assert whole["aggregates"]["ci95"] == run["aggregates"]["ci95"]
     assert whole["usage"]["called"] == 0
 
@@ -163,7 +162,7 @@ def test_precision_is_escalated_and_recorded(heretix):
     assert heretix("run", "x", "--mock", "--max-samples", 5).code == 2
 
 
-def test_an_interrupted_file_of_claims_continues(folder, heretix):
+def test_an_interrupted_file_of_claims_continues(folder, heretix, provider):
     """Ctrl-C among many claims; the rerun makes the rest of the calls, and writes the file."""
     (folder / "claims.txt").write_text("\n".join(f"Claim {i}." for i in range(12)))
     args = (
@@ -171,7 +170,7 @@ def test_an_interrupted_file_of_claims_continues(folder, heretix):
         "--claims-file",
         "claims.txt",
         "-m",
-        "mock:m?latency_ms=30",
+        "openai-compatible:m",
         "--concurrency",
         "4",
         "-B",
@@ -179,10 +178,9 @@ def test_an_interrupted_file_of_claims_continues(folder, heretix):
         "--out",
         "all.jsonl",
     )
-    process = start(folder, *args)
-    wait_for(folder, 40, process)
+    process = stuck(folder, provider, args, at=40, concurrency=4)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 130
     assert not (folder / "all.jsonl").exists()
     kept = stored(folder)

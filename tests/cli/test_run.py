@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from faultserver import by_prompt, silence
 from heretix.measurement.verify import read_artifacts, verify_run
 from heretix.report.notebook import belief_html
 
@@ -232,28 +233,35 @@ def stored(folder):
         return 0
 
 
-def wait_for(folder, count, process):
-    while stored(folder) < count:
+def stuck(folder, provider, args, *, at, concurrency=2):
+    """A process that has so many samples in the store, and waits for the provider to say more."""
+    heard = len(provider.calls) + at - stored(folder)
+    provider.script(*[by_prompt()] * (at - stored(folder)))
+    provider.always(silence())
+    process = start(folder, *args)
+    # Nothing is on its way any more then, so that nothing of it comes in later.
+    while stored(folder) < at or len(provider.calls) < heard + concurrency:
         assert process.poll() is None, process.communicate()
         signal.sigtimedwait([], 0.02)
+    provider.always(by_prompt())
+    return process
 
 
-SLOW = ("run", "x", "-m", "mock:m?latency_ms=100", "--concurrency", "2", "-K", "16", "-R", "4")
+WHOLE = ("run", "x", "-m", "openai-compatible:m", "--concurrency", "2", "-K", "16", "-R", "4")
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix):
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix, provider):
     """Exit code 130, a message, and the rerun continues from what is stored."""
-    process = start(folder, *SLOW)
-    wait_for(folder, 5, process)
+    process = stuck(folder, provider, WHOLE, at=5)
     process.send_signal(signal.SIGINT)
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Stopped." in err
     assert "same command continues" in err
     assert "Traceback" not in err
     kept = stored(folder)
     assert kept >= 5
-    result = heretix(*SLOW, "--json")
+    result = heretix(*WHOLE, "--json")
     assert json.loads(result.out)["runs"][0]["usage"]["from_cache"] == kept
 
 
@@ -265,7 +273,7 @@ def test_ctrl_c_before_the_first_call_is_told_too(heretix, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(progress, "watching", interrupted)
-    result = heretix(*SLOW)
+    result = heretix("run", "x", "-m", "mock:m", "-K", "16", "-R", "4")
     assert result.code == 130
     assert "Stopped. 0 of 64 samples are stored" in result.err
 
@@ -292,19 +300,18 @@ def test_an_interval_from_few_wordings_comes_with_a_warning(heretix, slots, warn
         assert (f"only {slots} wordings" in text) is warned
 
 
-def test_a_killed_run_loses_only_the_calls_in_flight(folder, heretix):
+def test_a_killed_run_loses_only_the_calls_in_flight(folder, heretix, provider):
     """kill -9, several times over: each rerun starts from what was stored, never below."""
     kept = 0
     for target in (3, 9, 20):
-        process = start(folder, *SLOW)
-        wait_for(folder, target, process)
+        process = stuck(folder, provider, WHOLE, at=target)
         process.kill()
         process.communicate()
         assert stored(folder) >= target > kept
         kept = stored(folder)
-    result = heretix(*SLOW, "--json")
+    result = heretix(*WHOLE, "--json")
     run = json.loads(result.out)["runs"][0]
     assert run["usage"]["from_cache"] == kept
     assert run["usage"]["attempted"] == 64
-    fresh = heretix(*SLOW, "--json", "--no-cache")
+    fresh = heretix(*WHOLE, "--json", "--no-cache")
     assert json.loads(fresh.out)["runs"][0]["aggregates"]["ci95"] == run["aggregates"]["ci95"]
