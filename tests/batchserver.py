@@ -143,12 +143,12 @@ class BatchServer:
 
     def __enter__(self) -> BatchServer:
         self._thread.start()
-        assert self._ready.wait(timeout=30), "the batch server didn't start"
+        assert self._ready.wait(timeout=120), "the batch server didn't start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self.closing.set)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=120)
         assert not self._thread.is_alive(), "the batch server didn't stop"
 
     def url(self, protocol: Protocol) -> str:

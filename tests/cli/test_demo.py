@@ -168,7 +168,7 @@ def interrupted(process, said):
             if said in line:
                 break
         process.send_signal(signal.SIGINT)
-        return "".join(seen) + process.stderr.read(), process.wait(timeout=60)
+        return "".join(seen) + process.stderr.read(), process.wait(timeout=120)
 
 
 def test_a_store_that_holds_something_else_is_refused(tmp_path, sqlite_template):
@@ -202,10 +202,10 @@ def test_a_demonstration_that_is_there_is_served(filled):
     with process:
         line = next(line for line in process.stderr if "Heretix serves" in line)
         address = re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             page = answer.read().decode()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=120) == 0
     assert str(filled) in line
     assert "<strong>Demonstration.</strong>" in page
 

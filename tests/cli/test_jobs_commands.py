@@ -86,6 +86,6 @@ def test_a_worker_ends_at_a_signal_and_gives_its_job_back(heretix, folder):
         while json.loads(heretix("jobs", "list", "--json").out)[0]["state"] != "running":
             pass
         worker.send_signal(signal.SIGTERM)
-        assert (worker.wait(timeout=60), worker.stderr.read()) == (0, "")
+        assert (worker.wait(timeout=120), worker.stderr.read()) == (0, "")
     (job,) = json.loads(heretix("jobs", "list", "--json").out)
     assert (job["state"], job["attempt"]) == ("queued", 1)

@@ -171,7 +171,7 @@ def test_a_short_password_is_not_asked_for_twice(folder):
         process.stdin.write(b"short\n")
         process.stdin.flush()
         rest = process.stdout.read().decode()
-        assert process.wait(timeout=60) == 2
+        assert process.wait(timeout=120) == 2
     assert "must have 10 to" in rest
     assert "epeat" not in rest
 

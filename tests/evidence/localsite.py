@@ -74,12 +74,12 @@ class Site:
 
     def __enter__(self) -> Site:
         self._thread.start()
-        assert self._ready.wait(timeout=30), "the site didn't start"
+        assert self._ready.wait(timeout=120), "the site didn't start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self.closing.set)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=120)
         assert not self._thread.is_alive(), "the site didn't stop"
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:

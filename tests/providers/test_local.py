@@ -320,7 +320,7 @@ except KeyboardInterrupt:
         assert process.stdout.readline() == "asking\n"
         process.send_signal(signal.SIGINT)
         try:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

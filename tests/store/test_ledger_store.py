@@ -163,7 +163,7 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
     asked, seen = threading.Event(), []
 
     def second() -> None:
-        with Store.open(store_url) as other:
+        with Store.open(store_url, busy_timeout_ms=60_000) as other:
 
             @event.listens_for(other._engine, "before_cursor_execute")
             def tell(_connection, _cursor, statement, *_):
@@ -177,7 +177,7 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
         ledger.lock_chain(connection)
         thread = threading.Thread(target=second)
         thread.start()
-        assert asked.wait(30)
+        assert asked.wait(60)
         ledger.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
     thread.join()
     assert seen == [1]

@@ -65,7 +65,7 @@ class Api:
         headers = options.pop("headers", {})
         if who is not None:
             headers["Authorization"] = f"Bearer {self.tokens[who]}"
-        with httpx2.Client(base_url=self.url + PREFIX, timeout=60, trust_env=False) as client:
+        with httpx2.Client(base_url=self.url + PREFIX, timeout=120, trust_env=False) as client:
             return client.request(method, path, headers=headers, **options)
 
 
@@ -88,13 +88,13 @@ def running(desk: Desk, *, loopback_only: bool = True):
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        assert server.ready.wait(30)
+        assert server.ready.wait(120)
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             desk.stopping = True
             server.should_exit = True
-            thread.join(30)
+            thread.join(120)
 
 
 def measured(store: Store, *claims: str, model: str = "mock:gpt-5", **options) -> None:

@@ -61,7 +61,7 @@ def filled(path, value):
     return re.sub(r"\{[^}]+\}", lambda _: value, path)
 
 
-def raw(site, sent, *, timeout=20):
+def raw(site, sent, *, timeout=120):
     """Send bytes as they are, and read until the server closes the connection."""
     address = urlsplit(site.url)
     with socket.create_connection((address.hostname, address.port), timeout=timeout) as wire:

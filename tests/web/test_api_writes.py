@@ -191,7 +191,7 @@ def test_a_stream_tells_how_a_job_goes_and_ends_with_it(api):
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(api.get, path)
         work(api)
-        answer = following.result(timeout=60)
+        answer = following.result(timeout=120)
     assert answer.headers["content-type"].startswith("text/event-stream")
     told = events(answer.text)
     numbers = [event["seq"] for event in told]
@@ -206,7 +206,7 @@ def test_a_stream_is_taken_up_where_it_broke(api):
     job = api.post("/jobs", REQUEST, key="one").json()
     path = f"/jobs/{job['id']}/events"
     with (
-        httpx2.Client(base_url=f"{api.url}/api/v1", trust_env=False) as client,
+        httpx2.Client(base_url=f"{api.url}/api/v1", trust_env=False, timeout=120) as client,
         client.stream("GET", path) as stream,
     ):
         first = next(line for line in stream.iter_lines() if line.startswith("id: "))

@@ -103,7 +103,7 @@ def test_programs_on_this_machine_need_no_token(site):
 def exchange(site, head: bytes, *parts: bytes) -> bytes:
     """Send bytes as they are, and read until the server closes."""
     address = urlsplit(site.url)
-    with socket.create_connection((address.hostname, address.port), timeout=20) as wire:
+    with socket.create_connection((address.hostname, address.port), timeout=120) as wire:
         wire.sendall(head)
         for part in parts:
             wire.sendall(part)

@@ -20,7 +20,7 @@ HERETIX = str(Path(sys.executable).parent / "heretix")
 def refused(*args):
     """What the command says when it doesn't start."""
     done = subprocess.run(
-        [HERETIX, "serve", *args], capture_output=True, text=True, timeout=60, check=False
+        [HERETIX, "serve", *args], capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, done.stderr
 
@@ -75,13 +75,13 @@ def started(tmp_path):
 def test_it_serves_without_configuration_and_ends_with_ctrl_c(started):
     """One command; a page; a clean end, with nothing but its word."""
     process, address = started()
-    answer = httpx2.get(address, timeout=30, trust_env=False)
+    answer = httpx2.get(address, timeout=120, trust_env=False)
     assert answer.status_code == 200
     assert "Nothing was measured here yet" in answer.text
     assert "server" not in answer.headers
     process.send_signal(signal.SIGINT)
     rest = process.stderr.read()
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert rest.strip() == "Stopped."
 
 
@@ -90,6 +90,6 @@ def test_with_accounts_any_address_will_do(started, tmp_path):
     with Store.open(str(tmp_path / "s.sqlite")) as store:
         People(store).add("root", role=Role.OPERATOR, password="correct horse battery")
     _, address = started("--host", "0.0.0.0", "--no-worker")
-    answer = httpx2.get(address.replace("0.0.0.0", "127.0.0.1"), timeout=30, trust_env=False)
+    answer = httpx2.get(address.replace("0.0.0.0", "127.0.0.1"), timeout=120, trust_env=False)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/sign-in")

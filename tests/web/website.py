@@ -77,7 +77,7 @@ class Site:
 
 def browser(url: str) -> httpx2.Client:
     """A client that keeps cookies and follows nothing by itself."""
-    return httpx2.Client(base_url=url, timeout=30, trust_env=False)
+    return httpx2.Client(base_url=url, timeout=120, trust_env=False)
 
 
 class Server(uvicorn.Server):
@@ -103,7 +103,7 @@ def serving(desk: Desk, **options: Any):
         server = Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
-        assert server.ready.wait(20)
+        assert server.ready.wait(120)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
             with ExitStack() as opened:
@@ -112,7 +112,7 @@ def serving(desk: Desk, **options: Any):
         finally:
             desk.stopping = True
             server.should_exit = True
-            thread.join(20)
+            thread.join(120)
 
 
 def desk_over(store: Store, folder, **env: str) -> Desk:
