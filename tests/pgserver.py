@@ -6,13 +6,22 @@ import contextlib
 import itertools
 import subprocess
 import tempfile
+import time
 import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heretix.store import Store
+
 NOT_STARTED = "PostgreSQL could not be started"
+
+
+_CONNECTED = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND backend_type = 'client backend'"
+)
 
 
 class ServerNotStartedError(Exception):
@@ -65,3 +74,22 @@ def running_server() -> Iterator[Server]:
             yield databases
     finally:
         server.cleanup()
+
+
+def bury_the_dead(store: Store) -> None:
+    """Wait until nobody but this store is connected to its database.
+
+    A server hears in its own time that a client was killed. Until then it may still commit what
+    it was told to, and hold the client's locks. SQLite's locks end with the process.
+    """
+    from sqlalchemy import text
+
+    pool, end = store._engine.pool, time.monotonic() + 120
+    while store._engine.dialect.name == "postgresql":
+        # In a transaction of its own: within one, the answer would be the same each time.
+        with store.reading() as connection:
+            ours = pool.checkedin() + pool.checkedout()  # type: ignore[attr-defined]
+            if connection.scalar(text(_CONNECTED)) <= ours:
+                return
+        assert time.monotonic() < end, "somebody is still connected"
+        time.sleep(0.01)

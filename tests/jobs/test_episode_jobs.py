@@ -22,6 +22,7 @@ from heretix.jobs.tracker import Tracker
 from heretix.people import LOCAL, People, Quotas, Role
 from heretix.store.schema import executions
 from heretix.store.web_schema import jobs as table
+from pgserver import bury_the_dead
 
 LIVE = ("openai-compatible:m",)
 JUDGED = {Fate.ACCEPTED, Fate.FAILED}
@@ -108,12 +109,13 @@ PREPARED = {
 }
 
 
-def killed(store_url, work, *more):
+def killed(store, store_url, work, *more):
     """Have a worker's process killed at a point."""
     child = PROCESSES.Process(target=work, args=(store_url, *more))
     child.start()
     child.join(240)
     assert child.exitcode == -signal.SIGKILL
+    bury_the_dead(store)
 
 
 @pytest.mark.parametrize("name", PREPARED)
@@ -121,7 +123,7 @@ def test_a_worker_killed_after_its_decision_has_decided(town, store, store_url, 
     """Another takes the job up, finds nothing left to do, and asks nobody again."""
     episode, more = PREPARED[name](town)
     job = town.ask("measure" if name == "conclude" else name, episode, **more)
-    killed(store_url, die_at, town.clock.now_ms(), "worker", "_end")
+    killed(store, store_url, die_at, town.clock.now_ms(), "worker", "_end")
     assert ended(town, job).state is JobState.RUNNING
     decided, told = town.exchange.episode(episode.id), stages(town, episode)
     assert decided != episode
@@ -140,7 +142,7 @@ def test_a_worker_killed_after_its_decision_has_decided(town, store, store_url, 
 def test_a_worker_killed_after_its_draft_has_drafted(town, store, store_url, point):
     """Whether it was opened or not by then: there is one episode, and its belief stands."""
     job = town.propose()
-    killed(store_url, die_at, NOW, *point)
+    killed(store, store_url, die_at, NOW, *point)
     (drafted,) = town.exchange.episodes()
     asked = count_executions(store)
     town.clock.advance(3 * DAY_MS)
@@ -157,7 +159,7 @@ def test_a_worker_killed_between_challenges_leaves_the_rest(town, store, store_u
     """What was judged stays judged; the next worker judges what is left."""
     episode = town.frozen(papers=2)
     job = town.ask("judge", episode)
-    killed(store_url, die_at_second_challenge, town.clock.now_ms())
+    killed(store, store_url, die_at_second_challenge, town.clock.now_ms())
     half = town.exchange.episode(episode.id)
     assert (half.challenges[0].fate in JUDGED, half.challenges[1].fate) == (True, Fate.REVEALED)
     asked = count_executions(store)

@@ -33,6 +33,7 @@ from heretix.store import Store
 from heretix.store.schema import executions
 from heretix.store.web_schema import job_runs
 from heretix.store.web_schema import jobs as table
+from pgserver import bury_the_dead
 
 MODEL = ("openai-compatible:m",)
 
@@ -127,6 +128,7 @@ def test_a_worker_that_is_killed_is_replaced(store, store_url, server, live):
     wait_for_calls(server, 8)
     os.kill(child.pid, signal.SIGKILL)
     child.join()
+    bury_the_dead(store)
     assert jobs.get(job.id, by=LOCAL).state is JobState.RUNNING
     kept = stored(store)
 

@@ -2,7 +2,8 @@
 
 Run as a program it is a launcher: everything is imported once, and each line of its input, a
 `Job`, becomes a forked process. What a process does is reported through a pipe, event by event,
-so that it can be killed after exactly so many events and nothing it did before is unknown.
+and it is killed after exactly so many events: by itself, because whoever reads of an event may
+come to it when the process is long past it. Nothing that it did before is unknown.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,10 +110,7 @@ def _launch(job: Job) -> Outcome:
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-
-        def report(*event: object) -> None:
-            os.write(writing, json.dumps(event).encode() + b"\n")
-
+        report = _Reporting(writing, job.kill_after)
         failed = 1
         try:
             _measure(job, report)
@@ -124,18 +123,31 @@ def _launch(job: Job) -> Outcome:
     os.close(writing)
     events = []
     with os.fdopen(reading, encoding="utf-8") as lines:
-        if job.kill_after == 0:
-            os.kill(pid, signal.SIGKILL)
-        for line in lines:
-            # A line that was cut off by the kill tells of something that hadn't happened yet.
-            if not line.endswith("\n"):
-                continue
-            events.append(json.loads(line))
-            if len(events) == job.kill_after:
-                os.kill(pid, signal.SIGKILL)
+        events += [json.loads(line) for line in lines]
     _, status = os.waitpid(pid, 0)
     assert status in {0, signal.SIGKILL}, f"the process ended by itself, with {status}"
     return Outcome(events=events, killed=status == signal.SIGKILL)
+
+
+class _Reporting:
+    """Tells of events, whichever thread they come from, and ends the process after the last."""
+
+    def __init__(self, pipe: int, last: int | None) -> None:
+        self._pipe = pipe
+        self._left = last
+        self._one_at_a_time = threading.Lock()
+        self._die_in_time()
+
+    def __call__(self, *event: object) -> None:
+        with self._one_at_a_time:
+            os.write(self._pipe, json.dumps(event).encode() + b"\n")
+            if self._left is not None:
+                self._left -= 1
+                self._die_in_time()
+
+    def _die_in_time(self) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _measure(job: Job, report: Any) -> None:
@@ -160,7 +172,7 @@ def _measure(job: Job, report: Any) -> None:
         # Long enough for some answers to be stored while others are still on their way.
         await asyncio.sleep(0.001)
 
-    with Store.open(job.url) as store:
+    with Store.open(job.url, busy_timeout_ms=120_000) as store:
         event.listen(
             store._engine, "before_cursor_execute", lambda *args: report("sql", args[2][:20])
         )

@@ -143,7 +143,10 @@ async def settled(server):
     while before != len(server.seen):
         before = len(server.seen)
         for _ in range(3):
-            _, writer = await asyncio.open_connection("127.0.0.1", server._port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server._port)
+            # It is answered after whatever came before it was read.
+            writer.write(b"GET /settled HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            assert b" 404 " in await reader.readline()
             writer.close()
             await writer.wait_closed()
 

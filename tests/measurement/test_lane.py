@@ -79,7 +79,7 @@ def failing(error, *, first=0, last=10**9):
 
 async def until(condition):
     """Wait for something to become true."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         # The condition is about another thread or the database: no event tells of it.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -295,7 +295,7 @@ async def test_leases_of_a_lane_that_stopped_are_free_while_others_go_on(store):
     async with asyncio.TaskGroup() as group:
         group.create_task(look())
         with pytest.raises(RejectedError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await runner(store, "mock:bad", "mock:good").run(
                     [(bad, bad_plans), (good, good_plans)]
                 )
@@ -537,7 +537,7 @@ def blocking(store, beginning):
     def hold(connection, cursor, statement, *_):
         if statement.startswith(beginning):
             come.set()
-            free.wait(60)
+            free.wait(240)
 
     event.listen(store._engine, "before_cursor_execute", hold)
     try:
@@ -569,7 +569,7 @@ async def test_a_run_that_is_cancelled_while_it_writes_leaves_nothing_behind(sto
         left = leased(store)
     assert left == set()
     second = Watching()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         seen = await measured(store, second)
     assert len(second.asked) == 16 - in_store
     assert len(seen.records) == 1

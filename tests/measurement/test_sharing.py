@@ -26,6 +26,7 @@ from heretix.measurement.build import build_run
 from heretix.measurement.execution import make_sample, utc_now
 from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
+from pgserver import bury_the_dead
 
 ELSEWHERE = "another.example:boot:pid/1/1/000000000000"
 SMALL = {"K": 4, "R": 2, "T": 4, "B": 100}
@@ -171,7 +172,7 @@ async def test_samples_that_another_pays_for_are_waited_for(store):
     store.claim(keys, ELSEWHERE)
     provider, seen = Watching(), Keeping()
     task = asyncio.create_task(runner(store, observer=seen).run([(provider, [plan])]))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         # The run's own thread writes it down: no event tells of it.
         while not store.executions_of(plan.run_id):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -284,6 +285,7 @@ def test_a_process_takes_over_from_one_that_is_killed_beside_it(store, store_url
     killed.begin(Job(url=store_url, claims=claims, plan=SMALL, kill_after=20))
     living.begin(Job(url=store_url, claims=claims, plan=SMALL))
     one, other = killed.end(), living.end()
+    bury_the_dead(store)
     assert one.killed
     assert len(other.beliefs) == 20
     assert set(Counter(other.asked).values()) == {1}
@@ -307,6 +309,7 @@ async def test_a_kill_at_any_moment_costs_only_what_was_not_stored(store, store_
         claims = (f"Claim {number}a.", f"Claim {number}b.")
         moment = chance.randrange(moments)
         outcome = launchers[0].run(Job(url=store_url, claims=claims, plan=SMALL, kill_after=moment))
+        bury_the_dead(store)
         wanted = plans(*claims, **SMALL)
         calls = {call for plan in wanted for call in asked_of(plan)}
         kept = stored_calls(store, *claims, **SMALL)
