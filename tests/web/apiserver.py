@@ -95,6 +95,7 @@ def running(desk: Desk, *, loopback_only: bool = True):
             desk.stopping = True
             server.should_exit = True
             thread.join(120)
+            assert not thread.is_alive(), "the server didn't stop"
 
 
 def measured(store: Store, *claims: str, model: str = "mock:gpt-5", **options) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from contextlib import ExitStack
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
@@ -64,8 +65,13 @@ def filled(path, value):
 def raw(site, sent, *, timeout=120):
     """Send bytes as they are, and read until the server closes the connection."""
     address = urlsplit(site.url)
-    with socket.create_connection((address.hostname, address.port), timeout=timeout) as wire:
-        wire.sendall(sent)
+    with ExitStack() as stack:
+        # However slow this client is: it has sent everything when its time begins.
+        with site.busy():
+            wire = stack.enter_context(
+                socket.create_connection((address.hostname, address.port), timeout=timeout)
+            )
+            wire.sendall(sent)
         received = b""
         while piece := wire.recv(65536):
             received += piece

@@ -37,6 +37,8 @@ class Site:
     client: httpx2.Client = field(repr=False)
     opened: ExitStack = field(repr=False)
     """Browsers to close when the test is over."""
+    loop: asyncio.AbstractEventLoop = field(repr=False)
+    """The server's, in a thread of its own."""
 
     @property
     def store(self) -> Store:
@@ -62,10 +64,26 @@ class Site:
         worker = Worker(self.store, self.desk.settings, clock=self.desk.clock)
         return asyncio.run(worker.run_until_idle())
 
+    @contextmanager
+    def busy(self):
+        """Keep the server from doing anything: what is sent meanwhile has come when it looks."""
+        begun, over = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            over.wait(120)
+
+        self.loop.call_soon_threadsafe(wait)
+        assert begun.wait(120)
+        try:
+            yield
+        finally:
+            over.set()
+
     def another(self) -> "Site":
         """The same server in another browser."""
         client = self.opened.enter_context(browser(self.url))
-        return Site(self.url, self.desk, client, self.opened)
+        return Site(self.url, self.desk, client, self.opened, self.loop)
 
     def signed_in(self, name: str) -> "Site":
         """The same server in a browser of this person's."""
@@ -86,9 +104,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
+        self.loop: asyncio.AbstractEventLoop
 
     async def startup(self, sockets=None) -> None:
         await super().startup(sockets)
+        self.loop = asyncio.get_running_loop()
         self.ready.set()
 
 
@@ -99,7 +119,15 @@ def serving(desk: Desk, **options: Any):
     app = create_app(desk, limits=limits, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept = type("Connection", (BoundedConnection,), {"limits": limits})
-        config = uvicorn.Config(app, log_level="critical", access_log=False, ws="none", http=kept)
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            http=kept,
+            # Longer than a client keeps one: otherwise either may close it as the other uses it.
+            timeout_keep_alive=60,
+        )
         server = Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
@@ -108,11 +136,12 @@ def serving(desk: Desk, **options: Any):
         try:
             with ExitStack() as opened:
                 client = opened.enter_context(browser(url))
-                yield Site(url, desk, client, opened)
+                yield Site(url, desk, client, opened, server.loop)
         finally:
             desk.stopping = True
             server.should_exit = True
             thread.join(120)
+            assert not thread.is_alive(), "the server didn't stop"
 
 
 def desk_over(store: Store, folder, **env: str) -> Desk:
