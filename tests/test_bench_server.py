@@ -80,7 +80,7 @@ async def test_a_seed_makes_another_sample():
 
 async def test_connections_are_kept_and_calls_overlap():
     """Calls at once are served at once, over connections that later calls use again."""
-    async with talking(latency_ms=150, jitter_ms=50) as (server, provider):
+    async with talking(latency_ms=1000, jitter_ms=50) as (server, provider):
         for _ in range(2):
             await asyncio.gather(*(provider.ask(asked(str(n))) for n in range(8)))
         seen = server.statistics

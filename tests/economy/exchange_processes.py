@@ -38,7 +38,7 @@ def run_together(arguments: list[tuple[Any, ...]]) -> list[int | None]:
 
 def bet_away(barrier: Barrier, url: str, episode: str, person: str, bets: int) -> None:
     """Bet again and again on one market, each bet asked for twice."""
-    with Store.open(url, busy_timeout_ms=60_000) as store:
+    with Store.open(url, busy_timeout_ms=120_000) as store:
         exchange = Exchange(store, clock=HeldClock(2_000))
         barrier.wait()
         for number in range(bets):

@@ -26,7 +26,7 @@ def claim_bit_by_bit(barrier: Barrier, url: str, keys: list[str], seed: int, out
     shuffled = random.Random(seed).sample(keys, len(keys))
     owner = new_owner()
     taken: list[str] = []
-    with Store.open(url) as store:
+    with Store.open(url, busy_timeout_ms=120_000) as store:
         barrier.wait()
         for start in range(0, len(shuffled), 150):
             taken += store.claim(shuffled[start : start + 150], owner)

@@ -34,13 +34,13 @@ def run_together(target: Callable[..., None], arguments: list[tuple[Any, ...]]) 
 def open_store(barrier: Barrier, url: str) -> None:
     """Open a store that doesn't exist yet, and use it."""
     barrier.wait()
-    with Store.open(url) as store:
+    with Store.open(url, busy_timeout_ms=120_000) as store:
         store.runs()
 
 
 def save_again_and_again(barrier: Barrier, url: str, numbers: list[int]) -> None:
     """Save the same samples many times, in the order given."""
-    with Store.open(url) as store:
+    with Store.open(url, busy_timeout_ms=120_000) as store:
         barrier.wait()
         for _ in range(20):
             store.save_samples([sample(number) for number in numbers])
