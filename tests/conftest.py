@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import chromium
 from pgserver import NOT_STARTED, Server, ServerNotStartedError, running_server
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
+# An example that takes long, or a machine that does, says nothing of what is tested; and what is
+# found today is found tomorrow.
+settings.register_profile(
+    "heretix",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("heretix")
+
 _OURS = ("HERETIX_", "PG")
 _PROVIDERS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")
 

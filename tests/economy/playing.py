@@ -50,7 +50,7 @@ GATE_FAILED = GateReading(p_up_ppm=600_000, slots=16, ci_width_ppm=100_000)
 
 
 PROFILE = os.environ.get("HERETIX_HYPOTHESIS", "ci")
-MACHINE_TIMEOUT_S = 300 if PROFILE == "ci" else 7_200
+MACHINE_TIMEOUT_S = 1_800 if PROFILE == "ci" else 7_200
 
 
 def economy_settings(**changes):
