@@ -13,7 +13,8 @@ from heretix.economy.episode import State
 from heretix.people import Role
 from heretix.web.api.floor import exchange_of
 
-pytestmark = pytest.mark.browser
+# A slow machine takes minutes for them.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
 CLAIM = "Tin whiskers cause short circuits in satellites."
 PAPER = "Three satellites were lost to tin whiskers, the review board found in its 1998 report."

@@ -11,7 +11,7 @@ from browsing import WAIT_MS, Site, expect, send_twice
 from faultserver import FaultServer, answer, silence
 from heretix.people import LOCAL
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 CLAIM = "Coffee beans are the seeds of a fruit."
 LIVE = "openai-compatible:m"

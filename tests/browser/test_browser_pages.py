@@ -11,7 +11,8 @@ import httpx2
 import pytest
 from browsing import WAIT_MS, expect, grave_findings
 
-pytestmark = pytest.mark.browser
+# A slow machine takes minutes for them.
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
 SLICES = 4
 MOST = 400

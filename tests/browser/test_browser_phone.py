@@ -10,7 +10,7 @@ from heretix.economy.episode import State
 from heretix.economy.exchange import Exchange
 from heretix.web.demo.measured import DST, LENS_MODEL
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 PHONE = {"width": 390, "height": 844}
 

@@ -20,7 +20,7 @@ from heretix.economy.episode import State
 from heretix.economy.exchange import Exchange
 from heretix.web.demo.measured import DST, LENS_MODEL
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 # Read when tests are collected: while they run, variables of ours are hidden from them.
 WANTED = os.environ.get("HERETIX_SCREENSHOTS")

@@ -1,15 +1,18 @@
 """From a model id to its provider, and what every adapter makes of real answers and faults."""
 
 import logging
+import socket
 import subprocess
 import sys
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
 from faultserver import (
     ANSWER,
+    BASE_PATHS,
     FaultServer,
     answer,
     cut_off,
@@ -300,10 +303,13 @@ async def test_silence_ends_at_the_timeout(server, protocol):
 @every_protocol
 async def test_no_server_is_a_failed_connection(protocol):
     """Nobody listening is worth another try: servers restart."""
-    with FaultServer() as gone:
-        pass
-    with pytest.raises(ConnectionFailedError, match="`base_url`"):
-        await ask(gone, protocol)
+    # Bound and not listening: nobody else is given the port meanwhile.
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        gone = SimpleNamespace(url=lambda name: f"http://127.0.0.1:{port}{BASE_PATHS[name]}")
+        with pytest.raises(ConnectionFailedError, match="`base_url`"):
+            await ask(gone, protocol)
 
 
 @every_protocol

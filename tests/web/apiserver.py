@@ -73,7 +73,15 @@ class Server(uvicorn.Server):
     """A server that says when it listens."""
 
     def __init__(self, app) -> None:
-        super().__init__(uvicorn.Config(app, log_level="critical", access_log=False, ws="none"))
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            # Longer than a test: otherwise it may be closed just as a client uses it again.
+            timeout_keep_alive=3600,
+        )
+        super().__init__(config)
         self.ready = threading.Event()
 
     async def startup(self, sockets=None) -> None:

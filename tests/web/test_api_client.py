@@ -234,10 +234,11 @@ def test_a_refusal_isnt_tried_again(scripted):
 
 def test_a_server_that_isnt_there_says_how_to_start_one():
     """Before anything else."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(ConnectionFailedError, match="heretix serve"):
-        Client(f"http://127.0.0.1:{port}", tries=1).me()
+    # Bound and not listening: nobody else is given the port meanwhile.
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionFailedError, match="heretix serve"):
+            Client(f"http://127.0.0.1:{kept.getsockname()[1]}", tries=1).me()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8765", "ftp://x", "http://", "file:///etc/passwd"])
