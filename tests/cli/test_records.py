@@ -161,6 +161,14 @@ def test_the_version_and_the_help_are_there(heretix):
         assert heretix(command, "-h").code == 0
 
 
+def test_the_package_is_the_command_line_too(shell):
+    """For when the script isn't on the path."""
+    from heretix import __version__
+
+    assert shell("python -m heretix --version").stdout == f"heretix {__version__}\n"
+    assert shell("python -m heretix show exec-0").returncode == 2
+
+
 def test_the_help_imports_nothing_heavy(shell):
     """Start-up time is import time: none of these is needed to print help."""
     heavy = "numpy sqlalchemy aiohttp pydantic alembic yaml stamina xllamacpp"
