@@ -92,7 +92,7 @@ def test_the_vector_has_a_point_a_lens_with_its_interval(vector_artifact):
 
 
 def test_the_vector_splits_what_moved_it(vector_artifact):
-    """The wrapper's effect stands beside that of the evidence."""
+    """The frame's effect stands beside that of the evidence."""
     found = next(iter(vector_artifact.metrics.values()))
     shown = rows(charts.belief_vector(vector_artifact), "point")[4:]
     effects = [found.wrapper_effect, found.evidence_effect["MEL"], found.evidence_effect["HEL"]]
@@ -113,8 +113,8 @@ def test_without_the_empty_frame_the_chart_says_what_it_cannot_tell(vector_artif
     runs = [run for run in vector_artifact.runs if run.lens in {"RPL", "MEL"} and not run.evidence]
     runs += [r for r in vector_artifact.runs if r.lens == "MEL" and not r.evidence.variant]
     labels = texts(charts.belief_vector(loose(runs)))
-    assert "MEL − RPL · wrapper and evidence" in labels
-    assert not any("wrapper alone" in label for label in labels)
+    assert "MEL − RPL · frame and evidence" in labels
+    assert not any("frame alone" in label for label in labels)
 
 
 def test_a_lens_without_enough_evidence_is_a_reason(vector_artifact):

@@ -175,15 +175,26 @@ def _provenance(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "model", f"{run.model} ({run.provider})"
     yield "served", ", ".join(str(s.provider_model_id) for s in run.served) or "nobody"
     yield "lens", f"{run.lens}: {LENS_NAMES[run.lens]}"
-    yield "measured", f"{run.started_at} to {run.finished_at}"
+    yield "measured", f"{_second(run.started_at)} to {_second(run.finished_at)} UTC"
     yield "sampling", f"K={run.sampling.K} R={run.sampling.R} T={run.sampling.T}"
     yield "method", f"{how.method}, B={how.B}, trim={how.trim:g}"
     yield "bootstrap seed", f"{how.bootstrap_seed} ({how.seed_source})"
     yield "bank", f"{run.prompt_version} ({run.prompts.source}), sha256 {run.prompts.bank_sha256}"
     yield "sent", ", ".join(f"{k}={v}" for k, v in options.model_dump().items() if v is not None)
-    yield "cost", "unknown" if run.usage.cost_usd is None else f"${run.usage.cost_usd:.4f}"
+    yield "cost", _cost(run.usage.cost_usd)
     yield "made by", f"heretix {run.heretix_version}"
     yield "record sha256", run.sha256
+
+
+def _second(stamp: str) -> str:
+    """A time stamp to the second: the record has the rest."""
+    return stamp[:19].replace("T", " ")
+
+
+def _cost(usd: float | None) -> str:
+    if usd is None:
+        return "unknown"
+    return f"${usd:.4f}" if usd else "$0"
 
 
 def _drawn(chart: dict[str, Any], prefix: str) -> Markup:

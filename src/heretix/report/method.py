@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heretix.belief.estimator import trim_cut
-from heretix.report.words import percent
+from heretix.report.words import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _asked(run: RunRecord) -> str:
     sampling = run.sampling
     return (
         f"{run.model} was asked {sampling.N} times how probable the claim is: K = {sampling.K} "
-        f"slots with R = {sampling.R} replicates each, over T = {sampling.T} different wordings of "
+        f"slots with R = {counted(sampling.R, 'repeat')} each, over T = {sampling.T} different wordings of "
         f"the {run.sampler.T_bank} in the bank {run.prompt_version}. This was {_when(run)} UTC."
     )
 

@@ -105,7 +105,8 @@ def _x(title: str | None = None) -> dict[str, Any]:
     return {
         "type": "quantitative",
         "scale": {"zero": False, "nice": True},
-        "axis": {"title": title or "p(true) of a replica, a probability", "tickCount": 6},
+        "axis": {"title": title or "p(true) of a replica, a probability", "tickCount": 6}
+        | {"labelOverlap": "greedy", "labelSeparation": 8},
     }
 
 
@@ -113,12 +114,11 @@ def _bars(
     rows: Sequence[dict[str, Any]], ci95: tuple[float, float], lens: str, theme: Theme
 ) -> list[dict[str, Any]]:
     lo, hi = ci95
+    # What lies outside is pale, so it has an outline: on paper it would be lost.
+    inside, outside = (theme.colour(lens), theme.paper), (theme.band, theme.muted)
+    drawn = [inside if lo <= (row["from"] + row["to"]) / 2 <= hi else outside for row in rows]
     shown = [
-        {
-            **row,
-            "fill": theme.colour(lens) if lo <= (row["from"] + row["to"]) / 2 <= hi else theme.band,
-        }
-        for row in rows
+        {**row, "fill": fill, "rim": rim} for row, (fill, rim) in zip(rows, drawn, strict=True)
     ]
     y = {
         "field": "replicas",
@@ -126,12 +126,13 @@ def _bars(
         "axis": {"title": "replicas (count)", "tickCount": 4},
     }
     bars = layer(
-        {"type": "bar", "stroke": theme.paper, "strokeWidth": 0.5, "opacity": 0.6},
+        {"type": "bar", "strokeWidth": 0.5, "opacity": 0.6},
         shown,
         x={**_x(), "field": "from", "bin": {"binned": True}},
         x2={"field": "to"},
         y=y,
         color={"field": "fill", "type": "nominal", "scale": None},
+        stroke={"field": "rim", "type": "nominal", "scale": None},
         tooltip=[
             {"field": "from", "type": "quantitative", "format": ".4f"},
             {"field": "to", "type": "quantitative", "format": ".4f"},

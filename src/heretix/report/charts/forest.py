@@ -18,7 +18,7 @@ from heretix.report.charts.figure import (
 )
 from heretix.report.charts.rows import row_axis, row_labels
 from heretix.report.theme import LIGHT, SHAPES, Theme
-from heretix.report.words import label_of
+from heretix.report.words import counted, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,8 +66,8 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         title=run.claim,
         subtitle=subtitle,
         description=(
-            f"Forest plot of {len(rows)} templates of the claim '{run.claim}' measured with "
-            f"{run.model}: template means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
+            f"Forest plot of {counted(len(rows), 'wording')} of the claim '{run.claim}' measured with "
+            f"{run.model}: their means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
             f"{trimmed} are trimmed. The estimate is {belief.prob_true_rpl:.3f}, 95% interval "
             f"{lo:.3f} to {hi:.3f}."
         ),
@@ -84,7 +84,7 @@ def run_subtitle(run: RunRecord) -> str:
             run.model,
             f"lens {run.lens}",
             f"n = {usage.compliant} of {usage.attempted} answers",
-            f"{run.aggregation.n_templates} templates",
+            counted(run.aggregation.n_templates, "wording"),
             (label_of(run) or "").partition(":")[0],
         ]
     )
@@ -210,7 +210,7 @@ def _templates(
             stroke={**literal, "field": "colour"},
             fill={**literal, "field": "fill"},
             tooltip=[
-                {"field": "label", "type": "nominal", "title": "template"},
+                {"field": "label", "type": "nominal", "title": "wording"},
                 {"field": "said", "type": "nominal", "title": "p(true)"},
             ],
         ),

@@ -53,7 +53,7 @@ def market_history(
         title=title,
         subtitle=[
             f"n = {counted(bets, 'bet')} · {money:,.2f} {currency.code} in all",
-            f"Now {said}; a price squared is the probability it implies",
+            f"After the last bet {said}; a price squared is the probability it implies",
             "▲ Heretic: the belief moves up. ▼ Orthodox: it moves down.",
         ],
         description=f"Prices and pools of a market after {counted(bets, 'bet')}: {said}.",
@@ -93,6 +93,11 @@ def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+def _day(moment: str) -> str:
+    """The day on which the axis begins: its first tick may be an hour."""
+    return f"{datetime.fromisoformat(moment):%d %b %Y}".removeprefix("0")
+
+
 def _price_axis() -> dict[str, Any]:
     return {
         "type": "quantitative",
@@ -120,13 +125,14 @@ def _panel(
     height: int,
 ) -> dict[str, Any]:
     x: dict[str, Any] = (
-        time_axis("at", "time (UTC)")
+        time_axis("at", f"time (UTC), from {_day(rows[0]['at'])}")
         if timed
         else {
             "field": "bet",
             "type": "quantitative",
             "scale": {"nice": False},
-            "axis": {"title": "bet", "tickMinStep": 1, "format": "d"},
+            "axis": {"title": "number of the bet; the first is the house's seed"}
+            | {"tickMinStep": 1, "format": "d"},
         }
     )
     if not timed and len(rows) <= _FEW:

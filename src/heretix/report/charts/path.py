@@ -99,9 +99,9 @@ def _axes() -> tuple[dict[str, Any], dict[str, Any]]:
         "type": "quantitative",
         "scale": {"domain": [0, 1]},
         "axis": {
-            "title": "credited belief, a probability",
+            "title": "credited belief (probability)",
             "values": [0, 0.25, 0.5, 0.75, 1],
-            "format": ".2f",
+            "format": ".0%",
         },
     }
     return x, y
