@@ -38,7 +38,10 @@ def test_signing_in_leads_on_and_out_again(accounts_site):
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs")
     assert "alice" in site.get("/").text
     token = site.client.cookies["heretix_session"]
-    assert site.post("/sign-out", form="/account").status_code == 303
+    out = site.post("/sign-out", form="/account")
+    assert out.status_code == 303
+    # What the browser has kept is dropped, so that "back" shows nothing to the next person.
+    assert out.headers["clear-site-data"] == '"cache"'
     site.client.cookies.set("heretix_session", token)
     assert site.get("/").status_code == 303
 
@@ -81,6 +84,9 @@ def test_roles_open_what_they_should(accounts_site):
     assert rita.get("/measure").status_code == 403
     assert "takes the role explorer" in rita.get("/measure").text
     assert alice.get("/measure").status_code == 200
+    # No link leads where one may not go.
+    assert 'href="/measure"' not in rita.get("/").text
+    assert 'href="/measure"' in alice.get("/").text
 
 
 def test_jobs_of_others_look_like_nothing(accounts_site):

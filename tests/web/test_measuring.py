@@ -43,6 +43,7 @@ def test_from_the_form_to_the_result(site):
     done = site.get(address).text
     assert '<h2 id="state" data-state>Done</h2>' in done
     assert "refresh" not in done
+    assert "Look at the result" in done
     result = re.search(r'href="(/runs/exec-[^"]+)"', done)[1]
     assert CLAIM["claims"] in site.get(result).text
 
@@ -80,11 +81,25 @@ def test_a_mistake_is_shown_beside_what_was_typed(site, fields, said):
 
 def test_a_model_without_its_key_is_planned_and_not_started(site):
     """What it would cost can be seen by anybody; to start it, the key must be there."""
-    _, start = planned(site, {**CLAIM, "models": "gpt-5"})
+    page, start = planned(site, {**CLAIM, "models": "gpt-5"})
+    assert "set OPENAI_API_KEY where this server runs" in page
     answer = site.post("/measure/start", start)
     assert answer.status_code == 422
     assert "OPENAI_API_KEY" in answer.text
     assert site.desk.jobs.list(by=LOCAL) == []
+
+
+def test_a_question_is_planned_with_a_warning(site):
+    """A question is neither true nor false; the plan says so, and doesn't refuse it."""
+    page, _ = planned(site, {**CLAIM, "claims": "Is coffee a fruit?\nTea is a leaf."})
+    assert page.count("<strong>A question.</strong>") == 1
+
+
+def test_a_lens_without_documents_is_said_to_be_left_out(site):
+    """The plan tells it before anything starts, in words and not in codes."""
+    page, _ = planned(site, {**CLAIM, "lenses": ["RPL", "MEL"]})
+    assert "<strong>A lens is left out.</strong>" in page
+    assert "insufficient_evidence" not in page.partition('<h2 id="plan">')[2].partition("<form")[0]
 
 
 def test_an_address_can_fill_in_the_form(site):

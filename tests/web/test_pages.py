@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import date
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +13,7 @@ from heretix.evidence.rules import SourceClass
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
 from heretix.web.pages.evidence import CLASSES, REASONS
 from heretix.web.security import CSP
-from heretix.web.templating import ticked
+from heretix.web.templating import model_label, ticked
 
 PLAIN_PAGES = {
     "/": "What does a model believe",
@@ -76,6 +77,44 @@ def test_a_page_labels_what_nobody_should_quote(measured_site):
     """Made-up answers say so beside the number."""
     text = measured_site.get(f"/runs/{run_of(measured_site, model='mock:gpt-5').run_id}").text
     assert "Made-up answers: no model was asked, so this is nobody&#39;s belief." in text
+
+
+@pytest.mark.parametrize("path", ["/", "/search", "/compare"])
+def test_a_list_labels_what_nobody_should_quote(measured_site, path):
+    """Wherever a number of theirs stands, also in a row of a table."""
+    assert 'mock:gpt-5</span> <span class="aside">made up</span>' in measured_site.get(path).text
+
+
+@pytest.mark.parametrize(
+    ("model", "label"),
+    [
+        ("local:smollm2-135m", "demonstration"),
+        ("mock:gpt-5", "made up"),
+        ("sim:m?prior=0.7", "made up"),
+        ("gpt-5", ""),
+        ("local:qwen2.5-coder-1.5b", ""),
+    ],
+)
+def test_only_models_that_nobody_should_quote_have_a_label(model, label):
+    """The embedded model and those whose answers are made up; no other."""
+    assert model_label(model) == label
+
+
+def test_a_wording_says_what_the_estimate_is_without_it(measured_site):
+    """The record holds what leaving it out changes, and the table calls it so."""
+    found = run_of(measured_site, model=MODEL, lens="RPL")
+    text = measured_site.get(f"/runs/{found.run_id}").text
+    record = measured_site.get(f"/runs/{found.run_id}/artifact.json").json()
+    row = record["runs"][0]["diagnostics"]["templates"][0]
+    assert "is how far the estimate moves when the wording is left out" in text
+    assert f"without it </span>{row['influence_prob']:+.3f}".replace("-", "−") in text
+
+
+def test_measuring_again_asks_the_same_model_and_lens(measured_site):
+    """The form is filled in with what the page is about."""
+    found = run_of(measured_site, model="mock:gpt-5")
+    text = measured_site.get(f"/runs/{found.run_id}").text
+    assert f'model=mock%3Agpt-5&amp;lenses={found.lens}">Measure again' in text
 
 
 @pytest.mark.parametrize("lens", ["RPL", "NUL", "MEL", "HEL"])
@@ -403,6 +442,7 @@ def test_times_and_notes_read_as_people_write_them():
     assert day(stamp) == "2 Jan 2026"
     assert "2 Jan 2026, 23:59 UTC" in str(moment(stamp))
     assert (day(None), day("soon")) == ("—", "soon")
+    assert day("2026-01-02") == day(date(2026, 1, 2)) == "2 Jan 2026"
     assert lasted(stamp, "2026-01-03T00:00:41.500Z") == "42 s"
     assert lasted(stamp, stamp) == "under a second"
     assert lasted(stamp, "soon") == "—"

@@ -65,7 +65,9 @@ class Jobs:
 
     def plan(self, request: MeasureRequest) -> JobPlan:
         """What a request will take. Call it from a thread that has no event loop."""
-        return plan_request(request, self._store, self._settings, calls=False)
+        return plan_request(
+            request, self._store, self._settings, calls=False, keys=self._check_keys
+        )
 
     def submit(
         self,

@@ -6,10 +6,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import InsufficientEvidenceError
+from heretix.errors import InsufficientEvidenceError, MissingKeyError
 from heretix.measurement.description import plan_content
 from heretix.people.audit import iso
-from heretix.providers.catalog import IN_PROCESS
+from heretix.providers.catalog import IN_PROCESS, require_key
 from heretix.providers.registry import open_provider
 from heretix.store.jobs import mean_latency_ms
 
@@ -50,9 +50,12 @@ class JobPlan:
 
 
 def plan_request(
-    request: MeasureRequest, store: Store, settings: Settings, *, calls: bool
+    request: MeasureRequest, store: Store, settings: Settings, *, calls: bool, keys: bool = False
 ) -> JobPlan:
-    """Plan without calling a model. Call it from a thread that has no event loop."""
+    """Plan without calling a model. Call it from a thread that has no event loop.
+
+    With `keys`, a key that is missing here is noted: whoever measures needs it.
+    """
     # Imported as needed: a server answers before anybody plans.
     from heretix.jobs.measuring import asked, gathered, with_bundles
 
@@ -72,7 +75,7 @@ def plan_request(
             for model in measurement.models
             if model.is_demonstration or model.is_made_up
         ),
-        notes=tuple(_notes(measurement)),
+        notes=(*_notes(measurement), *(_missing_keys(measurement) if keys else ())),
     )
 
 
@@ -92,6 +95,17 @@ def _notes(measurement: Measurement) -> Iterator[str]:
     for (claim, _), bundle in measurement.bundles.items():
         if isinstance(bundle, InsufficientEvidenceError):
             yield f"{claim[:60]}: {bundle}"
+
+
+def _missing_keys(measurement: Measurement) -> Iterator[str]:
+    for model in measurement.models:
+        try:
+            require_key(model, measurement.settings)
+        except MissingKeyError:
+            yield (
+                f"`{model}` needs a key: set {model.endpoint.key_variable} where this server runs "
+                "and start it again, or choose a model that needs none"
+            )
 
 
 def _duration(

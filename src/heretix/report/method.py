@@ -30,8 +30,9 @@ def _asked(run: RunRecord) -> str:
     sampling = run.sampling
     return (
         f"{run.model} was asked {sampling.N} times how probable the claim is: K = {sampling.K} "
-        f"slots with R = {counted(sampling.R, 'repeat')} each, over T = {sampling.T} different wordings of "
-        f"the {run.sampler.T_bank} in the bank {run.prompt_version}. This was {_when(run)} UTC."
+        f"slots with R = {counted(sampling.R, 'repeat')} each, over T = {sampling.T} different "
+        f"wordings of the {run.sampler.T_bank} in the bank {run.prompt_version}. "
+        f"This was {_when(run)} UTC."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.words import few_wordings, label_of
 from heretix.version import VERSION
 
@@ -65,6 +66,7 @@ def environment() -> Environment:
         "interval": interval,
         "lasted": lasted,
         "lens_name": lens_name,
+        "model_label": model_label,
         "moment": moment,
         "percent": percent,
         "prob": prob,
@@ -225,14 +227,18 @@ def ticked(text: object) -> Markup:
     )
 
 
-def day(text: str | None) -> str:
-    """The day of a time stamp."""
-    if not text:
+def day(given: str | date | None) -> str:
+    """The day of a time stamp; a bare day belongs to no time zone."""
+    if not given:
         return NONE
+    if not isinstance(given, str):
+        return _date(given)
     try:
-        return _date(datetime.fromisoformat(text).astimezone(UTC))
+        bare = len(given) == len("2026-01-01")
+        when = date.fromisoformat(given) if bare else datetime.fromisoformat(given).astimezone(UTC)
     except ValueError:
-        return text
+        return given
+    return _date(when)
 
 
 def lasted(begun: str, ended: str) -> str:
@@ -249,7 +255,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
-def _date(when: datetime) -> str:
+def _date(when: date) -> str:
     # The same wherever the server runs: `strftime` goes by its machine's language.
     return f"{when.day} {_MONTHS[4 * when.month - 4 :][:3]} {when.year}"
 
@@ -257,6 +263,13 @@ def _date(when: datetime) -> str:
 def lens_name(code: str) -> str:
     """What a lens shows, in words."""
     return LENS_NAMES.get(code, code)
+
+
+def model_label(name: str) -> str:
+    """A word beside a model whose numbers nobody should quote; nothing beside the others."""
+    if name in DEMONSTRATION_MODELS:
+        return "demonstration"
+    return "made up" if name.partition(":")[0] in MADE_UP_BY else ""
 
 
 def short_id(text: str | None) -> str:

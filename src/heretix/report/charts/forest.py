@@ -66,8 +66,8 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         title=run.claim,
         subtitle=subtitle,
         description=(
-            f"Forest plot of {counted(len(rows), 'wording')} of the claim '{run.claim}' measured with "
-            f"{run.model}: their means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
+            f"Forest plot of {counted(len(rows), 'wording')} of the claim '{run.claim}', measured "
+            f"with {run.model}: their means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
             f"{trimmed} are trimmed. The estimate is {belief.prob_true_rpl:.3f}, 95% interval "
             f"{lo:.3f} to {hi:.3f}."
         ),

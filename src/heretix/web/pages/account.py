@@ -66,7 +66,8 @@ def sign_out(request: Request, visit: VisitNow) -> Response:
     desk = desk_of(request)
     if visit.session is not None:
         desk.people.sessions.close(visit.session.token)
-    response = RedirectResponse("/sign-in", 303)
+    # Pages that the browser has kept would still show them to the next person at this screen.
+    response = RedirectResponse("/sign-in", 303, headers={"clear-site-data": '"cache"'})
     visit.close_session(response)
     return response
 

@@ -30,7 +30,7 @@ CLASSES = {
     SourceClass.CONTESTED: "its standing is itself disputed, or awaits a review",
     SourceClass.FLAGGED: "known for made-up stories, or satire that gets taken for news",
     SourceClass.FACTCHECK: "publishes verdicts, which no lens may hand over",
-    SourceClass.UNKNOWN: "no rule matches: an answer, and the most frequent one",
+    SourceClass.UNKNOWN: "no rule covers it, which says nothing against it; most sources are here",
     SourceClass.PROVIDED: "given by the user",
 }
 

@@ -35,6 +35,8 @@
   const show = ({ state, progress }) => {
     const gathering = state === "running" && progress.phase === "evidence";
     part("state").textContent = gathering ? "Gathering evidence" : titles[state];
+    const waiting = part("waiting");
+    if (waiting) waiting.hidden = state !== "queued";
     part("bar").max = progress.total || 1;
     part("bar").value = progress.done;
     part("done").textContent = number.format(progress.done);
