@@ -130,7 +130,10 @@ def test_cancel_and_go_on(site):
     page = site.get(f"/jobs/{job.id}").text
     assert "Cancelled" in page
     assert "Go on" in page
-    assert site.post(f"/jobs/{job.id}/cancel").status_code == 409
+    again = site.post(f"/jobs/{job.id}/cancel")
+    assert again.status_code == 409
+    # Whoever clicked in a page that was older than the job gets back to it.
+    assert f'href="/jobs/{job.id}">Back to the page' in again.text
     assert site.post(f"/jobs/{job.id}/resume").status_code == 303
     work(site)
     assert site.desk.jobs.get(job.id, by=LOCAL).state is JobState.DONE

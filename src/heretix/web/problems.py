@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +58,9 @@ STATUS: Final[Mapping[str, int]] = {
     "StoreFullError": 507,
 }
 """By the name of the error; one that isn't here has the status of what it is a kind of."""
+
+_FORMS: Final = re.compile(r"(/(?:jobs|episodes)/[\w-]+|/measure|/account|/profile)/", re.ASCII)
+"""What is sent to below these addresses comes from a form on the page at them."""
 
 _REMEDIES: Final[Mapping[int, str]] = {
     401: "Sign in and try again.",
@@ -122,6 +126,12 @@ def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
     return told
 
 
+def _back(scope: Scope) -> str | None:
+    """The page that a refused form belongs to: it shows how things stand by now."""
+    sent_from = _FORMS.match(scope["path"]) if scope["method"] == "POST" else None
+    return sent_from[1] if sent_from else None
+
+
 def status_of(error: HeretixError) -> int:
     """The HTTP status of an error, by what kind it is."""
     for kind in type(error).__mro__:
@@ -148,6 +158,7 @@ def problem_response(
         title=_phrase(status),
         detail=detail,
         remedy=_REMEDIES.get(status),
+        back=_back(scope) if status != 404 else None,
     )
     # Half a surrogate pair in a message must not become a second error.
     content = page.encode("utf-8", "replace")
