@@ -43,6 +43,8 @@ class JobPlan:
     """Models among them whose numbers aren't beliefs worth quoting."""
     notes: tuple[str, ...]
     """What won't be as asked: options that aren't sent, lenses without enough evidence."""
+    missing_keys: tuple[str, ...] = ()
+    """What has to be set before it can be started here."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -54,7 +56,7 @@ def plan_request(
 ) -> JobPlan:
     """Plan without calling a model. Call it from a thread that has no event loop.
 
-    With `keys`, a key that is missing here is noted: whoever measures needs it.
+    With `keys`, those that are missing here are told: whoever measures needs them.
     """
     # Imported as needed: a server answers before anybody plans.
     from heretix.jobs.measuring import asked, gathered, with_bundles
@@ -75,7 +77,8 @@ def plan_request(
             for model in measurement.models
             if model.is_demonstration or model.is_made_up
         ),
-        notes=(*_notes(measurement), *(_missing_keys(measurement) if keys else ())),
+        notes=tuple(_notes(measurement)),
+        missing_keys=tuple(_missing_keys(measurement)) if keys else (),
     )
 
 
