@@ -113,7 +113,7 @@ def test_without_the_empty_frame_the_chart_says_what_it_cannot_tell(vector_artif
     runs = [run for run in vector_artifact.runs if run.lens in {"RPL", "MEL"} and not run.evidence]
     runs += [r for r in vector_artifact.runs if r.lens == "MEL" and not r.evidence.variant]
     labels = texts(charts.belief_vector(loose(runs)))
-    assert "MEL − RPL · frame and evidence" in labels
+    assert "MEL − RPL · wrapper and evidence" in labels
     assert not any("frame alone" in label for label in labels)
 
 

@@ -108,13 +108,13 @@ def _split(metrics: MetricsRecord | None, theme: Theme) -> list[dict[str, Any]]:
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
     if metrics.wrapper_effect is not None:
-        yield _effect("NUL − RPL · the frame alone", metrics.wrapper_effect, "NUL", theme)
+        yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, "NUL", theme)
     for lens, effect in _in_order(metrics.evidence_effect):
         yield _effect(f"{lens} − NUL · the evidence", effect, lens, theme)
     if metrics.wrapper_effect is None:
         # Without the empty frame the two can't be told apart, and the label says so.
         for lens, effect in _in_order(metrics.movement):
-            yield _effect(f"{lens} − RPL · frame and evidence", effect, lens, theme)
+            yield _effect(f"{lens} − RPL · wrapper and evidence", effect, lens, theme)
     for lens, reason in metrics.missing.items():
         yield IntervalRow(
             label=f"{lens} · no difference", value=None, reason=reason, colour=theme.colour(lens)
