@@ -33,7 +33,8 @@
     │   └── UnconfirmedError             a batch may or may not have been taken
     └── StoreError                   3   the database
         ├── StoreBusyError               locked by another process for too long
-        └── StoreFullError               no space left
+        ├── StoreFullError               no space left
+        └── StoreReadOnlyError       2   it can be read, and this has to write
 
 Messages name their subject in backticks, the rule, the value and the remedy.
 All of these survive pickling, so that they can cross a process boundary.
@@ -74,6 +75,7 @@ __all__ = [
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
+    "StoreReadOnlyError",
     "TooManyRequestsError",
     "UnconfirmedError",
     "UnreadableError",
@@ -256,3 +258,9 @@ class StoreBusyError(StoreError):
 
 class StoreFullError(StoreError):
     """The disk or the database has no space left."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The database can be read where it is, but not written to; nothing was."""
+
+    exit_code: ClassVar[int] = 2

@@ -135,7 +135,8 @@ def counter(
 ) -> Iterator[Counter]:
     """Open the store for business. The operator's accounts are made on first use.
 
-    Without `create` there must be one; `absent` says what to do first where there is none.
+    Without `create` there must be one; `absent` says what to do first where there is none. One
+    that can only be read is good for looking.
     """
     from heretix.economy.exchange import Exchange
     from heretix.errors import RefusedError
@@ -147,7 +148,8 @@ def counter(
     settings = replace(settings, db=db or settings.db)
     with Store.open(settings.db, create=create, absent=absent) as store:
         exchange = Exchange(store, clock=clock)
-        exchange.ensure_house()
+        if store.writable:
+            exchange.ensure_house()
         try:
             yield Counter(store=store, exchange=exchange, clock=clock, settings=settings)
         except RefusedError as exc:

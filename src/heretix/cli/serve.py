@@ -50,26 +50,44 @@ def serve(
     """Serve the web app: measure, look, compare and take part in a browser.
 
     On a loopback address nobody has to sign in. Any other address is refused until there are
-    accounts (`heretix users add`). Ctrl-C ends it; jobs under way go on at the next start.
+    accounts (`heretix users add`). Ctrl-C ends it; jobs under way go on at the next start. A store
+    that can't be written to is there to be looked at, if it has no accounts.
     """
     # While modules load, nothing is thrown away; looking for it takes a fifth of the time.
     gc.disable()
     from heretix.settings import Settings
-    from heretix.store import Store
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    with Store.open(settings.db) as store, listening(host, port, store) as listener:
+    with _opened(settings.db) as store, listening(host, port, store) as listener:
         address = _address(host, listener.getsockname()[1])
         server = _server(store, settings)
         # Plain text: what colours it would take longer to load than some pages take to answer.
         typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
-        with _working(store, settings, wanted=not no_worker):
+        if not store.writable:
+            typer.echo("It can't be written to: it can be looked at, and nothing else.", err=True)
+        with _working(store, settings, wanted=store.writable and not no_worker):
             if open_browser:
                 _open_when_ready(address)
             with contextlib.suppress(KeyboardInterrupt):
                 server.run(sockets=[listener])
         typer.echo("Stopped.", err=True)
+
+
+def _opened(db: str) -> Store:
+    """The store, if need be one to look at only; whoever signs in writes."""
+    from heretix.errors import StoreReadOnlyError
+    from heretix.people import People
+    from heretix.store import Store
+
+    try:
+        return Store.open(db)
+    except StoreReadOnlyError:
+        store = Store.open(db, create=False)
+        if People(store).count() == 0:
+            return store
+        store.close()
+        raise
 
 
 def _server(store: Store, settings: Settings) -> uvicorn.Server:

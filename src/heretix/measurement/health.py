@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from heretix.errors import HeretixError, MissingKeyError, RecordError
+from heretix.errors import HeretixError, MissingKeyError, RecordError, StoreReadOnlyError
 from heretix.providers import gguf
 from heretix.providers.base import Request
 from heretix.providers.catalog import ENDPOINTS, ModelId, default_model, parse_model
@@ -98,6 +98,9 @@ def _store(settings: Settings) -> Check:
             store.release_all("doctor")
             runs = store.count_runs()
             return Check("store", State.OK, f"{store.name}: {runs:,} runs")
+    except StoreReadOnlyError as exc:
+        remedy = "to measure, set HERETIX_DB to a store that can be written to"
+        return Check("store", State.BAD, f"it can only be looked at: {exc}", remedy)
     except RecordError:
         return Check("store", State.INFO, f"{settings.db}: not made yet; the first run makes it")
     except HeretixError as exc:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from heretix.errors import StoreBusyError, StoreError, StoreFullError
+from heretix.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["mapped_faults"]
+__all__ = ["mapped_faults", "unwritable"]
 
 _BUSY: Final = "is locked by another process; wait for it or end it, then run the command again"
 _FULL: Final = "has no space left; free some, then run the command again: what was stored is kept"
-_READ_ONLY: Final = "can't be written to; check who may write to it and to its directory"
+_READ_ONLY: Final = (
+    "can't be written to; check who may write to it and to its directory, or choose another store "
+    "with --db or HERETIX_DB"
+)
 _CANT_OPEN: Final = "can't be opened; check that it is a file and that you may read and write it"
 _NOT_A_DATABASE: Final = "isn't a Heretix store; choose another path with --db or HERETIX_DB"
 _CORRUPT: Final = "is damaged; restore a copy, or choose another path with --db or HERETIX_DB"
@@ -35,8 +38,8 @@ _SQLITE: Final[dict[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_BUSY: (StoreBusyError, _BUSY),
     sqlite3.SQLITE_LOCKED: (StoreBusyError, _BUSY),
     sqlite3.SQLITE_FULL: (StoreFullError, _FULL),
-    sqlite3.SQLITE_READONLY: (StoreError, _READ_ONLY),
-    sqlite3.SQLITE_PERM: (StoreError, _READ_ONLY),
+    sqlite3.SQLITE_READONLY: (StoreReadOnlyError, _READ_ONLY),
+    sqlite3.SQLITE_PERM: (StoreReadOnlyError, _READ_ONLY),
     sqlite3.SQLITE_CANTOPEN: (StoreError, _CANT_OPEN),
     sqlite3.SQLITE_NOTADB: (StoreError, _NOT_A_DATABASE),
     sqlite3.SQLITE_CORRUPT: (StoreError, _CORRUPT),
@@ -47,7 +50,7 @@ _POSTGRESQL: Final[tuple[tuple[str, type[StoreError], str], ...]] = (
     ("40", StoreBusyError, _BUSY),  # deadlocks and serialisation
     ("53300", StoreBusyError, "has no connection free; end another program that uses it"),
     ("53100", StoreFullError, _FULL),  # disk_full
-    ("25006", StoreError, _READ_ONLY),  # read_only_sql_transaction
+    ("25006", StoreReadOnlyError, _READ_ONLY),  # read_only_sql_transaction
     ("42501", StoreError, _NO_ACCESS),  # insufficient_privilege
     ("28", StoreError, _NO_ACCESS),
     ("08", StoreError, _LOST),
@@ -72,6 +75,11 @@ def mapped_faults(name: str) -> Iterator[None]:
         ) from exc
     except sqlite3.Error as exc:
         raise _fault(exc, name) from exc
+
+
+def unwritable(name: str) -> StoreReadOnlyError:
+    """The answer to whoever has to write to a store that can only be read."""
+    return StoreReadOnlyError(f"`{name}` {_READ_ONLY}")
 
 
 def _primary_code(exc: BaseException) -> int | None:

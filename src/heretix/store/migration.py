@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from heretix.errors import RecordError, StoreError
+from heretix.errors import RecordError, StoreError, StoreReadOnlyError
 from heretix.store import economy_schema, web_schema  # noqa: F401  (their tables join `metadata`)
 from heretix.store.engine import WRITES
 from heretix.store.schema import HEAD, metadata
@@ -35,14 +35,27 @@ _alembic_lock: Final = threading.Lock()
 """Alembic works through module globals: one migration at a time in a process."""
 
 
-def ensure_schema(engine: Engine, location: Location, *, create: bool, absent: str) -> None:
-    """Create or upgrade the tables. A store that is up to date costs two small reads."""
+def ensure_schema(
+    engine: Engine, location: Location, *, create: bool, absent: str, writable: bool
+) -> None:
+    """Create or upgrade the tables. A store that is up to date costs two small reads.
+
+    One that can't be written to has to be up to date.
+    """
     with engine.connect() as connection:
         version = _version(connection)
     if version == HEAD:
         return
     if version is None and not create:
         raise absent_store(location, absent)
+    if not writable:
+        with engine.connect() as connection:
+            _refuse_newer(connection, location, version)
+        raise StoreReadOnlyError(
+            f"`{location.name}` was made by an older Heretix (schema {version}, this one reads "
+            f"{HEAD}) and can't be brought up to date where it can't be written to; copy it to a "
+            "folder that you may write to, and name the copy with --db or HERETIX_DB"
+        )
     with _alembic_lock, _migrating(engine) as connection:
         # Another process may have been quicker; under the lock the answer is final.
         version = _version(connection)
@@ -69,19 +82,23 @@ def alembic_config(connection: Connection) -> Config:
 
 def _upgrade(connection: Connection, location: Location, version: str | None) -> None:
     from alembic import command
-    from alembic.script import ScriptDirectory
 
-    config = alembic_config(connection)
     if version is None:
         _refuse_strangers(connection, location)
     else:
-        migrations = ScriptDirectory.from_config(config).walk_revisions()
-        if version not in {migration.revision for migration in migrations}:
-            raise StoreError(
-                f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
-                f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
-            )
-    command.upgrade(config, "head")
+        _refuse_newer(connection, location, version)
+    command.upgrade(alembic_config(connection), "head")
+
+
+def _refuse_newer(connection: Connection, location: Location, version: str | None) -> None:
+    from alembic.script import ScriptDirectory
+
+    migrations = ScriptDirectory.from_config(alembic_config(connection)).walk_revisions()
+    if version not in {migration.revision for migration in migrations}:
+        raise StoreError(
+            f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
+            f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
+        )
 
 
 def _refuse_strangers(connection: Connection, location: Location) -> None:

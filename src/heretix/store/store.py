@@ -9,12 +9,15 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from sqlalchemy.exc import DBAPIError
+
 from heretix.errors import StoreError
 from heretix.store import banks, bundles, catalogue, executions, leases, samples
 from heretix.store.engine import WRITES, make_engine
-from heretix.store.faults import mapped_faults
+from heretix.store.faults import mapped_faults, unwritable
 from heretix.store.location import Location
 from heretix.store.migration import NOTHING_MEASURED, absent_store, ensure_schema
+from heretix.store.sealed import Seal, can_be_written, is_sealed, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +47,14 @@ class Store:
     Whatever the database raises comes out as a `StoreError` that says what to do.
     """
 
-    def __init__(self, engine: Engine, location: Location) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        location: Location,
+        *,
+        writable: bool = True,
+        seal: Seal | None = None,
+    ) -> None:
         self._engine = engine
         self._writes = engine.execution_options(**{WRITES: True})
         self._location = location
@@ -55,6 +65,9 @@ class Store:
             threading.RLock() if location.path is not None else contextlib.nullcontext()
         )
         self._held = threading.local()
+        self._seal = seal
+        self.writable = writable
+        """False where everything can be read, and nothing kept."""
 
     @classmethod
     def open(
@@ -69,18 +82,35 @@ class Store:
 
         Takes a path, `sqlite:///…` or `postgresql+psycopg://…`. With `create=False` a store that
         doesn't exist is an error and nothing is made; `absent` says what that means to whoever
-        asks, and what to do first.
+        asks, and what to do first. One that can't be written to is then opened to be read;
+        otherwise it is refused, before anything is paid for that couldn't be kept.
         """
         location = Location.parse(url_or_path)
         if location.path is not None:
             _prepare_file(location, create=create, absent=absent)
-        with contextlib.ExitStack() as stack:
-            engine = make_engine(location, busy_timeout_ms=busy_timeout_ms)
-            stack.callback(engine.dispose)
-            with mapped_faults(location.name):
-                ensure_schema(engine, location, create=create, absent=absent)
-            stack.pop_all()
-        return cls(engine, location)
+        writable = can_be_written(location)
+        if create and not writable:
+            raise unwritable(location.name)
+        with mapped_faults(location.name):
+            try:
+                engine = _engine_at(
+                    location, busy_timeout_ms, create=create, absent=absent, writable=writable
+                )
+            except DBAPIError as exc:
+                if create or not is_sealed(exc, location):
+                    raise
+                return cls._sealed(location, busy_timeout_ms, absent=absent)
+        return cls(engine, location, writable=writable)
+
+    @classmethod
+    def _sealed(cls, location: Location, busy_timeout_ms: int, *, absent: str) -> Store:
+        """The store in a file that nothing can be made beside."""
+        assert location.path is not None
+        seal = Seal.of(location.path)
+        engine = _engine_at(
+            sealed(location), busy_timeout_ms, create=False, absent=absent, writable=False
+        )
+        return cls(engine, location, writable=False, seal=seal)
 
     @property
     def name(self) -> str:
@@ -116,6 +146,8 @@ class Store:
             return
         with mapped_faults(self.name), self._engine.connect() as connection:
             yield connection
+        if self._seal is not None:
+            self._seal.check(self.name)
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -308,6 +340,17 @@ class Store:
         """The text of a bank that was used here."""
         with self.reading() as connection:
             return banks.known_bank(connection, prompt_version)
+
+
+def _engine_at(
+    location: Location, busy_timeout_ms: int, *, create: bool, absent: str, writable: bool
+) -> Engine:
+    with contextlib.ExitStack() as stack:
+        engine = make_engine(location, busy_timeout_ms=busy_timeout_ms)
+        stack.callback(engine.dispose)
+        ensure_schema(engine, location, create=create, absent=absent, writable=writable)
+        stack.pop_all()
+    return engine
 
 
 def _prepare_file(location: Location, *, create: bool, absent: str) -> None:

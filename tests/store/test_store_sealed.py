@@ -1,0 +1,142 @@
+"""A store that can't be written to: it is read as it is, and never half."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+from store_builders import RUN_ID, sample, start
+
+from heretix.errors import StoreError, StoreReadOnlyError
+from heretix.store import Store
+from heretix.store.location import Location
+from heretix.store.sealed import Seal, sealed
+from readonly import BOUND, obey_permissions, read_only
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOOK = """
+import sys
+from heretix.errors import HeretixError
+from heretix.store import Store
+try:
+    with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
+        print(store.writable, *(run.run_id for run in store.runs()))
+        store.release_all("nobody")
+except HeretixError as exc:
+    print(type(exc).__name__, exc.exit_code, exc)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with one execution begun in it, alone in its folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    path = folder / "heretix.sqlite"
+    with Store.open(str(path)) as store:
+        store.start_executions([start()])
+    return path
+
+
+def look(path: Path, how: str = "look") -> list[str]:
+    """What a process that obeys permissions finds."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK, str(path), how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=obey_permissions,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+needs_permissions = pytest.mark.skipif(not BOUND, reason="root goes by no permissions here")
+
+
+@needs_permissions
+def test_a_file_in_a_folder_that_may_only_be_read_is_read(path: Path):
+    """Nothing is made beside it, and writing is refused by the message that says what to do."""
+    with read_only(path.parent):
+        found, refused = look(path)
+    assert found == f"False {RUN_ID}"
+    assert refused.startswith("StoreReadOnlyError 2 ")
+    assert "can't be written to; check who may write" in refused
+    assert list(path.parent.iterdir()) == [path]
+
+
+@needs_permissions
+def test_a_folder_alone_that_may_only_be_read_is_enough(path: Path):
+    """The file could be written, but nothing beside it."""
+    with read_only(path.parent):
+        path.chmod(0o644)
+        assert look(path)[0] == f"False {RUN_ID}"
+        assert "StoreReadOnlyError 2" in look(path, "create")[0]
+
+
+@needs_permissions
+def test_whoever_comes_to_write_is_refused_at_once(path: Path):
+    """Before anything is asked of a model that couldn't be kept."""
+    with read_only(path.parent):
+        (refused,) = look(path, "create")
+    assert refused.startswith("StoreReadOnlyError 2 ")
+    assert "choose another store with --db or HERETIX_DB" in refused
+
+
+@needs_permissions
+def test_changes_that_are_only_in_the_log_are_not_overlooked(path: Path):
+    """A copy made under a writer, without the index: half of the store would be missing."""
+    with Store.open(str(path)) as store:
+        store.save_samples([sample(1)])
+        copy = path.parent.parent / "copy"
+        copy.mkdir()
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copy(path.parent / name, copy / name)
+    with read_only(copy):
+        (refused,) = look(copy / path.name)
+    assert "heretix.sqlite-wal; copy both files to a folder that you may write to" in refused
+    assert look(copy / path.name)[0] == f"True {RUN_ID}"
+
+
+def test_an_older_store_is_brought_up_to_date_elsewhere(path: Path):
+    """Where it can't be written to it can't be migrated, either; the message says what to do."""
+    with Store.open(str(path)) as store, store.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    with pytest.raises(StoreReadOnlyError, match=r"older Heretix \(schema 0001, .*; copy it to"):
+        Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False)
+
+
+def test_a_newer_store_is_left_alone(path: Path):
+    """The remedy is another Heretix, not another folder."""
+    with Store.open(str(path)) as store, store.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="made by a newer Heretix"):
+        Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False)
+
+
+def test_what_changes_while_it_is_read_is_refused(path: Path):
+    """Somebody else may be able to write where we aren't; half old and half new is nothing."""
+    location = sealed(Location.parse(str(path)))
+    seal = Seal.of(path)
+    seal.check(location.name)
+    with Store.open(str(path)) as other:
+        other.save_samples([sample(1)])
+    with pytest.raises(StoreError, match="changed by another program while it was read; run"):
+        seal.check(location.name)
+
+
+@pytest.mark.parametrize("name", ["100%.sqlite", "what?.sqlite", "a#b.sqlite", "wäre gut 🧪.db"])
+def test_any_file_name_will_do_for_reading(path: Path, name: str):
+    """A path in a URL is quoted."""
+    named = path.rename(path.with_name(name))
+    url = sealed(Location.parse(str(named))).url
+    with Store.open(url.render_as_string(), create=False) as store:
+        assert [run.run_id for run in store.runs()] == [RUN_ID]
+        assert not store.writable
