@@ -85,6 +85,16 @@ def test_it_serves_without_configuration_and_ends_with_ctrl_c(started):
     assert rest.strip() == "Stopped."
 
 
+@pytest.mark.parametrize("worker", [[], ["--no-worker"]], ids=["worker", "no worker"])
+def test_it_ends_the_same_way_before_it_has_answered_anything(started, worker):
+    """Whoever sees that it serves may press Ctrl-C at once: it has only begun to load."""
+    process, _ = started(*worker)
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    assert process.wait(30) == 0
+    assert rest.strip() == "Stopped."
+
+
 def test_with_accounts_any_address_will_do(started, tmp_path):
     """Then people sign in."""
     with Store.open(str(tmp_path / "s.sqlite")) as store:

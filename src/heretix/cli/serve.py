@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import ipaddress
+import signal
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,6 +16,7 @@ from heretix.cli import options as opt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     import uvicorn
 
@@ -62,14 +64,14 @@ def serve(
     with _opened(settings.db) as store, listening(host, port, store) as listener:
         address = _address(host, listener.getsockname()[1])
         server = _server(store, settings)
-        # Plain text: what colours it would take longer to load than some pages take to answer.
-        typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
-        if not store.writable:
-            typer.echo("It can't be written to: it can be looked at, and nothing else.", err=True)
-        with _working(store, settings, wanted=store.writable and not no_worker):
-            if open_browser:
-                _open_when_ready(address)
-            with contextlib.suppress(KeyboardInterrupt):
+        with _ended_by_ctrl_c(server):
+            # Plain text: what colours it would take longer to load than some pages to answer.
+            typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
+            if not store.writable:
+                typer.echo("It can't be written to: it can only be looked at.", err=True)
+            with _working(store, settings, wanted=store.writable and not no_worker):
+                if open_browser:
+                    _open_when_ready(address)
                 server.run(sockets=[listener])
         typer.echo("Stopped.", err=True)
 
@@ -152,6 +154,28 @@ def _warm(desk: Desk, app: object) -> None:
     with contextlib.suppress(HeretixError):
         app.state.assets.get("charts.js")  # type: ignore[attr-defined]
         desk.anomalies.look()
+
+
+@contextlib.contextmanager
+def _ended_by_ctrl_c(server: uvicorn.Server) -> Iterator[None]:
+    """Ctrl-C ends the server from now on, also while it is being started.
+
+    It listens for Ctrl-C by itself only once it runs; until then much is loaded, and Ctrl-C would
+    break into that. Pressed again it doesn't wait for what is under way.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if server.should_exit:
+            raise KeyboardInterrupt
+        server.handle_exit(number, frame)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        # The server that was ended by Ctrl-C hands it on at its end: to `end`.
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
