@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import stamina.instrumentation
 
+from heretix.cli.output import fit_json
+
 SMALL = ("--mock", "-K", 4, "-R", 1, "-B", 100)
 
 
@@ -100,6 +102,27 @@ def test_a_terminal_of_few_characters_is_served(shell):
     ran = shell(line, PYTHONIOENCODING="ascii")
     assert ran.returncode == 0, ran.stderr
     assert "Caf? is a drink." in ran.stdout
+
+
+def test_programs_lose_no_letter_on_such_a_terminal(shell):
+    """JSON is escaped where it can't be shown: `?` would be taken for what the claim says."""
+    claim = "Café 🧪 is a drink."
+    ran = shell(f'heretix run "{claim}" --mock -K 4 -R 1 -B 100 --json', PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["runs"][0]["claim"] == claim
+    assert ran.stdout.isascii()
+    for command in ("runs --json", "export runs"):
+        read = shell(f"heretix {command}", PYTHONIOENCODING="ascii").stdout
+        (found,) = json.loads(read if command.endswith("json") else f"[{read}]")
+        assert found["claim"] == claim
+    assert claim in shell("heretix runs --json", PYTHONIOENCODING="utf-8").stdout
+
+
+def test_half_a_character_is_escaped_on_every_terminal():
+    """A lone surrogate has no encoding at all; JSON can say it all the same."""
+    assert fit_json('"a\udc80é"', "utf-8") == '"a\\udc80\\u00e9"'
+    assert fit_json('"é🧪"', "utf-8") == '"é🧪"'
+    assert fit_json('"é🧪"', "latin-1") == '"\\u00e9\\ud83e\\uddea"'
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import uuid
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ __all__ = [
     "counter",
     "duration_ms",
     "measured",
-    "print_json",
     "say",
     "side_of",
 ]
@@ -252,11 +250,6 @@ def say_key(key: str, *, given: str | None) -> None:
 def say(text: str, style: str | None = None) -> None:
     """Print a line as it is: a name may hold what would otherwise be markup or an emoji."""
     opt.console().print(text, style=style, markup=False, emoji=False)
-
-
-def print_json(value: Any) -> None:
-    """Print data for programs."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def measured(work: Coroutine[Any, Any, Any]) -> Any:

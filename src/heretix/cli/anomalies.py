@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 __all__ = ["anomalies"]
 
@@ -47,7 +47,7 @@ def anomalies(
             }
             for anomaly in shown
         ]
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
         return
     console = opt.console()
     if not found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 from heretix.running import run_async
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
         submission = run_async(work(store))
         if as_json:
             content = {**asdict(submission), "records": finished.summaries}
-            typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+            print_json(content)
         else:
             _show_records(finished, store)
             _say_submitted(submission.batches, submission.requests, submission.elsewhere)
@@ -95,7 +95,7 @@ def status(
     with _open(db) as store:
         views = run_async(work(store))
     if as_json:
-        typer.echo(json.dumps([_as_dict(view) for view in views], indent=2, ensure_ascii=False))
+        print_json([_as_dict(view) for view in views])
     else:
         _show_batches(views)
         if any(view.batch.is_open for view in views):
@@ -151,7 +151,7 @@ def collect_batches(
         if out is not None and finished.summaries:
             write_lines(out, finished.artifacts(store))
         if as_json:
-            typer.echo(json.dumps(_report(collection, finished), indent=2, ensure_ascii=False))
+            print_json(_report(collection, finished))
         else:
             _show_records(finished, store)
             _show_collection(collection)
@@ -177,7 +177,7 @@ def cancel(
     with _open(db) as store:
         view = run_async(work(store))
     if as_json:
-        typer.echo(json.dumps(_as_dict(view), indent=2, ensure_ascii=False))
+        print_json(_as_dict(view))
     else:
         _show_batches([view])
         if view.batch.is_open:

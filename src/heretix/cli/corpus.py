@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 __all__ = ["app"]
 
@@ -53,7 +53,7 @@ def add(
             progress=lambda seen: progress.update(task, description=f"{seen:,} documents"),
         )
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        print_json(asdict(report))
     else:
         console = opt.console()
         console.print(
@@ -86,7 +86,7 @@ def list_corpora(as_json: opt.JsonOption = False) -> None:
             found[name] = corpus.stats()
     if as_json:
         content = {name: asdict(stats) for name, stats in found.items()}
-        typer.echo(json.dumps(content, indent=2, default=str))
+        print_json(content, default=str)
         return
     if not found:
         opt.console().print("no corpora yet: heretix corpus add FILES --corpus NAME")
@@ -133,7 +133,7 @@ def search(
             }
             for hit in hits
         ]
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+        print_json(content, default=str)
         return
     console = opt.console()
     for hit in hits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def demo(
         else:
             world = _filled(store, settings, force=force, embedded=embedded)
     if as_json:
-        typer.echo(json.dumps({"db": db, **world.as_dict()}, indent=2, ensure_ascii=False))
+        print_json({"db": db, **world.as_dict()})
     else:
         _show(world, db)
     if serve:

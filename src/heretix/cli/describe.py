@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-import typer
-
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.measurement.measurement import Estimate, Measurement
@@ -67,7 +65,7 @@ def describe(
     plans = _first_plans(measurement)
     if as_json:
         content = {"plans": [plan_content(plan) for plan in plans], "estimate": asdict(estimate)}
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
         return
     from heretix.report.terminal import estimate_view, plan_view
 

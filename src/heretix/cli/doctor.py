@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 from heretix.running import run_async
 
 __all__ = ["doctor"]
@@ -36,7 +36,7 @@ def doctor(
     settings = replace(settings, db=db or settings.db)
     found = run_async(examine(settings, models=model or (), base_url=base_url, offline=offline))
     if as_json:
-        typer.echo(json.dumps([asdict(check) for check in found], indent=2, ensure_ascii=False))
+        print_json([asdict(check) for check in found])
     else:
         table = Table(box=None, pad_edge=False, show_header=False)
         marks = {

@@ -13,6 +13,7 @@ from heretix.cli import acting
 from heretix.cli import options as opt
 from heretix.cli.episode_evidence import brought_by, lens_of
 from heretix.cli.episode_views import app, say_where
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.economy.episode import Episode
@@ -204,7 +205,7 @@ def challenge(
             out.unlink(missing_ok=True)
             raise
     if as_json:
-        acting.print_json({"key": chosen, "challenge": encode(taken), "reveal": str(out)})
+        print_json({"key": chosen, "challenge": encode(taken), "reveal": str(out)})
         return
     acting.say(
         f"challenge {taken.number} committed: {money(taken.stake, terms.currency)} that the belief "
@@ -241,7 +242,7 @@ def reveal(
         )
         counter.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
     if as_json:
-        acting.print_json(encode(shown))
+        print_json(encode(shown))
     else:
         count = len(bundle.items)
         documents = "1 document" if count == 1 else f"{count} documents"
@@ -288,7 +289,7 @@ def judge(
                 heard.append(result)
         found = exchange.episode(episode)
         if as_json:
-            acting.print_json([encode(item) for item in heard])
+            print_json([encode(item) for item in heard])
             return
         for item in heard:
             gate = item.hearing.evidence

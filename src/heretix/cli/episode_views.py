@@ -10,6 +10,7 @@ import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.economy.episode import Episode
@@ -29,7 +30,7 @@ def say_where(
 
     exchange = counter.exchange
     if as_json:
-        acting.print_json(encode(episode))
+        print_json(encode(episode))
         return
     told = exchange.measurements(episode.id)
     positions = exchange.positions(episode.id)
@@ -59,7 +60,7 @@ def list_episodes(
         wanted = None if state is None else State(state)
         found = counter.exchange.episodes(state=wanted, limit=limit)
     if as_json:
-        acting.print_json(encode(tuple(found)))
+        print_json(encode(tuple(found)))
     elif found:
         opt.console().print(episodes_table(found))
     else:
@@ -91,7 +92,7 @@ def export(
         episode = counter.named(episode)
         record = counter.exchange.record(episode)
     if out is None:
-        acting.print_json(record)
+        print_json(record)
         return
     try:
         out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -135,7 +136,7 @@ def verify(
             "breaches": encode(audit.breaches),
             "measurements": encode(tuple(again)),
         }
-        acting.print_json(content)
+        print_json(content)
     else:
         console = opt.console()
         if audit.ok:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json, print_json_text
 from heretix.running import run_async
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def build(
                 file = out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json"
                 file.write_text(dump_bundle(bundle), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps([bundle.to_json() for bundle in bundles], ensure_ascii=False))
+        print_json([bundle.to_json() for bundle in bundles], indent=None)
     else:
         _show_bundles(bundles, stored_in, out)
     for reason in lacking:
@@ -102,7 +102,7 @@ def show(bundle: BundleArgument, db: opt.DbOption = None, as_json: opt.JsonOptio
 
     found = _bundle(bundle, db)
     if as_json:
-        typer.echo(dump_bundle(found), nl=False)
+        print_json_text(dump_bundle(found), nl=False)
     else:
         opt.console().print(bundle_view(found.to_json()))
 
@@ -133,7 +133,7 @@ def verify(
     found = _bundle(bundle, db)
     if as_json:
         counts = {"items": len(found.items), "dropped": len(found.dropped)}
-        typer.echo(json.dumps({"bundle_id": found.bundle_id, **counts}))
+        print_json({"bundle_id": found.bundle_id, **counts}, indent=None)
         return
     opt.console().print(
         f"{found.bundle_id} verified: {len(found.items)} items, {len(found.dropped)} dropped",
@@ -163,7 +163,7 @@ def score(
     found = run_async(_judged(document, judge)) if judge else assess(document)
     if as_json:
         content = {**found.record(), "explanation": [asdict(part) for part in found.explain()]}
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=_plain))
+        print_json(content, default=_plain)
         return
     console = opt.console()
     console.print(f"reliability {found.r:.2f}", style="bold")

@@ -10,6 +10,7 @@ import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def credit(
             person, check_claim(claim), model=model, lens=lens, simulated=simulated
         )
     if as_json:
-        acting.print_json(encode(found))
+        print_json(encode(found))
     else:
         opt.console().print(credited_view(found))
     if found.crediting.amount == 0:
@@ -71,7 +72,7 @@ def leaderboard(
     with _track(db, at) as track:
         found = track.leaderboard(limit=limit)
     if as_json:
-        acting.print_json([asdict(standing) for standing in found])
+        print_json([asdict(standing) for standing in found])
     elif found:
         opt.console().print(leaderboard_table(found))
     else:
@@ -93,7 +94,7 @@ def reputation(
     with _track(db, at) as track:
         found = track.standing(person)
     if as_json:
-        acting.print_json(asdict(found))
+        print_json(asdict(found))
     else:
         opt.console().print(standing_view(found))
 
@@ -108,7 +109,7 @@ def decay(
     with _track(db, at) as track:
         found = track.decay()
     if as_json:
-        acting.print_json([asdict(burn) for burn in found])
+        print_json([asdict(burn) for burn in found])
     elif found:
         opt.console().print(burns_table(found))
     else:
@@ -138,7 +139,7 @@ def feed(
             }
             for prospect in found
         ]
-        acting.print_json(content)
+        print_json(content)
     elif found:
         opt.console().print(prospects_table(found))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.jobs import Job, Jobs
@@ -82,7 +82,7 @@ def list_jobs(
     with _jobs(db) as jobs:
         found = jobs.list(by=LOCAL, limit=limit)
     if as_json:
-        typer.echo(json.dumps([job.as_dict() for job in found], indent=2, ensure_ascii=False))
+        print_json([job.as_dict() for job in found])
         return
     if not found:
         typer.echo("no jobs; `heretix jobs submit` leaves one, and so does the web app")
@@ -112,7 +112,7 @@ def show(job: JobArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
         runs = jobs.runs(job, by=LOCAL)
     if as_json:
         content = found.as_dict() | {"runs": [run.as_dict() for run in runs]}
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
         return
     _show(found, as_json=False)
     for run in runs:
@@ -158,7 +158,7 @@ def _jobs(db: str | None, *, create: bool = False) -> Iterator[Jobs]:
 
 def _show(job: Job, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(job.as_dict(), indent=2, ensure_ascii=False))
+        print_json(job.as_dict())
         return
     progress = job.progress
     samples = f", {progress.done:,} of {progress.total:,} samples" if progress.total else ""

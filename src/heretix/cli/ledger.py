@@ -9,6 +9,7 @@ import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
+from heretix.cli.output import print_json, print_json_text
 
 __all__ = ["app"]
 
@@ -35,7 +36,7 @@ def join(
     with acting.counter(db) as counter:
         holding = counter.exchange.join(name)
     if as_json:
-        acting.print_json(encode(holding))
+        print_json(encode(holding))
     else:
         opt.console().print(balances_table([holding]))
 
@@ -73,7 +74,7 @@ def balances(
     with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         found = counter.exchange.balances(person=person, episode=episode, currency=currency)
     if as_json:
-        acting.print_json(encode(tuple(found)))
+        print_json(encode(tuple(found)))
     elif found:
         opt.console().print(balances_table(found))
     else:
@@ -101,7 +102,7 @@ def history(
     with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         found = counter.exchange.history(account=account, episode=episode, limit=limit)
     if as_json:
-        acting.print_json(encode(tuple(found)))
+        print_json(encode(tuple(found)))
     elif found:
         console = opt.console()
         console.print(history_table(found, width=console.width))
@@ -118,7 +119,7 @@ def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
         report = counter.exchange.verify()
     if as_json:
-        acting.print_json({**encode(report), "ok": report.ok})
+        print_json({**encode(report), "ok": report.ok})
     else:
         opt.console().print(ledger_view(report))
     if not report.ok:
@@ -139,7 +140,7 @@ def export(
         lines = counter.exchange.export()
         if out is None:
             for line in lines:
-                typer.echo(line)
+                print_json_text(line)
             return
         count = 0
         try:

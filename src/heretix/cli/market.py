@@ -8,6 +8,7 @@ import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 __all__ = ["app"]
 
@@ -40,7 +41,7 @@ def list_markets(
         ]
     found = sorted(found, key=lambda item: -item.created_ms)[:limit]
     if as_json:
-        acting.print_json(encode(tuple(found)))
+        print_json(encode(tuple(found)))
     elif found:
         opt.console().print(episodes_table(found))
     else:
@@ -73,7 +74,7 @@ def show(
         }
         for side in Side
     }
-    acting.print_json(
+    print_json(
         {
             "episode": found.id,
             "state": found.state.value,
@@ -102,7 +103,7 @@ def quote(
             episode, acting.side_of(side), acting.amount_of(amount, currency)
         )
     if as_json:
-        acting.print_json(_plain(offer))
+        print_json(_plain(offer))
     else:
         opt.console().print(quote_view(offer, currency))
 
@@ -144,7 +145,7 @@ def buy(
         position = exchange.stake(episode, person, wanted, stake, min_shares=min_shares, key=chosen)
         left = exchange.balance(person, currency)
     if as_json:
-        acting.print_json({"key": chosen, "position": encode(position), "balance": left})
+        print_json({"key": chosen, "position": encode(position), "balance": left})
         return
     if offer is not None:
         opt.console().print(quote_view(offer, currency))
@@ -165,7 +166,7 @@ def positions(
     with acting.counter(db, create=False) as counter:
         found = counter.exchange.positions_of(person)
     if as_json:
-        acting.print_json(encode(tuple(found)))
+        print_json(encode(tuple(found)))
     elif found:
         opt.console().print(positions_table(found, "PLAY"))
     else:

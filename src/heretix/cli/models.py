@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def list_models(as_json: opt.JsonOption = False) -> None:
     settings = Settings.from_env()
     found = [gguf.status(name, settings) for name in gguf.KNOWN]
     if as_json:
-        typer.echo(json.dumps([asdict(model) for model in found], indent=2, default=str))
+        print_json([asdict(model) for model in found], default=str)
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("model", "state", "size", "licence", "note"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def explain(
             "compared": [c.rule_id for c in found.compared],
             "later": [match.rule.id for match in found.later],
         }
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
         return
     console = opt.console()
     console.print(f"{given.cls}  {url}", style="bold", markup=False)
@@ -93,7 +93,7 @@ def diff(
         content = [
             {"url": flip.url, "before": flip.before.cls, "after": flip.after.cls} for flip in flips
         ]
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
         return
     console = opt.console()
     for flip in flips:
@@ -115,7 +115,7 @@ def check(policy: PolicyArgument = "default", as_json: opt.JsonOption = False) -
             "rules": loaded and len(loaded.rules),
             "problems": [{"level": one.level, "message": str(one)} for one in problems],
         }
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        print_json(content)
     else:
         _print_check(loaded, problems)
     if loaded is None or any(problem.level is Level.ERROR for problem in problems):

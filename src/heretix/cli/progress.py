@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.cli.output import fit_json
 from heretix.measurement.tally import Tally
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
 
 
 def _emit(event: str, **values: Any) -> None:
-    print(json.dumps({"event": event, **values}, ensure_ascii=False), file=sys.stderr, flush=True)
+    text = json.dumps({"event": event, **values}, ensure_ascii=False)
+    print(fit_json(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
 
 def _line(tally: Tally) -> str:

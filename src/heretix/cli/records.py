@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json, print_json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
     artifacts = artifacts_of(ref, db)
     if as_json:
         for artifact in artifacts:
-            typer.echo(artifact_json(artifact))
+            print_json_text(artifact_json(artifact))
         return
     _warn_of_changes(ref, [run for artifact in artifacts for run in artifact.runs])
     console = opt.console()
@@ -60,7 +60,7 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
     ]
     if as_json:
         content = [{**asdict(verification), "ok": verification.ok} for verification in found]
-        typer.echo(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+        print_json(content, default=str)
     else:
         console = opt.console()
         for verification in found:
@@ -83,7 +83,7 @@ def runs(
     with Store.open(db or Settings.from_env().db, create=False) as store:
         found = store.runs(limit=limit, search=search)
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in found], indent=2, ensure_ascii=False))
+        print_json([asdict(run) for run in found])
     elif found:
         console = opt.console()
         console.print(runs_table(found, width=console.width))
@@ -104,7 +104,7 @@ def diff(
     one, other = _single(a, db), _single(b, db)
     comparison = compare(one, other)
     if as_json:
-        typer.echo(json.dumps(asdict(comparison), indent=2, ensure_ascii=False))
+        print_json(asdict(comparison))
         return
     for ref, run in ((a, one), (b, other)):
         _warn_of_changes(ref, [run])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 from heretix.cli.records import artifacts_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def report(
     write_file(out, content)
     runs = sum(len(artifact.runs) for artifact in artifacts)
     if as_json:
-        typer.echo(json.dumps({"out": str(out), "runs": runs, "bytes": len(content)}))
+        print_json({"out": str(out), "runs": runs, "bytes": len(content)}, indent=None)
     else:
         typer.echo(f"{runs} run{'' if runs == 1 else 's'}, written to {out}")
 

@@ -8,6 +8,7 @@ import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.economy.records import StoredStatement
@@ -42,7 +43,7 @@ def explain(
         statements = counter.exchange.statements(episode)
         settlement = counter.exchange.settlement(episode)
     if as_json:
-        acting.print_json(_plain(statements, settlement, account))
+        print_json(_plain(statements, settlement, account))
         return
     from heretix.report.economy import moment, money
 

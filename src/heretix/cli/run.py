@@ -11,6 +11,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
+from heretix.cli.output import print_json_text
 from heretix.running import run_async
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ def deliver(
             ) from exc
     if as_json:
         for artifact in artifacts:
-            typer.echo(artifact_json(artifact, indent=None if many else 2))
+            print_json_text(artifact_json(artifact, indent=None if many else 2))
         return
     if show is not None:
         show(artifacts)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from heretix.people import People, Person, Quotas, Role, Token
@@ -65,7 +66,7 @@ def list_people(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> Non
     with _people(db) as people:
         found = people.list(limit=10_000)
     if as_json:
-        typer.echo(json.dumps([asdict(person) for person in found], indent=2))
+        print_json([asdict(person) for person in found])
         return
     if not found:
         opt.console().print("no accounts: whoever reaches this machine is its operator")
@@ -216,7 +217,7 @@ def audit(
     with _people(db) as people:
         entries = people.audit.entries(limit=limit, before=before, who=who, what=what)
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2, ensure_ascii=False))
+        print_json([asdict(entry) for entry in entries])
         return
     if not entries:
         typer.echo("nothing like that was done yet")
@@ -298,7 +299,7 @@ def _amount(option: str, text: str, scale: float | None) -> int | None:
 
 def _show(person: Person, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(person), indent=2, ensure_ascii=False))
+        print_json(asdict(person))
     else:
         state = "" if person.active else ", disabled"
         typer.echo(f"{person.name}: {person.role.value}{state}")
@@ -321,7 +322,7 @@ def _show_tokens(found: list[Token], *, as_json: bool) -> None:
     from rich.table import Table
 
     if as_json:
-        typer.echo(json.dumps([asdict(token) for token in found], indent=2, ensure_ascii=False))
+        print_json([asdict(token) for token in found])
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("id", "label", "role", "made", "ends", "last used", "state"):
