@@ -54,6 +54,14 @@ def test_the_quick_form_needs_no_configuration(heretix, folder):
     assert (folder / "runs" / "heretix.sqlite").is_file()
 
 
+def test_a_measurement_that_samples_on_is_judged_by_its_last_record(heretix):
+    """It begins with too few samples for an estimate, and has one in the end."""
+    result = heretix("run", "Tea is a drink.", "--mock", *"-K 1 -R 1 --until-width 0.9".split())
+    assert result.code == 0
+    assert "p(true)" in result.out
+    assert "without an estimate" not in result.out
+
+
 def test_the_artifact_is_written_verifies_and_can_be_had_again(heretix):
     """--out, show --json and the store hold the same record."""
     assert heretix("run", "x", "--mock", "-m", "gpt-5", "--out", "new/dir/a.json").code == 0

@@ -244,20 +244,25 @@ class Results:
     executions: dict[tuple[str, str, str, str | None], str] = field(default_factory=dict)
     lacking: int = 0
     """Claims and lenses without enough evidence to be measured."""
-    without_estimate: int = 0
-    all_failed: int = 0
+    _failed: dict[tuple[str, str, str, str | None], bool] = field(default_factory=dict)
+    """What has no estimate, and whether that is because every call failed."""
 
     def add(self, record: RunRecord) -> None:
         variant = record.evidence.variant if record.evidence else None
         name = (record.claim, record.model, record.lens, variant)
         self.executions[name] = record.execution_id
+        # One that samples on until it is precise enough makes several records; the last one counts.
+        self._failed.pop(name, None)
         if record.status != "ok":
-            self.without_estimate += 1
-            self.all_failed += record.usage.failed == record.usage.attempted
+            self._failed[name] = record.usage.failed == record.usage.attempted
+
+    @property
+    def without_estimate(self) -> int:
+        return len(self._failed)
 
     @property
     def exit_code(self) -> int:
-        if self.all_failed and self.all_failed == len(self.executions):
+        if self.executions and sum(self._failed.values()) == len(self.executions):
             return 3
         return 1 if self.without_estimate or self.lacking else 0
 
