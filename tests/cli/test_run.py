@@ -54,6 +54,29 @@ def test_the_quick_form_needs_no_configuration(heretix, folder):
     assert (folder / "runs" / "heretix.sqlite").is_file()
 
 
+@pytest.mark.parametrize("size", [("-K", 1, "-R", 1), ("-K", 2, "-R", 1)], ids=["1", "2"])
+@pytest.mark.parametrize("command", ["describe", "run"])
+def test_too_few_samples_for_an_estimate_are_told_of_beforehand(heretix, command, size):
+    """The rule stays what it is; whoever is about to pay for nothing learns of it first."""
+    result = heretix(command, "Tea is a drink.", "--mock", *size)
+    assert result.code == (1 if command == "run" else 0)
+    said = " ".join(result.err.split())
+    assert said.startswith("warning: `K` times `R` must be at least 3 for an estimate, got")
+    assert "raise K or R" in said
+
+
+@pytest.mark.parametrize(
+    "size",
+    [("-K", 3, "-R", 1), ("-K", 1, "-R", 3), ("-K", 1, "-R", 1, "--until-width", 0.9)],
+    ids=["slots", "replicates", "adaptive"],
+)
+def test_nothing_is_said_where_there_can_be_an_estimate(heretix, size):
+    """Also where a measurement goes on by itself until there are enough."""
+    result = heretix("run", "Tea is a drink.", "--mock", "-B", 100, *size)
+    assert result.code == 0
+    assert "warning" not in result.err
+
+
 def test_a_measurement_that_samples_on_is_judged_by_its_last_record(heretix):
     """It begins with too few samples for an estimate, and has one in the end."""
     result = heretix("run", "Tea is a drink.", "--mock", *"-K 1 -R 1 --until-width 0.9".split())

@@ -61,6 +61,7 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
 
     finished = _Finished()
     _silence_retries()
+    opt.warn_of_shortfall(measurement)
     with Store.open(measurement.settings.db) as store:
         submission = run_async(work(store))
         if as_json:

@@ -61,6 +61,7 @@ def describe(
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     measurement = prepare(request, settings, mock=mock, calls=False)
+    opt.warn_of_shortfall(measurement)
     estimate = _estimate(measurement, settings)
     plans = _first_plans(measurement)
     if as_json:

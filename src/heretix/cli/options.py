@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from heretix.config import RunConfig
+    from heretix.measurement.measurement import Measurement
 
-__all__ = ["ClaimCommand", "console", "err_console", "lens_names", "read_config"]
+__all__ = [
+    "ClaimCommand",
+    "console",
+    "err_console",
+    "lens_names",
+    "read_config",
+    "warn_of_shortfall",
+]
 
 DEMO_CORPUS_NOTE = (
     "The packaged `demo` corpus is about four claims only (docs/lenses.md); for others bring "
@@ -203,3 +211,9 @@ def err_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+def warn_of_shortfall(measurement: Measurement) -> None:
+    """Say before anything is called that no answers can be enough."""
+    if measurement.shortfall is not None:
+        err_console().print(f"warning: {measurement.shortfall}", style="yellow", markup=False)

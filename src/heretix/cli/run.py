@@ -294,6 +294,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
 
     stamina.instrumentation.set_on_retry_hooks([])
     console = opt.err_console()
+    opt.warn_of_shortfall(measurement)
     for model in measurement.models:
         for name in measurement.ignored_options(model):
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")

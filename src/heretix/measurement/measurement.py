@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from heretix.belief.estimator import MIN_SAMPLES
 from heretix.config import Claim, RunConfig, check_claim
 from heretix.errors import ClaimError, ConfigError, InsufficientEvidenceError
 from heretix.measurement.lenses import Bundles, evidence_of
@@ -153,6 +154,20 @@ class Measurement:
         pairs = sum(1 for _ in self.pairs()) + len(self.variants)
         pairs += self.negation is not None
         return self.config.K * self.config.R * len(self.models) * pairs
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why no answers, however good, will give an estimate; None where they can."""
+        config = self.config
+        most = config.K * config.R
+        if config.until_width is not None:
+            most = max(most, config.max_samples or MIN_SAMPLES)
+        if most >= MIN_SAMPLES:
+            return None
+        return (
+            f"`K` times `R` must be at least {MIN_SAMPLES} for an estimate, got {config.K} times "
+            f"{config.R}: there will be samples, and no belief; raise K or R"
+        )
 
     def ignored_options(self, model: ModelId) -> list[str]:
         """Options that were asked for and that `model` doesn't accept: they aren't sent."""
