@@ -79,7 +79,8 @@ def test_nothing_is_said_where_there_can_be_an_estimate(heretix, size):
 
 def test_a_measurement_that_samples_on_is_judged_by_its_last_record(heretix):
     """It begins with too few samples for an estimate, and has one in the end."""
-    result = heretix("run", "Tea is a drink.", "--mock", *"-K 1 -R 1 --until-width 0.9".split())
+    few = ("-K", 1, "-R", 1, "-B", 100)
+    result = heretix("run", "Tea is a drink.", "--mock", *few, "--until-width", 0.9)
     assert result.code == 0
     assert "p(true)" in result.out
     assert "without an estimate" not in result.out
