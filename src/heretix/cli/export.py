@@ -13,6 +13,10 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Tables for other tools: JSON Lines or Parquet.", no_args_is_help=True)
 
+_NO_TRANSFER = (
+    "no money was moved here yet; give somebody an account with `heretix ledger join NAME` first"
+)
+
 OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="FILE.jsonl or FILE.parquet; without it, JSON Lines here."),
@@ -57,9 +61,11 @@ def _export(table: str, chosen: str | None, out: Path | None, db: str | None) ->
     from heretix.report.export import export, format_of, write_export
     from heretix.settings import Settings
     from heretix.store import Store
+    from heretix.store.migration import NOTHING_MEASURED
 
     wanted = "jsonl" if out is None else format_of(out)
-    with Store.open(db or Settings.from_env().db, create=False) as store:
+    absent = _NO_TRANSFER if table == "transfers" else NOTHING_MEASURED
+    with Store.open(db or Settings.from_env().db, create=False, absent=absent) as store:
         if table == "samples" and chosen is not None:
             chosen = store.started(chosen).run_id
         pieces = export(store, table, wanted, chosen=chosen)
