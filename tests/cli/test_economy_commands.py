@@ -334,7 +334,17 @@ def test_exploring_credits_decay_and_the_feed(play, heretix):
     assert "nothing has decayed" in play.done("explore", "decay").out
     (burn,) = play.data("explore", "decay", "--at", "+90d")
     assert burn["balance"] == credited["balance"] // 2
+    assert play.data("explore", "reputation", "ada")["credits"] > 0
     assert play.done("ledger", "verify").code == 0
+
+
+def test_somebody_unknown_has_no_standing(play, heretix):
+    """A record of zeros would say that there is such a person; a newcomer has one."""
+    play.done("ledger", "join", "ann")
+    assert play.data("explore", "reputation", "ann")["attempts"] == 0
+    unknown = heretix("explore", "reputation", "nobody", "--json")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "`nobody` names nobody who has taken part here; `heretix explore" in unknown.err
 
 
 def test_refusals_are_in_the_words_of_people(heretix, begin):
@@ -413,6 +423,8 @@ def test_names_are_printed_as_they_are(play, begin):
         "ledger issue house:PLAY 1e5000",
         "ledger join a:b",
         "explore reputation a:b",
+        "explore reputation nobody",
+        "export transfers ep-none",
         "explore decay --at +{digits}d",
         "episode list --limit 99999999999999999999",
         "episode open ep-0123456789ab --practice",

@@ -14,6 +14,7 @@ from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from heretix.economy.track import Track
 
@@ -88,11 +89,18 @@ def reputation(
 ) -> None:
     """Show one person's standing: reputation, challenges, credits."""
     from heretix.economy.accounts import user_account
+    from heretix.errors import RecordError
     from heretix.report.economy import standing_view
 
     user_account(person, "XC")  # A name that can't be anybody's is a mistake, not a newcomer.
-    with _track(db, at) as track:
-        found = track.standing(person)
+    with _counter(db, at) as counter:
+        found = _track_of(counter).standing(person)
+        # Whoever challenged or explored has an account; so has a newcomer, who did nothing yet.
+        if not counter.exchange.balances(person=person):
+            raise RecordError(
+                f"`{person}` names nobody who has taken part here; "
+                "`heretix explore leaderboard` shows who has"
+            )
     if as_json:
         print_json(asdict(found))
     else:
@@ -148,7 +156,15 @@ def feed(
 
 @contextmanager
 def _track(db: str | None, at: str | None) -> Iterator[Track]:
+    with _counter(db, at) as counter:
+        yield _track_of(counter)
+
+
+def _counter(db: str | None, at: str | None) -> AbstractContextManager[acting.Counter]:
+    return acting.counter(db, at, create=False, absent=opt.NOTHING_SHOWN)
+
+
+def _track_of(counter: acting.Counter) -> Track:
     from heretix.economy.track import Track
 
-    with acting.counter(db, at, create=False, absent=opt.NOTHING_SHOWN) as counter:
-        yield Track(counter.store, clock=counter.clock)
+    return Track(counter.store, clock=counter.clock)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
+
+if TYPE_CHECKING:
+    from heretix.store import Store
 
 __all__ = ["app"]
 
@@ -68,6 +71,8 @@ def _export(table: str, chosen: str | None, out: Path | None, db: str | None) ->
     with Store.open(db or Settings.from_env().db, create=False, absent=absent) as store:
         if table == "samples" and chosen is not None:
             chosen = store.started(chosen).run_id
+        if table == "transfers" and chosen is not None:
+            _require_episode(store, chosen)
         pieces = export(store, table, wanted, chosen=chosen)
         if out is None:
             for piece in pieces:
@@ -76,3 +81,11 @@ def _export(table: str, chosen: str | None, out: Path | None, db: str | None) ->
         with opt.err_console().status(f"exporting {table}"):
             size = write_export(out, pieces)
     opt.err_console().print(f"wrote {out.name}, {size:,} bytes", markup=False)
+
+
+def _require_episode(store: Store, episode: str) -> None:
+    """An id of no episode is a mistake, not an episode without transfers."""
+    from heretix.economy.clock import SystemClock
+    from heretix.economy.exchange import Exchange
+
+    Exchange(store, clock=SystemClock()).episode(episode)
