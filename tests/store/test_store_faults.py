@@ -12,7 +12,7 @@ from sqlalchemy import text
 from store_builders import key, result, sample, start
 from store_processes import run_together, save_again_and_again
 
-from heretix.errors import StoreBusyError, StoreError, StoreFullError
+from heretix.errors import StoreBusyError, StoreError, StoreFullError, UsageError
 from heretix.store import Store
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ def test_messages_hold_no_data(started: Store):
         started.save_samples([sample(1, run_id="unknown", raw_answer="private")])
     assert "private" not in str(caught.value)
     assert "private" not in str(caught.value.__cause__)
+
+
+def test_half_a_character_is_refused_in_our_words(started: Store):
+    """What a shell hands over needn't be text; looking for it is the user's mistake, not ours."""
+    with pytest.raises(UsageError, match=r"half a character .* got U\+DCFF at position 1; type it"):
+        started.find("a\udcffb")
 
 
 def test_store_errors_cross_process_boundaries(started: Store):

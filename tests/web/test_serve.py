@@ -49,6 +49,13 @@ def test_an_address_that_is_none_is_a_mistake(tmp_path):
     assert "Traceback" not in said
 
 
+def test_a_host_that_is_no_text_is_a_mistake(tmp_path):
+    """Python refuses to make a name of it in words of its own."""
+    code, said = refused("--host", "a\udcffb", "--db", str(tmp_path / "s.sqlite"))
+    assert (code, "`--host` must be an address" in said) == (2, True)
+    assert "Traceback" not in said
+
+
 @pytest.fixture
 def started(tmp_path):
     """Start the command; gives the process and the address that it printed."""

@@ -188,7 +188,7 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, port))
+            _bind(listener, host, port)
             # What it was bound to says more than the name: any name may point anywhere.
             if not _is_loopback(listener) and People(store).count() == 0:
                 raise ConfigError(
@@ -203,6 +203,18 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
                 "choose another with --port, or end the program that uses it"
             ) from exc
         yield listener
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    from heretix.errors import ConfigError
+
+    try:
+        listener.bind((host, port))
+    except (TypeError, UnicodeError) as exc:
+        # So Python says that it can't make a host's name of a text.
+        raise ConfigError(
+            f"`--host` must be an address like 127.0.0.1, or a host's name, got {host[:60]!r}"
+        ) from exc
 
 
 def _is_loopback(listener: socket.socket) -> bool:

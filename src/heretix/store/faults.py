@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from heretix.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError
+from heretix.errors import (
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +68,8 @@ _POSTGRESQL: Final[tuple[tuple[str, type[StoreError], str], ...]] = (
 
 @contextlib.contextmanager
 def mapped_faults(name: str) -> Iterator[None]:
-    """Raise a `StoreError` about the store `name` in place of what the database raised."""
+    """Raise a `StoreError` about the store `name` in place of what the database raised; a
+    `UsageError` about text that no database takes."""
     try:
         yield
     except DBAPIError as exc:
@@ -75,6 +82,13 @@ def mapped_faults(name: str) -> Iterator[None]:
         ) from exc
     except sqlite3.Error as exc:
         raise _fault(exc, name) from exc
+    except UnicodeEncodeError as exc:
+        # The drivers let it through as it is. What a shell hands over needn't be text. It isn't
+        # repeated here: it may as well be what a model wrote.
+        raise UsageError(
+            f"`{name}` takes no text with half a character in it, got U+"
+            f"{ord(exc.object[exc.start]):04X} at position {exc.start}; type it again in UTF-8"
+        ) from exc
 
 
 def unwritable(name: str) -> StoreReadOnlyError:
