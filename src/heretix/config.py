@@ -201,12 +201,13 @@ def load_config(path: str | Path) -> RunConfig:
     except OSError as exc:
         raise ConfigError(f"`{path}` can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"`{path}` isn't UTF-8 text") from exc
+        raise ConfigError(f"`{path}` isn't UTF-8 text; save it as UTF-8") from exc
     except YamlFault as fault:
         raise ConfigError(fault.at(str(path))) from fault
     values = document.values
     if not isinstance(values, dict):
-        raise ConfigError(f"`{path}` must hold `key: value` lines, got {type(values).__name__}")
+        got = "nothing" if values is None else f"a {type(values).__name__}"
+        raise ConfigError(f"`{path}` must hold `key: value` lines, such as `claim: ...`, got {got}")
     values = {str(key): value for key, value in values.items()}
     for name in ("claims_file", "prompts_file"):
         if isinstance(values.get(name), str):
@@ -267,7 +268,7 @@ def _read_claims(path: Path) -> list[Claim]:
     except OSError as exc:
         raise ConfigError(f"`claims_file` {path} can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"`claims_file` {path} isn't UTF-8 text") from exc
+        raise ConfigError(f"`claims_file` {path} isn't UTF-8 text; save it as UTF-8") from exc
     readers = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".txt": _txt_rows}
     reader = readers.get(path.suffix.lower())
     if reader is None:

@@ -104,6 +104,53 @@ def test_a_terminal_of_few_characters_is_served(shell):
     assert "Caf? is a drink." in ran.stdout
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a\0b"], ids=["empty", "bytes", "nul"])
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("show", "what `heretix run --out` wrote"),
+        ("verify", "what `heretix run --out` wrote"),
+        ("evidence verify", "a bundle that `heretix evidence build --out` wrote"),
+        ("episode verify", "what `heretix episode export --out` wrote"),
+        ("episode reveal", "what `heretix episode challenge` wrote"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_what_was_meant(heretix, command, remedy, content):
+    """What the parser has to say is no remedy."""
+    assert heretix("ledger", "join", "ann").code == 0
+    Path("wrong.json").write_bytes(content)
+    result = heretix(*command.split(), "wrong.json")
+    assert result.code == 2
+    assert f"give {remedy}" in result.err
+    assert "codec" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "remedy"),
+    [
+        ("describe --mock -c", b"", "such as `claim: ...`, got nothing"),
+        ("describe --mock -c", b"\xff\xfe", "save it as UTF-8"),
+        ("describe --mock --claims-file", b"\xff\xfe", "save it as UTF-8"),
+        ("describe --mock C --prompts-file", b"\xff\xfe", "save it as UTF-8"),
+        ("policy check", b"\xff\xfe", "save it as UTF-8"),
+    ],
+)
+def test_a_file_to_be_read_says_how_it_should_be(heretix, command, content, remedy):
+    """The same for what people write themselves."""
+    Path("wrong.txt").write_bytes(content)
+    result = heretix(*command.split(), "wrong.txt")
+    assert result.code == 2
+    assert remedy in result.err
+
+
+def test_a_job_that_is_none_is_told_where_jobs_are(heretix):
+    """An id is easily mistyped."""
+    assert heretix("ledger", "join", "ann").code == 0
+    assert (
+        "`nope` names no job of yours; `heretix jobs list`" in heretix("jobs", "show", "nope").err
+    )
+
+
 def test_programs_lose_no_letter_on_such_a_terminal(shell):
     """JSON is escaped where it can't be shown: `?` would be taken for what the claim says."""
     claim = "Café 🧪 is a drink."

@@ -57,8 +57,12 @@ def _loaded(counter: acting.Counter, ref: str) -> Bundle:
         return load_bundle(counter.store.bundle(ref), ref)
     try:
         return load_bundle(path.read_text(encoding="utf-8"), ref)
-    except (OSError, UnicodeDecodeError) as exc:
-        raise RecordError(f"`{ref}` can't be read: {exc}") from exc
+    except OSError as exc:
+        raise RecordError(f"`{ref}` can't be read: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise RecordError(
+            f"`{ref}` isn't UTF-8 text; give a bundle that `heretix evidence build --out` wrote"
+        ) from exc
 
 
 def _built(claim: str, documents: list[str]) -> Bundle:

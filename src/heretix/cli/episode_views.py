@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "say_where"]
 
+_RECORD_WANTED = "give what `heretix episode export --out` wrote"
+
 app = typer.Typer(help="Adjudication episodes: evidence, judges, settlement.", no_args_is_help=True)
 
 
@@ -162,9 +164,10 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as exc:
         raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise RecordError(f"`{path}` isn't JSON: {exc}") from exc
+        what = "UTF-8 text" if isinstance(exc, UnicodeDecodeError) else f"JSON ({exc})"
+        raise RecordError(f"`{path}` isn't {what}; {_RECORD_WANTED}") from exc
     if not isinstance(record, dict):
-        raise RecordError(f"`{path}` must hold an episode's record; `heretix episode export`")
+        raise RecordError(f"`{path}` must hold an episode's record; {_RECORD_WANTED}")
     return record
 
 

@@ -218,8 +218,12 @@ def _bundle(ref: str, db: str | None) -> Bundle:
     if path.is_file() or ref.endswith(".json"):
         try:
             return load_bundle(path.read_text(encoding="utf-8"), ref)
-        except (OSError, UnicodeDecodeError) as exc:
-            raise RecordError(f"`{ref}` can't be read: {exc}") from exc
+        except OSError as exc:
+            raise RecordError(f"`{ref}` can't be read: {exc.strerror or exc}") from exc
+        except UnicodeDecodeError as exc:
+            raise RecordError(
+                f"`{ref}` isn't UTF-8 text; give a bundle that `heretix evidence build --out` wrote"
+            ) from exc
     with Store.open(db or Settings.from_env().db, create=False, absent=_NO_BUNDLE) as store:
         return load_bundle(store.bundle(ref), ref)
 

@@ -35,5 +35,7 @@ def read_secret(path: Path) -> Secret:
     except OSError as exc:
         raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise RecordError(f"`{path}` isn't JSON: {exc}") from exc
+        raise RecordError(
+            f"`{path}` isn't UTF-8 text; give what `heretix episode challenge` wrote"
+        ) from exc
     return load_secret(text, str(path))

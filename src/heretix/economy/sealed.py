@@ -60,7 +60,9 @@ def load_secret(text: str, source: str = "the reveal file") -> Secret:
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise RecordError(f"`{source}` isn't JSON: {exc}") from exc
+        raise RecordError(
+            f"`{source}` isn't JSON ({exc}); give what `heretix episode challenge` wrote"
+        ) from exc
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise RecordError(
             f"`{source}` must be what committing to evidence gave you ({FORMAT}); it isn't"

@@ -74,7 +74,10 @@ def load_bundle(text: str, source: str = "the bundle") -> Bundle:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise RecordError(f"`{source}` isn't JSON: {exc}") from exc
+        raise RecordError(
+            f"`{source}` isn't JSON ({exc}); "
+            "give a bundle that `heretix evidence build --out` wrote"
+        ) from exc
     return read_bundle(value, source)
 
 

@@ -283,7 +283,7 @@ def _read(name: str | Path) -> tuple[str, str, Path]:
     except OSError as exc:
         raise PolicyError(f"`policy` {path} can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise PolicyError(f"`policy` {path} isn't UTF-8 text") from exc
+        raise PolicyError(f"`policy` {path} isn't UTF-8 text; save it as UTF-8") from exc
 
 
 def _shared_ids(rules: Iterable[Rule], base: Iterable[Rule]) -> Iterator[Problem]:

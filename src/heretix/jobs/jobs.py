@@ -427,7 +427,7 @@ def _owner(connection: Connection, row: dict[str, Any], by: Person, role: Role) 
 def _visible(row: dict[str, Any] | None, job_id: str, by: Person) -> dict[str, Any]:
     """A job that `by` may see; that of somebody else looks as if it didn't exist."""
     if row is None or (row["owner_id"] != by.id and by.role < Role.OPERATOR):
-        raise RecordError(f"`{job_id[:60]}` names no job of yours")
+        raise RecordError(f"`{job_id[:60]}` names no job of yours; `heretix jobs list` shows them")
     return row
 
 

@@ -47,6 +47,7 @@ __all__ = ["Difference", "Verification", "read_artifacts", "verify_artifact", "v
 
 _TOLERANCE: Final = 1e-9
 """Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
+_RECORD_WANTED: Final = "give what `heretix run --out` wrote, or the id of a run (`heretix runs`)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +75,14 @@ def read_artifacts(path: str | Path) -> list[Artifact]:
     except OSError as exc:
         raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise RecordError(f"`{path}` isn't UTF-8 text") from exc
+        raise RecordError(f"`{path}` isn't UTF-8 text; {_RECORD_WANTED}") from exc
     return parse_artifacts(text, source=str(path))
 
 
 def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
     """Parse one artifact, or one a line."""
     if not text.strip():
-        raise RecordError(f"`{source}` is empty")
+        raise RecordError(f"`{source}` is empty; {_RECORD_WANTED}")
     try:
         return [_artifact(_strict_json(text), source)]
     except json.JSONDecodeError as whole:
@@ -413,7 +414,7 @@ def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
             f"{subject} ends too early{where}, at character {len(end):,}: it was cut off, or "
             "is being written"
         )
-    return RecordError(f"{subject} isn't JSON: {exc}")
+    return RecordError(f"{subject} isn't JSON ({exc}); {_RECORD_WANTED}")
 
 
 def _strict_json(text: str) -> Any:

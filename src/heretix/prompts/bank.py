@@ -152,7 +152,7 @@ def load_bank_file(path: str | Path) -> Bank:
     except OSError as exc:
         raise BankError(f"`prompts_file` {path} can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise BankError(f"`prompts_file` {path} isn't UTF-8 text") from exc
+        raise BankError(f"`prompts_file` {path} isn't UTF-8 text; save it as UTF-8") from exc
     bank = _read_bank(text, str(path))
     for name in packaged_banks():
         packaged = _packaged(name)
