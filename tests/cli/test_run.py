@@ -156,7 +156,7 @@ def test_odd_claims_are_data(heretix):
         (["describe", "x", "-m", "gpt-5", "-T", "99"], "`T`"),
         (["show", "nosuch"], "heretix run"),
         (["verify", "none.json"], "none.json"),
-        (["models", "path", "nosuch"], "nosuch"),
+        (["models", "path", "nosuch"], "nosuch` is no model that Heretix knows; known are"),
     ],
 )
 def test_a_mistake_gets_a_message_exit_code_2_and_writes_nothing(heretix, folder, args, said):
@@ -165,6 +165,13 @@ def test_a_mistake_gets_a_message_exit_code_2_and_writes_nothing(heretix, folder
     assert result.code == 2
     assert said in result.err
     assert [p.name for p in (folder / "runs").iterdir()] == ["rpl_example.yaml"]
+
+
+@pytest.mark.parametrize("command", [["run"], ["lens"], ["describe"], ["jobs", "submit"]])
+def test_help_names_the_least_that_is_taken(heretix, command):
+    """A help that promises `-B 1` sends people into a refusal."""
+    assert "Bootstrap replicas.  [x>=100]" in heretix(*command, "--help").out
+    assert heretix(*command, "C", "-B", 99).code == 2
 
 
 def test_no_estimate_ends_with_1_and_a_dead_provider_with_3(heretix):

@@ -69,7 +69,7 @@ def open_episode(
     K: Annotated[int, typer.Option("-K", help="Paraphrase slots.", min=1)] = 16,
     R: Annotated[int, typer.Option("-R", help="Replicates per slot.", min=1)] = 2,
     T: Annotated[int, typer.Option("-T", help="Templates.", min=1)] = 16,
-    B: Annotated[int, typer.Option("-B", help="Bootstrap replicas.", min=1)] = 5000,
+    B: Annotated[int, typer.Option("-B", help="Bootstrap replicas.", min=100)] = 5000,
     judges: Annotated[int, typer.Option("--judges", help="J: how many are drawn.", min=3)] = 5,
     seed_stake: Annotated[
         str, typer.Option("--seed-stake", help="What the house stakes on both sides.")

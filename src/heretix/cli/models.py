@@ -89,11 +89,10 @@ def watched(name: str) -> Iterator[Callable[[int, int], None]]:
 @app.command("path")
 def path(name: NameArgument) -> None:
     """Print where a model file is."""
-    from heretix.errors import ModelError
     from heretix.providers import gguf
     from heretix.settings import Settings
 
     found = gguf.find(name, Settings.from_env())
     if found is None:
-        raise ModelError(f"`{name}` isn't here: heretix models pull {name}")
+        raise gguf.missing(name)
     typer.echo(str(found))

@@ -55,7 +55,7 @@ MockOption = Annotated[
 KOption = Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)]
 ROption = Annotated[int | None, typer.Option("-R", help="Replicates per slot.", min=1)]
 TOption = Annotated[int | None, typer.Option("-T", help="Templates.", min=1)]
-BOption = Annotated[int | None, typer.Option("-B", help="Bootstrap replicas.", min=1)]
+BOption = Annotated[int | None, typer.Option("-B", help="Bootstrap replicas.", min=100)]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
 AggOption = Annotated[
     str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")

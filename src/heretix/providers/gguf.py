@@ -41,6 +41,7 @@ __all__ = [
     "Part",
     "content_name",
     "find",
+    "missing",
     "models_dir",
     "pull",
     "resolve",
@@ -194,7 +195,7 @@ def resolve(
     path = find(name_or_path, settings, known=known)
     model = known.get(name_or_path)
     if path is None:
-        raise _missing(name_or_path, model, known)
+        raise missing(name_or_path, known=known)
     if model is not None:
         verify(path, model.sha256)
         return _local(model, path)
@@ -415,12 +416,13 @@ _ADDRESSES: Final = (
 
 def _known(name: str, known: Mapping[str, ModelFile]) -> ModelFile:
     if name not in known:
-        raise _missing(name, None, known)
+        raise missing(name, known=known)
     return known[name]
 
 
-def _missing(name: str, model: ModelFile | None, known: Mapping[str, ModelFile]) -> ModelError:
-    if model is not None:
+def missing(name: str, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelError:
+    """Why there is no file of a model, and how to get one if it is known."""
+    if (model := known.get(name)) is not None:
         size = f"{model.size_bytes / 1e6:,.0f} MB"
         return ModelError(
             f"`{name}` isn't on this machine; get it ({size}, {model.licence}) with "
