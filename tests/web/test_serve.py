@@ -11,7 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from heretix.people import People, Role
+from faultserver import FaultServer, silence
+from heretix.client import Client
+from heretix.jobs import Jobs, JobState
+from heretix.people import LOCAL, People, Role
+from heretix.settings import Settings
 from heretix.store import Store
 
 HERETIX = str(Path(sys.executable).parent / "heretix")
@@ -110,3 +114,29 @@ def test_with_accounts_any_address_will_do(started, tmp_path):
     answer = httpx2.get(address.replace("0.0.0.0", "127.0.0.1"), timeout=120, trust_env=False)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/sign-in")
+
+
+def test_a_short_job_does_not_wait_behind_a_long_one(started, tmp_path, monkeypatch):
+    """The server works on several; those that are under way when it ends are given back."""
+    with FaultServer() as provider:
+        provider.always(silence())
+        monkeypatch.setenv("HERETIX_BASE_URL", provider.url("openai-compatible"))
+        process, address = started()
+        client = Client(address)
+        long, short = (
+            client.measure("Tea is good.", models=(model,), K=4, R=1)
+            for model in ("openai-compatible:m", "mock:a")
+        )
+        assert client.wait(short.id).state == "done"
+        assert client.job(long.id).state == "running"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    with Store.open(str(tmp_path / "s.sqlite")) as store:
+        assert Jobs(store, Settings()).get(long.id, by=LOCAL).state is JobState.QUEUED
+
+
+def test_as_many_jobs_at_a_time_as_was_said(tmp_path):
+    """None at all is no number; that is `--no-worker`."""
+    code, said = refused("--jobs", "0", "--db", str(tmp_path / "s.sqlite"))
+    assert code == 2
+    assert "--jobs" in said

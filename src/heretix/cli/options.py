@@ -30,6 +30,8 @@ DEMO_CORPUS_NOTE = (
 )
 NOTHING_SHOWN = 'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
 """What the lack of a store means to somebody who looks for what evidence does."""
+JOBS_AT_A_TIME = 4
+"""Enough for a short job to pass a long one; each that asks a service is mostly waiting for it."""
 _UNCUT = 100_000
 """Columns, where there is no screen: more than any line has."""
 _LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
@@ -51,6 +53,9 @@ ModelOption = Annotated[
 ]
 MockOption = Annotated[
     bool, typer.Option("--mock", help="Ask the built-in mock instead: no key, no cost.")
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", help="Jobs at a time; the others wait.", min=1, max=64)
 ]
 KOption = Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)]
 ROption = Annotated[int | None, typer.Option("-R", help="Replicates per slot.", min=1)]

@@ -47,6 +47,7 @@ def serve(
         bool,
         typer.Option("--no-worker", help="Run no jobs here; `heretix worker` does elsewhere."),
     ] = False,
+    jobs: opt.JobsOption = opt.JOBS_AT_A_TIME,
     db: opt.DbOption = None,
 ) -> None:
     """Serve the web app: measure, look, compare and take part in a browser.
@@ -69,7 +70,8 @@ def serve(
             typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
             if not store.writable:
                 typer.echo("It can't be written to: it can only be looked at.", err=True)
-            with _working(store, settings, wanted=store.writable and not no_worker):
+            works = store.writable and not no_worker
+            with _working(store, settings, jobs=jobs if works else 0):
                 if open_browser:
                     _open_when_ready(address)
                 server.run(sockets=[listener])
@@ -222,14 +224,14 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def _working(store: Store, settings: Settings, *, wanted: bool) -> Iterator[None]:
+def _working(store: Store, settings: Settings, *, jobs: int) -> Iterator[None]:
     """Jobs are done beside the pages, unless somebody else does them."""
-    if not wanted:
+    if not jobs:
         yield
         return
     from heretix.jobs import BackgroundWorker
 
-    with BackgroundWorker(store, settings):
+    with BackgroundWorker(store, settings, parallel=jobs):
         yield
 
 

@@ -18,7 +18,7 @@ __all__ = ["worker"]
 
 def worker(
     once: Annotated[bool, typer.Option("--once", help="End when no job waits.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", help="Jobs at a time.", min=1, max=64)] = 1,
+    jobs: opt.JobsOption = opt.JOBS_AT_A_TIME,
     db: opt.DbOption = None,
 ) -> None:
     """Work on the jobs of a store until stopped.

@@ -34,7 +34,7 @@ from heretix.measurement.measurement import prepare
 from heretix.measurement.runner import Silence
 from heretix.plan import make_plan
 from heretix.providers.prices import cost_micros, load_prices
-from heretix.providers.registry import open_provider, resolve_model
+from heretix.providers.registry import Opener, open_provider, resolve_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,6 +100,7 @@ class Panel:
         observer: Observer | None = None,
         watch: Callable[[Runner], None] = lambda _: None,
         budget_left_usd: Callable[[], float | None] = lambda: None,
+        opener: Opener = open_provider,
     ) -> None:
         """`watch` is told of each runner before it begins; `budget_left_usd` is asked then."""
         self._store = store
@@ -108,6 +109,7 @@ class Panel:
         self._observer = observer
         self._watch = watch
         self._budget_left_usd = budget_left_usd
+        self._opener = opener
 
     def check(self, question: Question, models: Sequence[str]) -> None:
         """Refuse what can't be measured: no such bundle, a model twice or without key."""
@@ -229,7 +231,7 @@ class Panel:
         async with contextlib.AsyncExitStack() as stack:
             lanes = []
             for model in request.models:
-                provider = open_provider(model, self._settings, options=request.options)
+                provider = self._opener(model, self._settings, options=request.options)
                 stack.push_async_callback(provider.aclose)
                 plans = [
                     make_plan(

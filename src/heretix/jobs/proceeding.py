@@ -17,6 +17,7 @@ from heretix.economy.panel import Panel
 from heretix.economy.proposal import Proposal
 from heretix.economy.refusal import readable
 from heretix.errors import ConflictError, RefusedError
+from heretix.providers.registry import Opener, open_provider
 
 if TYPE_CHECKING:
     from heretix.economy.clock import Clock
@@ -39,6 +40,7 @@ class Proceeding:
         *,
         clock: Clock,
         tracker: Tracker,
+        opener: Opener = open_provider,
     ) -> None:
         self._request = request
         self._store = store
@@ -51,6 +53,7 @@ class Proceeding:
             observer=tracker,
             watch=tracker.watch,
             budget_left_usd=lambda: tracker.budget_left_usd,
+            opener=opener,
         )
         self._clerk = Clerk(store, self._exchange, panel, clock=clock, settings=settings)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from heretix.jobs.tracker import Tracker
     from heretix.measurement.lane import Retry
     from heretix.measurement.measurement import Measurement
+    from heretix.providers.sharing import SharedModels
     from heretix.settings import Settings
     from heretix.store import Store
 
@@ -84,6 +85,7 @@ class Worker:
         self._lease_s = lease_s
         self._retry = retry
         self._clock = clock
+        self._models: SharedModels | None = None
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
@@ -211,7 +213,14 @@ class Worker:
         from heretix.jobs.proceeding import Proceeding
 
         clock = self._clock or SystemClock()
-        move = Proceeding(request, self._store, self._settings, clock=clock, tracker=tracker)
+        move = Proceeding(
+            request,
+            self._store,
+            self._settings,
+            clock=clock,
+            tracker=tracker,
+            opener=self._shared_models().open,
+        )
         await move.run()
 
     async def _measure(self, claimed: _Claimed, request: MeasureRequest, tracker: Tracker) -> None:
@@ -223,9 +232,16 @@ class Worker:
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
         runner = measurement.runner(self._store, observer=tracker, retry=self._retry)
         tracker.watch(runner)
-        await measurement.run(self._store, runner=runner)
+        await measurement.run(self._store, runner=runner, opener=self._shared_models().open)
         if tracker.all_failed:
             raise ProviderError(f"every call failed, the last with: {tracker.last_error}")
+
+    def _shared_models(self) -> SharedModels:
+        """Jobs that are worked on at the same time load an embedded model once."""
+        from heretix.providers.sharing import SharedModels
+
+        self._models = self._models or SharedModels()
+        return self._models
 
     def _prepare(
         self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None

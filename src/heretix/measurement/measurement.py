@@ -31,7 +31,7 @@ from heretix.providers.catalog import (
     sent_options,
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
-from heretix.providers.registry import open_provider, resolve_model
+from heretix.providers.registry import Opener, open_provider, resolve_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -248,6 +248,7 @@ class Measurement:
         observer: Observer | None = None,
         retry: Retry | None = None,
         runner: Runner | None = None,
+        opener: Opener = open_provider,
     ) -> None:
         """Measure everything; records reach the observer and the store."""
         self.register_bank(store)
@@ -255,7 +256,7 @@ class Measurement:
         async with contextlib.AsyncExitStack() as stack:
             providers = {}
             for model in self.models:
-                provider = open_provider(model, self.settings, options=self.options)
+                provider = opener(model, self.settings, options=self.options)
                 stack.push_async_callback(provider.aclose)
                 providers[model] = provider
             if self.config.until_width is None:

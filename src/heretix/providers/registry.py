@@ -5,7 +5,7 @@ Adapters are imported when one is opened: `heretix --help` needs none of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from heretix.errors import ConfigError
 from heretix.providers.catalog import ModelId, Options, parse_model, require_key
@@ -16,9 +16,17 @@ if TYPE_CHECKING:
     from heretix.providers.http import Target
     from heretix.settings import Settings
 
-__all__ = ["open_batch_provider", "open_provider", "resolve_model"]
+__all__ = ["Opener", "open_batch_provider", "open_provider", "resolve_model"]
 
 _NO_OPTIONS: Final = Options()
+
+
+class Opener(Protocol):
+    """What makes a provider ready: `open_provider`, or what shares those that it opened."""
+
+    def __call__(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
+        """The provider of `model`; the caller closes it."""
+        ...
 
 
 def resolve_model(text: str, settings: Settings) -> ModelId:

@@ -155,12 +155,16 @@ def is_job_waiting(connection: Connection, *, now: float) -> bool:
 def claim_job(
     connection: Connection, worker: str, *, now: float, until: float, stamp: str
 ) -> Row | None:
-    """Take the job that has waited longest: nobody works on it, or whoever did is gone."""
+    """Take a job that nobody works on, or whose worker is gone.
+
+    Of those whose owners have the fewest jobs under way, the one that has waited longest: many
+    jobs of one person don't keep others from their first.
+    """
     # One that somebody else is taking at this moment is theirs; the next one may be free.
     chosen = connection.execute(
         select(jobs)
         .where(_free(connection, now))
-        .order_by(jobs.c.created_at, jobs.c.job_id)
+        .order_by(*_fewest_under_way(connection, now), jobs.c.created_at, jobs.c.job_id)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
@@ -303,6 +307,18 @@ def _free(connection: Connection, now: float) -> ColumnElement[bool]:
     gone = [worker for worker in connection.scalars(running) if worker and is_gone(worker)]
     left = or_(jobs.c.lease_until < now, jobs.c.worker.in_(gone))
     return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left))
+
+
+def _fewest_under_way(connection: Connection, now: float) -> list[ColumnElement[int]]:
+    """The order that puts first whose owners have the fewest jobs under way."""
+    # Counted before: few jobs run, and asked of each that waits, many would take seconds.
+    running = (
+        select(jobs.c.owner_id, func.count().label("under_way"))
+        .where(jobs.c.state == "running", jobs.c.lease_until >= now)
+        .group_by(jobs.c.owner_id)
+    )
+    counts = {row.owner_id: row.under_way for row in connection.execute(running)}
+    return [case(counts, value=jobs.c.owner_id, else_=0)] if counts else []
 
 
 def _plain(row: Any) -> Row:
