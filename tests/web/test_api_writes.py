@@ -9,7 +9,6 @@ import pytest
 from apiserver import served
 
 from heretix.jobs import Worker
-from heretix.web.api.events import job_events
 
 REQUEST = {"claims": ["Coffee beans are seeds."], "models": ["mock:gpt-5"], "B": 200}
 
@@ -230,12 +229,15 @@ async def test_a_silent_stream_gives_signs_of_life_and_ends_with_the_server(
     from heretix.settings import Settings
     from heretix.store import Store
     from heretix.web.desk import Desk
+    from heretix.web.identity import Visit
+    from heretix.web.jobevents import job_events
 
     with Store.open(str(tmp_path / "h.sqlite")) as store:
         desk = Desk.over(store, Settings())
         job = desk.jobs.submit(LOCAL, MeasureRequest.parse(REQUEST))
         told = []
-        async for piece in job_events(desk, job.id, beat_s=0.01):
+        visit = Visit(person=LOCAL, via="local", address=None, secure=False)
+        async for piece in job_events(desk, job.id, visit=visit, beat_s=0.01):
             told.append(piece)
             # On a slow machine, a sign of life comes before the first news, too.
             news = any(found.startswith(b"id: ") for found in told)

@@ -1,12 +1,16 @@
 """A person who is disabled: out at once, their jobs stopped, and the reason where one looks."""
 
+from contextlib import nullcontext
+
 import pytest
 from typer.testing import CliRunner
 from website import Site
 
 from heretix.cli.app import app
+from heretix.errors import SignInError
 from heretix.jobs import JobState, MeasureRequest
-from heretix.people import LOCAL
+from heretix.people import LOCAL, Role
+from heretix.people.session import IDLE_S, Sessions
 
 REQUEST = MeasureRequest.parse({"claims": ["Tea is good."], "models": ["mock:a"]})
 
@@ -47,3 +51,67 @@ def test_sessions_and_tokens_end_as_well(accounts_site, disabled):
     bearer = {"authorization": f"Bearer {secret}"}
     answer = accounts_site.another().get(f"/api/v1/jobs/{job.id}", headers=bearer)
     assert answer.status_code == 401
+
+
+def disable(people, _reader):
+    people.deactivate("rita")
+
+
+def demote(people, _reader):
+    people.set_role("rita", Role.EXPLORER)
+
+
+def sign_out(people, reader):
+    people.sessions.close(reader.client.cookies["heretix_session"])
+
+
+def revoke(people, _reader):
+    (token,) = people.tokens.list(people.find("rita").id)
+    people.tokens.revoke(token.id, by=LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "via", "shut_out"),
+    [
+        ("", "session", disable),
+        ("/api/v1", "session", sign_out),
+        ("", "token", demote),
+        ("/api/v1", "token", revoke),
+    ],
+)
+def test_an_open_stream_of_anothers_job_ends(accounts_site, prefix, via, shut_out):
+    """It needs no news of the job for that, and whoever may still be there reads on."""
+    people = accounts_site.desk.people
+    job = accounts_site.desk.jobs.submit(people.find("alice"), REQUEST)
+    people.set_role("rita", Role.OPERATOR)
+    if via == "session":
+        reader, headers = accounts_site.signed_in("rita"), {}
+    else:
+        secret = people.tokens.issue(people.find("rita"), label="ci").secret
+        reader, headers = accounts_site.another(), {"authorization": f"Bearer {secret}"}
+    path = f"{prefix}/jobs/{job.id}/events"
+    root = accounts_site.signed_in("root")
+    with (
+        root.client.stream("GET", path) as kept,
+        reader.client.stream("GET", path, headers=headers) as stream,
+    ):
+        assert (kept.status_code, stream.status_code) == (200, 200)
+        lines, others = stream.iter_lines(), kept.iter_lines()
+        next(line for line in lines if line.startswith("data:"))
+        shut_out(people, reader)
+        assert not any(line.startswith("data:") for line in lines)
+        accounts_site.desk.jobs.cancel(job.id, by=LOCAL)
+        assert any('"ended":true' in line for line in others)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_to_be_looked_after_does_not_keep_a_session_alive(accounts_site, used):
+    """A page that was left open is no use of it."""
+    people = accounts_site.desk.people
+    session = people.sessions.open(people.find("rita"))
+    now = [session.created_at + IDLE_S - 1]
+    sessions = Sessions(accounts_site.store, lambda: now[0])
+    sessions.find(session.token, used=used)
+    now[0] += 2
+    with nullcontext() if used else pytest.raises(SignInError):
+        sessions.find(session.token)

@@ -95,8 +95,11 @@ class Sessions:
             note(connection, now, "session.open", by=person, address=address)
         return session
 
-    def find(self, token: str) -> Session:
-        """The session of a token; one that is over, or whose person is disabled, is refused."""
+    def find(self, token: str, *, used: bool = True) -> Session:
+        """The session of a token; one that is over, or whose person is disabled, is refused.
+
+        It lasts longer for being `used`.
+        """
         now = self._clock()
         sha256 = hashed(token)
         with self._store.reading() as connection:
@@ -106,7 +109,7 @@ class Sessions:
         person = Person.of(row)
         if not person.active:
             raise SignInError("the account is disabled; ask an operator")
-        if now - row["seen_at"] >= _TOUCH_S:
+        if used and now - row["seen_at"] >= _TOUCH_S:
             with self._store.writing() as connection:
                 rows.touch_session(connection, sha256, now)
         return Session(

@@ -127,8 +127,8 @@ class Tokens:
             note(connection, now, "token.issue", by=by or person, subject=token.id, address=address)
         return IssuedToken(secret=secret, token=token)
 
-    def verify(self, secret: str) -> Person:
-        """Whoever a token speaks for, with the lower of the two roles."""
+    def verify(self, secret: str, *, used: bool = True) -> Person:
+        """Whoever a token speaks for, with the lower of the two roles; being `used` is noted."""
         if not secret.startswith(PREFIX):
             raise SignInError(_WRONG)
         now = self._clock()
@@ -141,7 +141,7 @@ class Tokens:
         person = Person.of(row)
         if not person.active:
             raise SignInError("the account is disabled; ask an operator")
-        if now - (row["last_used_at"] or 0.0) >= _TOUCH_S:
+        if used and now - (row["last_used_at"] or 0.0) >= _TOUCH_S:
             with self._store.writing() as connection:
                 rows.touch_token(connection, row["token_id"], now)
         return replace(person, role=min(person.role, Role(row["token_role"])))

@@ -12,14 +12,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heretix.errors import AccessError, SignInError
+from heretix.errors import AccessError, SignInError, StoreError
 from heretix.people import LOCAL, Person, Role, Session
 from heretix.web.security import same_origin
 
 if TYPE_CHECKING:
     from heretix.web.desk import Desk
 
-__all__ = ["Visit", "VisitNow", "arrive", "require", "visit_of"]
+__all__ = ["Visit", "VisitNow", "arrive", "is_still_here", "require", "visit_of"]
 
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -41,6 +41,8 @@ class Visit:
     session: Session | None = None
     stale: bool = False
     """It came with a session that has ended; the cookie is to be forgotten."""
+    secret: str | None = field(default=None, repr=False)
+    """The token that a program brought."""
     visitor: str | None = field(default=None, repr=False)
     """A cookie of no meaning that ties the forms of somebody without a session to the browser."""
     _given: str | None = field(default=None, repr=False)
@@ -164,8 +166,9 @@ async def _identify(request: Request, desk: "Desk") -> Visit:
     secure = request.url.scheme == "https"
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        person = await run_in_threadpool(desk.people.tokens.verify, secret.strip())
-        return Visit(person=person, via="token", address=address, secure=secure)
+        secret = secret.strip()
+        person = await run_in_threadpool(desk.people.tokens.verify, secret)
+        return Visit(person=person, via="token", address=address, secure=secure, secret=secret)
     if not await desk.has_accounts():
         visitor = _cookie(request, _VISITOR, secure)
         return Visit(person=LOCAL, via="local", address=address, secure=secure, visitor=visitor)
@@ -186,6 +189,29 @@ async def _identify(request: Request, desk: "Desk") -> Visit:
         return visit
     visit.session, visit.person, visit.via = session, session.person, "session"
     return visit
+
+
+async def is_still_here(visit: Visit, desk: "Desk") -> bool:
+    """Whether a visitor would be let in again, in the role they came in."""
+    if visit.is_local:
+        return not await desk.has_accounts()
+    try:
+        person = await run_in_threadpool(_seen_again, visit, desk)
+    except SignInError:
+        return False
+    except StoreError:
+        # Nobody was shut out: the database is away for a moment.
+        return True
+    return visit.person is not None and person.role is visit.person.role
+
+
+def _seen_again(visit: Visit, desk: "Desk") -> Person:
+    # To be looked at is no use: a page that was left open doesn't keep its session alive.
+    if visit.session is not None:
+        return desk.people.sessions.find(visit.session.token, used=False).person
+    if visit.secret is not None:
+        return desk.people.tokens.verify(visit.secret, used=False)
+    raise SignInError("nobody signed in")
 
 
 async def _refuse_forgery(request: Request, visit: Visit) -> None:

@@ -10,7 +10,6 @@ from starlette.responses import Response, StreamingResponse
 from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
 from heretix.jobs.job import JobKind
 from heretix.people import Person, Role
-from heretix.web.api.events import EVENT_SCHEMA, job_events
 from heretix.web.api.resource import (
     MAX_SEQ,
     PREFIX,
@@ -24,7 +23,7 @@ from heretix.web.api.resource import (
 )
 from heretix.web.api.writing import Key, writes
 from heretix.web.identity import VisitNow, require
-from heretix.web.streams import EventStream
+from heretix.web.jobevents import EVENT_SCHEMA, event_stream
 
 __all__ = ["BEGUN", "JobView", "changes", "router"]
 
@@ -170,6 +169,7 @@ def follow_job(
     request: Request,
     job_id: JobId,
     person: Reader,
+    visit: VisitNow,
     last_event_id: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = 0,
 ) -> Response:
     """A job's progress as server-sent events, until it ends.
@@ -179,8 +179,4 @@ def follow_job(
     """
     desk = desk_of(request)
     job = desk.jobs.get(job_id, by=person)
-    if job.state.ended and job.revision <= last_event_id:
-        # The reader has seen the end. Browsers come back unless they are told not to.
-        return Response(status_code=204)
-    events = job_events(desk, job.id, after=last_event_id)
-    return EventStream(events, streams=desk.streams, person=person)
+    return event_stream(desk, job, visit=visit, after=last_event_id)

@@ -1,25 +1,19 @@
 """Jobs: what is being measured, how far it is, and what came of it."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Header, Path, Query
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from heretix.errors import ConfigError
-from heretix.jobs import JobEvent
 from heretix.people import Person, Role
-from heretix.web.desk import Desk, desk_of
+from heretix.web.desk import desk_of
 from heretix.web.identity import VisitNow, require
-from heretix.web.streams import EventStream
+from heretix.web.jobevents import event_stream
 from heretix.web.templating import page
 
-__all__ = ["event_stream", "router"]
+__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
@@ -28,8 +22,6 @@ Explorer = Annotated[Person, require(Role.EXPLORER)]
 JobId = Annotated[str, Path(max_length=80)]
 
 _PAGE: Final = 40
-_BEAT_S: Final = 15.0
-_LOOK_S: Final = 0.5
 
 
 @router.get("/jobs")
@@ -85,60 +77,15 @@ def resume(
 
 
 @router.get("/jobs/{job_id}/events")
-async def events(
+def events(
     request: Request,
     job_id: JobId,
     person: Reader,
+    visit: VisitNow,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The job's progress as it happens (server-sent events)."""
-    return await event_stream(request, job_id, person, last_event_id)
-
-
-async def event_stream(
-    request: Request, job_id: str, person: Person, last_event_id: str | None
-) -> Response:
-    """Everything after `last_event_id`, until the job has ended or the server does."""
     desk = desk_of(request)
-    found = await run_in_threadpool(desk.jobs.get, job_id, by=person)
     text = last_event_id or "0"
     after = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else 0
-    if found.state.ended and after >= found.revision:
-        # Nothing more will come: this tells a browser not to ask again.
-        return Response(status_code=204)
-    return EventStream(_stream(desk, job_id, after), streams=desk.streams, person=person)
-
-
-async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:
-    """Events as they are sent, and now and then a comment, so that a dead connection shows."""
-    yield b"retry: 1500\n\n"
-    async with aclosing(desk.feed.follow(job_id, after=after)) as followed:
-        pending: asyncio.Task[JobEvent] | None = None
-        silent_s = 0.0
-        try:
-            while not desk.stopping:
-                pending = pending or asyncio.ensure_future(anext(followed))
-                done, _ = await asyncio.wait({pending}, timeout=_LOOK_S)
-                if not done:
-                    silent_s += _LOOK_S
-                    if silent_s >= _BEAT_S:
-                        silent_s = 0.0
-                        yield b": still here\n\n"
-                    continue
-                finished, pending, silent_s = pending, None, 0.0
-                try:
-                    event = finished.result()
-                except StopAsyncIteration:
-                    return
-                yield _encoded(event)
-        finally:
-            if pending is not None:
-                pending.cancel()
-                with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await pending
-
-
-def _encoded(event: JobEvent) -> bytes:
-    # In ASCII and on one line: whatever an error says can't begin a field, or fail to be sent.
-    data = json.dumps(event.as_dict())
-    return f"id: {event.seq}\nevent: progress\ndata: {data}\n\n".encode()
+    return event_stream(desk, desk.jobs.get(job_id, by=person), visit=visit, after=after)

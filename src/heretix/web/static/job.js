@@ -49,14 +49,13 @@
   };
   const source = new EventSource(`/jobs/${encodeURIComponent(place.dataset.job)}/events`);
   source.addEventListener("open", () => say(""));
-  source.addEventListener("progress", (message) => {
-    const event = JSON.parse(message.data);
-    show(event);
-    if (event.ended) {
-      source.close();
-      // The results are the server's to show.
-      location.reload();
-    }
+  const heard = (message) => show(JSON.parse(message.data));
+  source.addEventListener("progress", heard);
+  source.addEventListener("end", (message) => {
+    heard(message);
+    source.close();
+    // The results are the server's to show.
+    location.reload();
   });
   source.addEventListener("error", () => {
     if (source.readyState === EventSource.CLOSED) {

@@ -7,13 +7,19 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from starlette.responses import Response
+
+from heretix.web.identity import is_still_here
+from heretix.web.streams import EventStream
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from heretix.jobs import JobEvent
+    from heretix.jobs import Job, JobEvent
     from heretix.web.desk import Desk
+    from heretix.web.identity import Visit
 
-__all__ = ["BEAT_S", "EVENT_SCHEMA", "job_events"]
+__all__ = ["BEAT_S", "EVENT_SCHEMA", "event_stream", "job_events"]
 
 EVENT_SCHEMA: Final = {
     "type": "object",
@@ -29,22 +35,38 @@ EVENT_SCHEMA: Final = {
 BEAT_S: Final = 15.0
 """Silence that a proxy or a reader may take for a lost connection."""
 _LOOK_UP_S: Final = 1.0
-"""How often a silent stream looks whether the server is about to end."""
+"""How often a stream looks whether the server is about to end, and its reader still let in."""
+
+
+def event_stream(desk: Desk, job: Job, *, visit: Visit, after: int) -> Response:
+    """What happens to a job after `after`, for a visitor who may see it."""
+    if job.state.ended and job.revision <= after:
+        # The reader has seen the end. Browsers come back unless they are told not to.
+        return Response(status_code=204)
+    assert visit.person is not None, "only people see jobs"
+    events = job_events(desk, job.id, visit=visit, after=after)
+    return EventStream(events, streams=desk.streams, person=visit.person)
 
 
 async def job_events(
-    desk: Desk, job_id: str, *, after: int = 0, beat_s: float = BEAT_S
+    desk: Desk, job_id: str, *, visit: Visit, after: int = 0, beat_s: float = BEAT_S
 ) -> AsyncIterator[bytes]:
-    """What a stream says, until the job ends, the reader leaves or the server stops."""
+    """What a stream says, until the job ends, the reader leaves or is put out, or the server
+    stops."""
     events = desk.feed.follow(job_id, after=after)
     clock = asyncio.get_running_loop().time
-    spoke_at = clock()
+    spoke_at = looked_at = clock()
     # At once: a reader then knows that it is connected, and how soon to come back.
     yield b"retry: 2000\n\n"
     coming = asyncio.ensure_future(anext(events, None))
     try:
         while not desk.stopping:
             done, _ = await asyncio.wait({coming}, timeout=min(_LOOK_UP_S, beat_s))
+            if clock() - looked_at >= _LOOK_UP_S:
+                # Whoever was let in when the stream began may have been shut out since.
+                if not await is_still_here(visit, desk):
+                    return
+                looked_at = clock()
             if done:
                 event = coming.result()
                 if event is None:
