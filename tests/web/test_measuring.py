@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+from heretix.evidence.bundle import DropReason
 from heretix.jobs import JobState, MeasureRequest, Worker
 from heretix.people import LOCAL
+from heretix.web.leftout import REASONS
 from heretix.web.measureform import MeasureForm
 
 CLAIM = {"claims": "Coffee beans are the seeds of a fruit.", "models": "mock:gpt-5"}
@@ -203,3 +205,20 @@ def test_events_of_no_job_are_not_found(site):
     """An address that somebody made up."""
     assert site.get("/jobs/nope/events").status_code == 404
     assert site.get("/jobs/..%2f..%2fetc").status_code == 404
+
+
+def test_a_lens_without_evidence_is_told_in_words_and_a_claim_in_its_own(site):
+    """What a claim says isn't taken for a reason, whatever it holds."""
+    claim = "Zyxwv: `insufficient_evidence`: off_topic, wrong_class."
+    page, _ = planned(site, {**CLAIM, "claims": claim, "lenses": ["RPL", "MEL"]})
+    assert f"For “{claim}” " in page
+    told = re.search(r"needs at least 3 documents and has 0.*?</div>", page, re.DOTALL)[0]
+    assert re.search(
+        rf"<li>\d+ left out: {REASONS[DropReason.OFF_TOPIC]}</li>", html.unescape(told)
+    )
+    assert "_" not in told
+
+
+def test_every_reason_to_leave_a_document_out_has_words():
+    """A page looks them up; one without would be blank."""
+    assert set(REASONS) == set(DropReason)

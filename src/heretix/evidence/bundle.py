@@ -29,6 +29,7 @@ __all__ = [
     "Dropped",
     "Item",
     "Limits",
+    "Shortfall",
     "Stance",
 ]
 
@@ -192,6 +193,29 @@ class Dropped:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """What a lens lacks to be measured with, why, and what to do."""
+
+    lens: str
+    needed: int
+    got: int
+    dropped: Mapping[DropReason, int]
+    """How many documents were found and left out, by reason."""
+    as_of: date | None
+    remedy: str
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
+        # A search is told of the day, so that what is later isn't among what was dropped.
+        found = f"dropped: {listed}" if listed else "nothing was found"
+        searched = f"{found}, up to {self.as_of}" if self.as_of else found
+        return (
+            f"`insufficient_evidence`: {self.lens} needs at least {self.needed} "
+            f"{'item' if self.needed == 1 else 'items'}, got {self.got} ({searched}); {self.remedy}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
     """The evidence of one lens for one claim."""
@@ -231,22 +255,23 @@ class Bundle:
 
     def require_sufficient(self) -> None:
         """Raise `InsufficientEvidenceError` unless there is enough to measure with."""
-        if self.sufficient:
-            return
-        reasons = Counter(dropped.reason.value for dropped in self.dropped)
-        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        # A search is told of the day, so that what is later isn't among what was dropped.
-        found = f"dropped: {listed}" if listed else "nothing was found"
-        searched = f"{found}, up to {self.as_of}" if self.as_of else found
-        needed = self.limits.min_items
-        raise InsufficientEvidenceError(
-            f"`insufficient_evidence`: {self.lens} needs at least {needed} "
-            f"{'item' if needed == 1 else 'items'}, got {len(self.items)} ({searched}); "
-            f"{self._remedy(reasons)}",
-            bundle=self,
+        if not self.sufficient:
+            raise InsufficientEvidenceError(str(self.shortfall), bundle=self)
+
+    @property
+    def shortfall(self) -> Shortfall:
+        """What it has and what it needs; of interest where it isn't `sufficient`."""
+        reasons = Counter(dropped.reason for dropped in self.dropped)
+        return Shortfall(
+            lens=self.lens,
+            needed=self.limits.min_items,
+            got=len(self.items),
+            dropped=dict(sorted(reasons.items())),
+            as_of=self.as_of,
+            remedy=self._remedy(reasons),
         )
 
-    def _remedy(self, reasons: Mapping[str, int]) -> str:
+    def _remedy(self, reasons: Mapping[DropReason, int]) -> str:
         if self.limits.exact:
             return "give documents that can be read"
         # What nearly got in says most about what is wanting.

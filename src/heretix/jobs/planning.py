@@ -16,16 +16,25 @@ from heretix.store.jobs import mean_latency_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heretix.evidence.bundle import Shortfall
     from heretix.jobs.request import MeasureRequest
     from heretix.measurement.measurement import Estimate, Measurement
     from heretix.providers.catalog import ModelId
     from heretix.settings import Settings
     from heretix.store import Store
 
-__all__ = ["JobPlan", "plan_request"]
+__all__ = ["JobPlan", "Lacking", "plan_request"]
 
 _AT_A_TIME: Final = 8
 """Calls in flight that a plan reckons with. Many providers allow more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """A claim and a lens that can't be measured: there is too little evidence."""
+
+    claim: str
+    shortfall: Shortfall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +50,22 @@ class JobPlan:
     models: tuple[str, ...]
     demonstration: tuple[str, ...]
     """Models among them whose numbers aren't beliefs worth quoting."""
-    notes: tuple[str, ...]
-    """What won't be as asked: options that aren't sent, lenses without enough evidence."""
+    unsent: tuple[str, ...]
+    """Options that a model doesn't accept, and that aren't sent, each in a sentence."""
+    lacking: tuple[Lacking, ...]
+    """Lenses without enough evidence."""
     missing_keys: tuple[str, ...] = ()
     """What has to be set before it can be started here."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What won't be as asked, in sentences."""
+        told = (f"{found.claim[:60]}: {found.shortfall}" for found in self.lacking)
+        return (*self.unsent, *told)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return asdict(self) | {"notes": self.notes}
 
 
 def plan_request(
@@ -77,7 +94,16 @@ def plan_request(
             for model in measurement.models
             if model.is_demonstration or model.is_made_up
         ),
-        notes=tuple(_notes(measurement)),
+        unsent=tuple(
+            f"{model} doesn't accept `{name}`; it isn't sent"
+            for model in measurement.models
+            for name in measurement.ignored_options(model)
+        ),
+        lacking=tuple(
+            Lacking(claim=claim, shortfall=found.bundle.shortfall)
+            for (claim, _), found in bundles.items()
+            if isinstance(found, InsufficientEvidenceError)
+        ),
         missing_keys=tuple(_missing_keys(measurement)) if keys else (),
     )
 
@@ -89,15 +115,6 @@ def _first_plans(measurement: Measurement) -> Iterator[dict[str, Any]]:
             if lens not in seen:
                 seen.add(lens)
                 yield {"lens": lens, **plan_content(measurement.plan(claim, model, lens))}
-
-
-def _notes(measurement: Measurement) -> Iterator[str]:
-    for model in measurement.models:
-        for name in measurement.ignored_options(model):
-            yield f"{model} doesn't accept `{name}`; it isn't sent"
-    for (claim, _), bundle in measurement.bundles.items():
-        if isinstance(bundle, InsufficientEvidenceError):
-            yield f"{claim[:60]}: {bundle}"
 
 
 def _missing_keys(measurement: Measurement) -> Iterator[str]:

@@ -15,6 +15,7 @@ from heretix.evidence.signals import Primitive
 from heretix.people import Role
 from heretix.web.desk import desk_of
 from heretix.web.identity import require
+from heretix.web.leftout import REASONS
 from heretix.web.templating import page
 
 __all__ = ["router"]
@@ -32,21 +33,6 @@ CLASSES = {
     SourceClass.FACTCHECK: "publishes verdicts, which no lens may hand over",
     SourceClass.UNKNOWN: "no rule covers it, which says nothing against it; most sources are here",
     SourceClass.PROVIDED: "given by the user",
-}
-
-REASONS = {
-    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
-    DropReason.AFTER_AS_OF: "published after the day that was asked for",
-    DropReason.UNDATED: "without a date, where dates were required",
-    DropReason.UNREADABLE: "no text could be read from it",
-    DropReason.HOLDS_NONCE: "holds the code that marks documents",
-    DropReason.INJECTION: "tries to give the model orders",
-    DropReason.UNREAD: "its page couldn't be fetched or read",
-    DropReason.OFF_TOPIC: "speaks of something else than the claim",
-    DropReason.BELOW_FLOOR: "less reliable than was asked for",
-    DropReason.DUPLICATE: "says what another document says",
-    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
-    DropReason.OVER_BUDGET: "there was no room left",
 }
 
 

@@ -14,6 +14,7 @@ from heretix.jobs import JobPlan, MeasureRequest
 from heretix.people import Person, Role
 from heretix.web.desk import desk_of
 from heretix.web.identity import VisitNow, require
+from heretix.web.leftout import REASONS
 from heretix.web.measureform import LENSES, MeasureForm, suggested_models
 from heretix.web.problems import status_of
 from heretix.web.templating import page
@@ -93,6 +94,7 @@ def _page(
         problem=problem,
         wanted=wanted,
         plan=found,
+        reasons=REASONS,
         usage=desk.jobs.usage(person),
         person=person,
         **more,
