@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
 
 from heretix.errors import RecordError
-from heretix.store.executions import claim_sha256
+from heretix.store.executions import LATEST_FIRST, claim_sha256
 from heretix.store.records import RunSummary, StartedExecution, StoredRecord
 from heretix.store.schema import executions, results, runs, samples
 
@@ -47,7 +47,7 @@ _LATEST_OF_RUN: Final = (
     select(executions.c.execution_id)
     .join(results, results.c.execution_id == executions.c.execution_id)
     .where(executions.c.run_id == bindparam("wanted"))
-    .order_by(results.c.finished_at.desc(), executions.c.execution_id.desc())
+    .order_by(*LATEST_FIRST)
     .limit(1)
 )
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
@@ -204,11 +204,7 @@ def unfinished(connection: Connection, limit: int) -> list[StartedExecution]:
 
 def _latest(connection: Connection, condition: ColumnElement[bool], name: str) -> StoredRecord:
     row = (
-        connection.execute(
-            _RECORD.where(condition)
-            .order_by(results.c.finished_at.desc(), executions.c.execution_id.desc())
-            .limit(1)
-        )
+        connection.execute(_RECORD.where(condition).order_by(*LATEST_FIRST).limit(1))
         .mappings()
         .one_or_none()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Boolean, Connection, bindparam, insert, or_, select, update
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.dml import Insert
 
-__all__ = ["claim_sha256", "executions_of", "finish_executions", "start_executions"]
+__all__ = [
+    "LATEST_FIRST",
+    "claim_sha256",
+    "executions_of",
+    "finish_executions",
+    "latest_of",
+    "start_executions",
+]
+
+LATEST_FIRST: Final = (results.c.finished_at.desc(), results.c.execution_id.desc())
+"""A run stands for the execution that finished last; of two of one moment, for the greater id.
+`latest_of` is the same in Python."""
 
 _OURS: Final = frozenset({"execution_id", "created_at", "updated_at", "claim_sha256"})
 """Columns of `runs` that follow from the execution, or from other columns."""
@@ -121,6 +133,12 @@ def executions_of(
     given = {"run_id": run_id} if limit is None else {"run_id": run_id, "most": limit}
     rows = connection.execute(statement, given)
     return [ExecutionSummary(**row) for row in rows.mappings()]
+
+
+def latest_of(found: Iterable[ExecutionSummary]) -> ExecutionSummary | None:
+    """The first in the order of `LATEST_FIRST`; None where none has finished."""
+    finished = ((one.finished_at, one.execution_id, one) for one in found if one.finished_at)
+    return max(finished, key=itemgetter(0, 1), default=(None, None, None))[2]
 
 
 @cache

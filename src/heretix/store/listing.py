@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
 
 from heretix.sample import Sample
-from heretix.store.executions import claim_sha256
+from heretix.store.executions import LATEST_FIRST, claim_sha256
 from heretix.store.records import RunSummary, StoredRecord
 from heretix.store.schema import executions, results, runs, samples
 
@@ -43,7 +43,7 @@ _RECORD: Final = (
         results.c.record_json,
     )
     .join(executions, executions.c.execution_id == results.c.execution_id)
-    .order_by(results.c.finished_at.desc(), results.c.execution_id.desc())
+    .order_by(*LATEST_FIRST)
     .limit(1)
 )
 # Made once: putting a statement together takes about as long as running these.

@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.people import Role
 from heretix.store import ExecutionSummary
+from heretix.store.executions import latest_of
 from heretix.web.claim import ClaimView, claim_view, vector_artifact
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import require
@@ -119,7 +120,7 @@ def _light(request: Request, ref: str) -> Response | None:
         if len(executions) == _EXECUTIONS:
             # Which one finished last may stand behind these; to find it takes all of them.
             return None
-        latest = _latest(executions)
+        latest = latest_of(executions)
         execution_id = latest.execution_id if latest else ref
         if not _EXECUTION.fullmatch(execution_id):
             return None
@@ -164,12 +165,6 @@ def _page(
         between=between,
         executions=executions,
     )
-
-
-def _latest(executions: Sequence[ExecutionSummary]) -> ExecutionSummary | None:
-    """The one that finished last, as `Store.latest_execution` has it."""
-    finished = [one for one in executions if one.finished_at is not None]
-    return max(finished, key=lambda one: (one.finished_at, one.execution_id), default=None)
 
 
 def _run_chart(name: str, record: RunRecord) -> bytes:
