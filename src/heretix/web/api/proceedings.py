@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Self
 
+from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.requests import Request
 
@@ -18,7 +19,7 @@ from heretix.web.api.resource import desk_of
 from heretix.web.api.writing import Key, writes
 from heretix.web.desk import Desk
 from heretix.web.identity import Visit, VisitNow, require
-from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
+from heretix.web.proceedings import Beginning
 
 __all__ = ["router"]
 
@@ -27,6 +28,13 @@ router = writes("proceedings", role=Role.OPERATOR)
 Operator = Annotated[Person, require(Role.OPERATOR)]
 Model = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9][!-~]*$", strict=True)]
 Span = Annotated[int, Field(ge=0, le=3650 * DAY_MS, strict=True, description="Milliseconds.")]
+
+
+async def _beginning(request: Request, key: Key, person: Operator, visit: VisitNow) -> Beginning:
+    return Beginning(desk=desk_of(request), person=person, key=f"api {key}", address=visit.address)
+
+
+BeginningNow = Annotated[Beginning, Depends(_beginning)]
 
 
 class _Given(BaseModel):
@@ -104,20 +112,10 @@ class Finality(_Given):
 
 
 @router.post("/episodes", status_code=202, responses=BEGUN)
-def create_episode(
-    request: Request, given: ProposalGiven, key: Key, person: Operator, visit: VisitNow
-) -> JobView:
+def create_episode(given: ProposalGiven, beginning: BeginningNow) -> JobView:
     """Have measured what the models believe now, then fix the terms and, unless told not to, open
     it. The job says how far that is, and which episode came of it."""
-    job = begin_draft(
-        desk_of(request),
-        person,
-        given.proposal(),
-        opens=not given.draft_only,
-        key=f"api {key}",
-        address=visit.address,
-    )
-    return JobView.of(job)
+    return JobView.of(beginning.draft(given.proposal(), opens=not given.draft_only))
 
 
 @router.post("/episodes/{episode_id}/open")
@@ -155,66 +153,27 @@ def freeze_episode(
 
 @router.post("/episodes/{episode_id}/judge", status_code=202, responses=BEGUN)
 def judge_challenges(
-    request: Request,
-    episode_id: EpisodeId,
-    key: Key,
-    person: Operator,
-    visit: VisitNow,
-    given: Finality | None = None,
+    episode_id: EpisodeId, beginning: BeginningNow, given: Finality | None = None
 ) -> JobView:
     """Have every challenge that is left measured, in their order."""
-    job = begin_judging(
-        desk_of(request),
-        person,
-        episode_id,
-        final=bool(given and given.final),
-        key=f"api {key}",
-        address=visit.address,
-    )
-    return JobView.of(job)
+    return JobView.of(beginning.judging(episode_id, final=bool(given and given.final)))
 
 
 @router.post("/episodes/{episode_id}/measure", status_code=202, responses=BEGUN)
 def measure_episode(
-    request: Request,
-    episode_id: EpisodeId,
-    key: Key,
-    person: Operator,
-    visit: VisitNow,
-    given: Finality | None = None,
+    episode_id: EpisodeId, beginning: BeginningNow, given: Finality | None = None
 ) -> JobView:
     """Have the judges measured: at the freeze, and again when the durability window is over."""
-    job = begin_measuring(
-        desk_of(request),
-        person,
-        episode_id,
-        final=bool(given and given.final),
-        key=f"api {key}",
-        address=visit.address,
-    )
-    return JobView.of(job)
+    return JobView.of(beginning.measuring(episode_id, final=bool(given and given.final)))
 
 
 @router.post("/episodes/{episode_id}/rule", status_code=202, responses=BEGUN)
 def rule_on_dispute(
-    request: Request,
-    episode_id: EpisodeId,
-    key: Key,
-    person: Operator,
-    visit: VisitNow,
-    given: Ruling | None = None,
+    episode_id: EpisodeId, beginning: BeginningNow, given: Ruling | None = None
 ) -> JobView:
     """Have the larger panel measure, and rule on the dispute."""
-    job = begin_ruling(
-        desk_of(request),
-        person,
-        episode_id,
-        confirmed=given.ground_confirmed if given else None,
-        final=False,
-        key=f"api {key}",
-        address=visit.address,
-    )
-    return JobView.of(job)
+    confirmed = given.ground_confirmed if given else None
+    return JobView.of(beginning.ruling(episode_id, confirmed=confirmed, final=False))
 
 
 @router.post("/episodes/{episode_id}/settle")

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Depends, Form
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,7 +21,7 @@ from heretix.web.identity import VisitNow, require
 from heretix.web.pages.bets import Key
 from heretix.web.pages.episodes import EpisodeId, episode_page
 from heretix.web.problems import status_of
-from heretix.web.proceedings import begin_draft, begin_judging, begin_measuring, begin_ruling
+from heretix.web.proceedings import Beginning
 from heretix.web.templating import page
 
 __all__ = ["router"]
@@ -32,6 +32,13 @@ Operator = Annotated[Person, require(Role.OPERATOR)]
 Final_ = Annotated[str, Form(alias="final", max_length=10)]
 
 
+async def _beginning(request: Request, key: Key, person: Operator, visit: VisitNow) -> Beginning:
+    return Beginning(desk=desk_of(request), person=person, key=key, address=visit.address)
+
+
+BeginningNow = Annotated[Beginning, Depends(_beginning)]
+
+
 @router.get("/episodes/new")
 def new(request: Request) -> Response:
     """The form of a new episode."""
@@ -39,10 +46,10 @@ def new(request: Request) -> Response:
 
 
 @router.post("/episodes/new")
-async def propose(request: Request, person: Operator, visit: VisitNow, key: Key) -> Response:
+async def propose(request: Request, beginning: BeginningNow) -> Response:
     """Have c₀ measured; then the episode is written down and, unless told not to, opened."""
     form = EpisodeForm.sent(await request.form())
-    return await run_in_threadpool(_proposed, request, person, visit.address, form, key)
+    return await run_in_threadpool(_proposed, request, beginning, form)
 
 
 @router.post("/episodes/{episode_id}/open")
@@ -92,59 +99,29 @@ def settle(request: Request, episode_id: EpisodeId, person: Operator, visit: Vis
 
 @router.post("/episodes/{episode_id}/judge")
 def judge(
-    request: Request,
-    episode_id: EpisodeId,
-    person: Operator,
-    visit: VisitNow,
-    key: Key,
-    final: Final_ = "",
+    request: Request, episode_id: EpisodeId, beginning: BeginningNow, final: Final_ = ""
 ) -> Response:
     """Have every challenge that is left measured, in their order."""
-
-    def begin() -> Job:
-        return begin_judging(
-            desk_of(request),
-            person,
-            episode_id,
-            final=bool(final),
-            key=key,
-            address=visit.address,
-        )
-
-    return _sent(request, person, episode_id, begin)
+    return _sent(
+        request, beginning, episode_id, lambda: beginning.judging(episode_id, final=bool(final))
+    )
 
 
 @router.post("/episodes/{episode_id}/measure")
 def measure(
-    request: Request,
-    episode_id: EpisodeId,
-    person: Operator,
-    visit: VisitNow,
-    key: Key,
-    final: Final_ = "",
+    request: Request, episode_id: EpisodeId, beginning: BeginningNow, final: Final_ = ""
 ) -> Response:
     """Have the judges measured, or conclude without: whichever is due."""
-
-    def begin() -> Job:
-        return begin_measuring(
-            desk_of(request),
-            person,
-            episode_id,
-            final=bool(final),
-            key=key,
-            address=visit.address,
-        )
-
-    return _sent(request, person, episode_id, begin)
+    return _sent(
+        request, beginning, episode_id, lambda: beginning.measuring(episode_id, final=bool(final))
+    )
 
 
 @router.post("/episodes/{episode_id}/rule")
 def rule(
     request: Request,
     episode_id: EpisodeId,
-    person: Operator,
-    visit: VisitNow,
-    key: Key,
+    beginning: BeginningNow,
     confirmed: Annotated[str, Form(pattern=r"^(|yes|no)$")] = "",
     final: Final_ = "",
 ) -> Response:
@@ -152,17 +129,9 @@ def rule(
     ground = {"": None, "yes": True, "no": False}[confirmed]
 
     def begin() -> Job:
-        return begin_ruling(
-            desk_of(request),
-            person,
-            episode_id,
-            confirmed=ground,
-            final=bool(final),
-            key=key,
-            address=visit.address,
-        )
+        return beginning.ruling(episode_id, confirmed=ground, final=bool(final))
 
-    return _sent(request, person, episode_id, begin)
+    return _sent(request, beginning, episode_id, begin)
 
 
 def _form(request: Request, form: EpisodeForm, problem: HeretixError | None = None) -> Response:
@@ -178,31 +147,24 @@ def _form(request: Request, form: EpisodeForm, problem: HeretixError | None = No
     )
 
 
-def _proposed(
-    request: Request, person: Person, address: str | None, form: EpisodeForm, key: str
-) -> Response:
+def _proposed(request: Request, beginning: Beginning, form: EpisodeForm) -> Response:
     try:
-        job = begin_draft(
-            desk_of(request),
-            person,
-            form.proposal(),
-            opens=not form.draft_only,
-            key=key,
-            address=address,
-        )
+        job = beginning.draft(form.proposal(), opens=not form.draft_only)
     except (UsageError, RecordError) as exc:
         return _form(request, form, exc)
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
-def _sent(request: Request, person: Person, episode_id: str, begin: Callable[[], Job]) -> Response:
+def _sent(
+    request: Request, beginning: Beginning, episode_id: str, begin: Callable[[], Job]
+) -> Response:
     """Have it measured, and show how far that is; or what stands against it."""
     try:
         job = begin()
     except RefusedError as exc:
-        return episode_page(request, person, episode_id, problem=readable(exc))
+        return episode_page(request, beginning.person, episode_id, problem=readable(exc))
     except ConflictError as exc:
-        return episode_page(request, person, episode_id, problem=exc)
+        return episode_page(request, beginning.person, episode_id, problem=exc)
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
