@@ -90,6 +90,26 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     assert (standing["person"], standing["passed"]) == ("alice", 1)
 
 
+@pytest.mark.parametrize("first", ["challenges", "freeze"])
+def test_nobody_has_to_announce_that_challenges_begin(team, first):
+    """When their time has come they are taken, as on the pages and the command line."""
+    later = {**SMALL, "challenge_after_ms": DAY_MS}
+    answer = team.outcome(team.post("/episodes", later, "root", key="open"), "root")
+    path = f"/episodes/{answer.json()['id']}"
+    assert answer.json()["state"] == "open"
+    commitment = evidence_commitment(NONCE, "0" * 64, "user:alice:PLAY")
+    given = {"direction": "up", "commitment": commitment, "amount": 20_000}
+    early = team.post(f"{path}/challenges", given, "alice", key="early")
+    assert (early.status_code, early.json()["reason"]) == (409, "wrong_state")
+    if first == "challenges":
+        team.desk.clock.advance(DAY_MS)
+        taken = team.post(f"{path}/challenges", given, "alice", key="c")
+        assert taken.status_code == 201, taken.text
+    else:
+        team.desk.clock.advance(9 * DAY_MS)
+        assert move(team, path, "freeze").json()["state"] == "frozen"
+
+
 def test_a_bet_is_made_as_oneself_and_once(team):
     """The account follows from the token; nothing in the request can name another."""
     path = opened(team)

@@ -29,7 +29,7 @@ from heretix.web.api.episode_views import (
     QuoteView,
     StatementView,
 )
-from heretix.web.api.floor import exchange_of, hearing_cost, known_episode
+from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode
 from heretix.web.api.resource import (
     MAX_SEQ,
     Cursor,
@@ -201,7 +201,7 @@ def challenge(
 ) -> ChallengeView:
     """Commit to evidence without showing it."""
     desk = desk_of(request)
-    exchange, episode = exchange_of(desk), known_episode(desk, episode_id)
+    exchange, episode = exchange_of(desk), begun(desk, episode_id)
     exchange.join(person.name, episode.terms.currency)
     taken = exchange.commit(
         episode_id,

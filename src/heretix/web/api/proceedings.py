@@ -95,19 +95,19 @@ class ProposalGiven(_Given):
         )
 
 
-class Ruling(_Given):
-    """How a dispute is to be ruled on."""
-
-    ground_confirmed: bool | None = Field(
-        default=None, description="Null: a recomputation is made, and says."
-    )
-
-
 class Finality(_Given):
     """Whether failed calls count."""
 
     final: bool = Field(
         default=False, description="Models that can't be reached count as missing, for good."
+    )
+
+
+class Ruling(Finality):
+    """How a dispute is to be ruled on."""
+
+    ground_confirmed: bool | None = Field(
+        default=None, description="Null: a recomputation is made, and says."
     )
 
 
@@ -147,7 +147,7 @@ def freeze_episode(
 ) -> EpisodeView:
     """Reveal the secret, draw the close and the judges, give late stakes back."""
     desk = desk_of(request)
-    known_episode(desk, episode_id)
+    begun(desk, episode_id)
     return _moved(desk, person, visit, "freeze", exchange_of(desk).freeze(episode_id))
 
 
@@ -172,8 +172,9 @@ def rule_on_dispute(
     episode_id: EpisodeId, beginning: BeginningNow, given: Ruling | None = None
 ) -> JobView:
     """Have the larger panel measure, and rule on the dispute."""
-    confirmed = given.ground_confirmed if given else None
-    return JobView.of(beginning.ruling(episode_id, confirmed=confirmed, final=False))
+    given = given or Ruling()
+    job = beginning.ruling(episode_id, confirmed=given.ground_confirmed, final=given.final)
+    return JobView.of(job)
 
 
 @router.post("/episodes/{episode_id}/settle")
