@@ -186,7 +186,7 @@ class Client:
     def results(self, job: Job | str) -> list[RunRecord]:
         """The records of everything that a job has measured so far."""
         job_id = job.id if isinstance(job, Job) else job
-        found = self._get(f"/jobs/{_part(job_id)}/runs")["items"]
+        found = self._pages(f"/jobs/{_part(job_id)}/runs")
         return [self.record(run["execution_id"]) for run in found]
 
     def runs(
@@ -247,7 +247,7 @@ class Client:
 
     def positions(self, episode_id: str) -> list[Position]:
         """An episode's bets."""
-        found = self._get(f"/episodes/{_part(episode_id)}/positions")["items"]
+        found = self._pages(f"/episodes/{_part(episode_id)}/positions")
         return [_economic(Position, item) for item in found]
 
     def episode_record(self, episode_id: str) -> dict[str, Any]:
@@ -369,7 +369,7 @@ class Client:
 
     def leaderboard(self) -> list[Standing]:
         """Everybody's standing."""
-        return [_economic(Standing, item) for item in self._get("/leaderboard")["items"]]
+        return [_economic(Standing, item) for item in self._pages("/leaderboard")]
 
     def export(
         self,

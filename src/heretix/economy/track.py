@@ -175,7 +175,7 @@ class Track:
                 exploration.people(connection).get(person, 0),
             )
 
-    def leaderboard(self, *, limit: int = 20) -> list[Standing]:
+    def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
         """Everybody who explored or challenged: by reputation, then by credits."""
         with self._store.reading() as connection:
             events = exploration.events(connection)

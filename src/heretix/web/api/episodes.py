@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
+from starlette.responses import Response
 
 from heretix.economy.accounts import user_account
 from heretix.economy.audit import verify_episode
@@ -17,6 +18,7 @@ from heretix.errors import RecordError, UsageError
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.bundlefile import dump_bundle, read_bundle
 from heretix.people import Person, Role
+from heretix.plan import canonical_json
 from heretix.web.api.episode_views import (
     BreachView,
     ChallengeView,
@@ -32,6 +34,7 @@ from heretix.web.api.episode_views import (
 from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode
 from heretix.web.api.resource import (
     MAX_SEQ,
+    NOT_CHANGED,
     Cursor,
     Limit,
     Page,
@@ -39,9 +42,11 @@ from heretix.web.api.resource import (
     desk_of,
     read_cursor,
     resource,
+    slice_of,
 )
 from heretix.web.api.writing import Key, writes
 from heretix.web.identity import require
+from heretix.web.templating import fresh
 
 __all__ = ["EpisodeId", "changes", "router"]
 
@@ -119,29 +124,34 @@ def get_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
 
 
 @router.get("/episodes/{episode_id}/positions")
-def list_positions(request: Request, episode_id: EpisodeId) -> Page[PositionView]:
+def list_positions(
+    request: Request, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
+) -> Page[PositionView]:
     """An episode's bets, in their order; who made each is in its account's id."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
     found = exchange_of(desk).positions(episode_id)
-    return Page(items=[PositionView.model_validate(position) for position in found], next=None)
+    return slice_of(found, PositionView.model_validate, limit=limit, cursor=cursor)
 
 
 @router.get("/episodes/{episode_id}/statements")
-def list_statements(request: Request, episode_id: EpisodeId) -> Page[StatementView]:
+def list_statements(
+    request: Request, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
+) -> Page[StatementView]:
     """What each move paid to whom, and why, line by line."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
     found = exchange_of(desk).statements(episode_id)
-    return Page(items=[StatementView.model_validate(statement) for statement in found], next=None)
+    return slice_of(found, StatementView.model_validate, limit=limit, cursor=cursor)
 
 
-@router.get("/episodes/{episode_id}/record")
-def get_episode_record(request: Request, episode_id: EpisodeId) -> dict[str, Any]:
-    """Everything that is needed to redo an episode elsewhere."""
+@router.get("/episodes/{episode_id}/record", response_model=dict[str, Any], responses=NOT_CHANGED)
+def get_episode_record(request: Request, episode_id: EpisodeId) -> Response:
+    """Everything that is needed to redo an episode elsewhere. Its ETag changes with every move."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    return exchange_of(desk).record(episode_id)
+    text = canonical_json(exchange_of(desk).record(episode_id))
+    return fresh(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 
 @router.get("/episodes/{episode_id}/verify")

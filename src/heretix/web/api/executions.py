@@ -17,10 +17,9 @@ from heretix.web.api.resource import (
     Limit,
     Page,
     Ref,
-    cursor_of,
     desk_of,
-    read_cursor,
     resource,
+    slice_of,
     unchanging,
 )
 from heretix.web.desk import Desk
@@ -66,11 +65,8 @@ def list_samples(
     request: Request, ref: Ref, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[SampleRecord]:
     """The samples of an execution in the order of its plan, with the raw answers."""
-    start = (read_cursor(cursor, int) or (0,))[0]
     samples = json.loads(_stored(desk_of(request), ref).record_json)["samples"]
-    shown = [SampleRecord.model_validate(row) for row in samples[start : start + limit]]
-    more = start + limit < len(samples)
-    return Page(items=shown, next=cursor_of(start + limit) if more else None)
+    return slice_of(samples, SampleRecord.model_validate, limit=limit, cursor=cursor)
 
 
 @router.get("/executions/{ref}/verify")

@@ -20,6 +20,7 @@ from heretix.web.api.resource import (
     desk_of,
     read_cursor,
     resource,
+    slice_of,
 )
 from heretix.web.api.writing import Key, writes
 from heretix.web.identity import VisitNow, require
@@ -132,9 +133,16 @@ def get_job(request: Request, response: Response, job_id: JobId, person: Reader)
 
 
 @router.get("/jobs/{job_id}/runs")
-def list_job_runs(request: Request, job_id: JobId, person: Reader) -> Page[JobRun]:
+def list_job_runs(
+    request: Request,
+    job_id: JobId,
+    person: Reader,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[JobRun]:
     """What a job has measured so far, in the order in which it was finished."""
-    return Page(items=desk_of(request).jobs.runs(job_id, by=person), next=None)
+    found = desk_of(request).jobs.runs(job_id, by=person)
+    return slice_of(found, lambda run: run, limit=limit, cursor=cursor)
 
 
 @changes.post("/jobs/{job_id}/cancel")

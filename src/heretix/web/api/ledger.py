@@ -20,6 +20,7 @@ from heretix.web.api.resource import (
     desk_of,
     read_cursor,
     resource,
+    slice_of,
 )
 
 __all__ = ["router"]
@@ -128,6 +129,7 @@ def verify_ledger(request: Request) -> LedgerView:
 
 
 @router.get("/leaderboard")
-def list_standings(request: Request, limit: Limit = 50) -> Page[Standing]:
+def list_standings(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Page[Standing]:
     """Everybody who explored or challenged: by reputation, then by credits."""
-    return Page(items=track_of(desk_of(request)).leaderboard(limit=limit), next=None)
+    found = track_of(desk_of(request)).leaderboard(limit=None)
+    return slice_of(found, lambda standing: standing, limit=limit, cursor=cursor)

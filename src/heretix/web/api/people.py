@@ -8,9 +8,17 @@ from starlette.requests import Request
 from heretix.economy.money import PLAY
 from heretix.economy.track import Standing
 from heretix.people import Person, Quotas, Role
+from heretix.people.token import Token
 from heretix.web.api.episode_views import HeldPositionView
 from heretix.web.api.floor import exchange_of, track_of
-from heretix.web.api.resource import Page, desk_of, resource
+from heretix.web.api.resource import (
+    Cursor,
+    Limit,
+    Page,
+    desk_of,
+    resource,
+    slice_of,
+)
 from heretix.web.identity import VisitNow, require
 
 __all__ = ["router"]
@@ -74,19 +82,27 @@ def get_me(
 
 @router.get("/people/me/tokens")
 def list_my_tokens(
-    request: Request, person: Annotated[Person, require(Role.READER)]
+    request: Request,
+    person: Annotated[Person, require(Role.READER)],
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Page[TokenView]:
-    """The tokens of whoever asks."""
+    """The tokens of whoever asks, the newest first."""
     found = desk_of(request).people.tokens.list(person.id)
-    fields = TokenView.model_fields
-    shown = [TokenView(**{name: getattr(token, name) for name in fields}) for token in found]
-    return Page(items=shown, next=None)
+    return slice_of(found, _shown, limit=limit, cursor=cursor)
 
 
 @router.get("/people/me/positions")
 def list_my_positions(
-    request: Request, person: Annotated[Person, require(Role.READER)]
+    request: Request,
+    person: Annotated[Person, require(Role.READER)],
+    limit: Limit = 100,
+    cursor: Cursor = None,
 ) -> Page[HeldPositionView]:
     """The bets of whoever asks, the newest first."""
     found = exchange_of(desk_of(request)).positions_of(person.name)
-    return Page(items=[HeldPositionView.model_validate(held) for held in found], next=None)
+    return slice_of(found, HeldPositionView.model_validate, limit=limit, cursor=cursor)
+
+
+def _shown(token: Token) -> TokenView:
+    return TokenView(**{name: getattr(token, name) for name in TokenView.model_fields})

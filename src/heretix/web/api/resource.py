@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -36,6 +36,7 @@ __all__ = [
     "page_of",
     "read_cursor",
     "resource",
+    "slice_of",
     "unchanging",
 ]
 
@@ -66,6 +67,7 @@ Cursor = Annotated[
 ]
 
 _Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 
 class Page(BaseModel, Generic[_Item]):
@@ -99,6 +101,16 @@ def page_of(items: Sequence[_Item], limit: int, *after: str) -> Page[_Item]:
     more = len(items) > limit
     keys = [getattr(shown[-1], name) for name in after] if more else []
     return Page(items=shown, next=cursor_of(*keys) if more else None)
+
+
+def slice_of(
+    found: Sequence[_Found], show: Callable[[_Found], _Item], *, limit: int, cursor: str | None
+) -> Page[_Item]:
+    """A page of a list that was read whole, because it follows from other things."""
+    start = (read_cursor(cursor, int) or (0,))[0]
+    end = start + limit
+    shown = [show(one) for one in found[start:end]]
+    return Page(items=shown, next=cursor_of(end) if end < len(found) else None)
 
 
 def cursor_of(*keys: str | int) -> str:
