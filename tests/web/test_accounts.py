@@ -1,5 +1,7 @@
 """Sessions, roles and tokens, as pages use them."""
 
+import re
+
 import pytest
 from website import PASSWORD
 
@@ -120,6 +122,18 @@ def test_a_token_is_shown_once_and_works_until_it_is_revoked(accounts_site):
     (token,) = accounts_site.desk.people.tokens.list(accounts_site.desk.people.find("alice").id)
     assert alice.post(f"/account/tokens/{token.id}/revoke", form="/account").status_code == 303
     assert program.get("/api/v1/runs", headers=bearer).status_code == 401
+
+
+def test_a_token_that_is_over_is_not_called_valid(accounts_site):
+    """Whoever looks for what still lets in sees only that."""
+    people = accounts_site.desk.people
+    person = people.find("alice")
+    for label, expires_in_s in (("old", 1e-6), ("new", 3600.0), ("lasting", None)):
+        people.tokens.issue(person, label=label, expires_in_s=expires_in_s)
+    page = accounts_site.signed_in("alice").get("/account").text
+    lines = re.findall(r'<tr><th scope="row">(\w+)</th>.*?<span class="tag[^"]*">(\w+)<', page)
+    assert dict(lines) == {"old": "expired", "new": "valid", "lasting": "valid"}
+    assert page.count("/revoke") == 2
 
 
 def test_a_token_makes_no_tokens(accounts_site):

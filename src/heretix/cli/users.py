@@ -317,6 +317,7 @@ def _quota_words(quotas: Quotas) -> str:
 
 
 def _show_tokens(found: list[Token], *, as_json: bool) -> None:
+    import time
     from datetime import UTC, datetime
 
     from rich.table import Table
@@ -331,6 +332,7 @@ def _show_tokens(found: list[Token], *, as_json: bool) -> None:
     def day(seconds: float | None) -> str:
         return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
+    now = time.time()
     for token in found:
         table.add_row(
             token.id,
@@ -339,7 +341,7 @@ def _show_tokens(found: list[Token], *, as_json: bool) -> None:
             token.created_at[:10],
             day(token.expires_at),
             day(token.last_used_at),
-            "revoked" if token.revoked_at else "",
+            "revoked" if token.revoked_at else "expired" if token.has_expired(now) else "",
         )
     opt.console().print(table)
 

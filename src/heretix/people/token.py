@@ -41,6 +41,15 @@ class Token:
     last_used_at: float | None
     revoked_at: str | None
 
+    @property
+    def ends(self) -> str | None:
+        """When it is over by itself; None: never."""
+        return None if self.expires_at is None else iso(self.expires_at)
+
+    def has_expired(self, now: float) -> bool:
+        """It is over by itself, revoked or not."""
+        return self.expires_at is not None and now >= self.expires_at
+
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Token:
         """The token in a row of `tokens`."""

@@ -1,5 +1,6 @@
 """Signing in and out, and what belongs to one person: tokens and the password."""
 
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Path, Query
@@ -155,6 +156,7 @@ def _account(
         headers={"cache-control": "no-store"},
         person=person,
         tokens=[] if is_local else desk.people.tokens.list(person.id),
+        now=time.time(),
         usage=desk.jobs.usage(person),
         issued=issued,
         problem=problem,
