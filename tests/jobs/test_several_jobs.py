@@ -45,7 +45,7 @@ def test_many_jobs_of_one_person_do_not_keep_others_from_their_first(store, jobs
 
 
 def test_one_persons_jobs_are_done_in_their_order(store, jobs):
-    """A lease that is over counts for nobody: its job waits like the others."""
+    """Whoever is alone is served in the order of asking."""
     ids = [jobs.submit(LOCAL, request(f"claim {n}")).id for n in range(3)]
     assert claimed(store, 3) == ids
 
