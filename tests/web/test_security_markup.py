@@ -118,15 +118,13 @@ def test_markup_in_scripts_of_data_cant_end_them(walked):
 def test_markup_in_a_job_s_events_stays_one_line(nest):
     """A server-sent event can't be ended, or another begun, by what an error says."""
     from heretix.jobs import JobEvent, JobState, Progress
-    from heretix.web.api.events import _written
-    from heretix.web.pages.jobs import _encoded
+    from heretix.web.jobevents import _written
 
     said = f"{SCRIPT}\r\n\r\nevent: end\ndata: forged\u2028\ud800"
     event = JobEvent(job_id="j", seq=1, state=JobState.RUNNING, progress=Progress(), error=said)
-    for sent in (_encoded(event), _written(event)):
-        lines = sent.decode().splitlines()
-        assert [line.partition(":")[0] for line in lines] == ["id", "event", "data", ""]
-        assert json.loads(lines[2].removeprefix("data: "))["error"] == said
+    lines = _written(event).decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["id", "event", "data", ""]
+    assert json.loads(lines[2].removeprefix("data: "))["error"] == said
 
 
 REFLECTED = (
