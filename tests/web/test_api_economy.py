@@ -88,6 +88,12 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     assert moves[-1] == "settle"
     (standing,) = team.get("/leaderboard", "rita").json()["items"]
     assert (standing["person"], standing["passed"]) == ("alice", 1)
+    made = [e for e in team.desk.people.audit.entries(limit=100) if e.who in {"alice", "bob"}]
+    assert [(e.who, e.what) for e in reversed(made) if e.subject == path.rpartition("/")[2]] == [
+        ("bob", "episode.stake"),
+        ("alice", "episode.commit"),
+        ("alice", "episode.reveal"),
+    ]
 
 
 @pytest.mark.parametrize("first", ["challenges", "freeze"])

@@ -74,6 +74,20 @@ def test_a_dispute_is_raised_and_ruled_on(town):
     assert "rejected" in play.bob.get(play.path).text
 
 
+def test_what_people_did_and_from_where_is_in_the_audit_log(town):
+    """Moves of money and evidence, as well as those of operators."""
+    play = Play(town)
+    play.to_measured()
+    fields = {"ground": "recomputation_mismatch", "bond": "20", "key": "dispute-once"}
+    play.bob.post(f"{play.path}/dispute", fields)
+    entries = [e for e in town.desk.people.audit.entries(limit=100) if e.subject == play.episode.id]
+    assert {e.address for e in entries} == {"127.0.0.1"}
+    made = {(e.who, e.what) for e in entries}
+    assert {("bob", "episode.stake"), ("bob", "episode.dispute")} <= made
+    assert {("alice", "episode.commit"), ("alice", "episode.reveal")} <= made
+    assert "episode.freeze" in {what for _, what in made}
+
+
 def test_a_bet_sent_twice_is_one_bet(town):
     """The key in the form makes a double click, or a reload, harmless."""
     play = Play(town)

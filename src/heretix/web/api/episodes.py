@@ -31,7 +31,7 @@ from heretix.web.api.episode_views import (
     QuoteView,
     StatementView,
 )
-from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode
+from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode, note_move
 from heretix.web.api.resource import (
     MAX_SEQ,
     NOT_CHANGED,
@@ -202,6 +202,7 @@ def stake(
         min_shares=given.min_shares,
         key=_own(key),
     )
+    note_move(request, "stake", episode_id)
     return PositionView.model_validate(taken)
 
 
@@ -222,6 +223,7 @@ def challenge(
         key=_own(key),
         compute_cost=hearing_cost(desk, episode),
     )
+    note_move(request, "commit", episode_id)
     return ChallengeView.model_validate(taken)
 
 
@@ -248,6 +250,7 @@ def reveal(
         nonce=nonce,
         bundle_sha256=given.bundle_sha256,
     )
+    note_move(request, "reveal", episode_id)
     return ChallengeView.model_validate(shown)
 
 
@@ -261,6 +264,7 @@ def dispute(
     raised = exchange_of(desk).dispute(
         episode_id, person.name, ground=given.ground, bond=given.bond, key=_own(key)
     )
+    note_move(request, "dispute", episode_id)
     return DisputeView.model_validate(raised)
 
 

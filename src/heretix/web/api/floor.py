@@ -12,8 +12,12 @@ from heretix.economy.panel import Panel
 from heretix.economy.question import Question
 from heretix.economy.track import Track
 from heretix.errors import RecordError, RefusedError
+from heretix.web.desk import desk_of
+from heretix.web.identity import visit_of
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from heretix.economy.clock import Clock
     from heretix.economy.episode import Episode
     from heretix.web.desk import Desk
@@ -25,6 +29,7 @@ __all__ = [
     "exchange_of",
     "hearing_cost",
     "known_episode",
+    "note_move",
     "track_of",
 ]
 
@@ -80,3 +85,9 @@ def known_episode(desk: Desk, episode_id: str) -> Episode:
         return exchange_of(desk).episode(episode_id)
     except RefusedError as exc:
         raise RecordError(str(exc)) from exc
+
+
+def note_move(request: Request, move: str, episode_id: str) -> None:
+    """Write into the audit log who made a move, and from where. The ledger tells what it did."""
+    visit, audit = visit_of(request), desk_of(request).people.audit
+    audit.write(f"episode.{move}", by=visit.person, subject=episode_id, address=visit.address)

@@ -13,12 +13,11 @@ from heretix.economy.proposal import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, P
 from heretix.people import Person, Role
 from heretix.web.api.episode_views import EpisodeView
 from heretix.web.api.episodes import EpisodeId
-from heretix.web.api.floor import begun, exchange_of, known_episode
+from heretix.web.api.floor import begun, exchange_of, known_episode, note_move
 from heretix.web.api.jobs import BEGUN, JobView
 from heretix.web.api.resource import desk_of
 from heretix.web.api.writing import Key, writes
-from heretix.web.desk import Desk
-from heretix.web.identity import Visit, VisitNow, require
+from heretix.web.identity import VisitNow, require
 from heretix.web.proceedings import Beginning
 
 __all__ = ["router"]
@@ -119,36 +118,29 @@ def create_episode(given: ProposalGiven, beginning: BeginningNow) -> JobView:
 
 
 @router.post("/episodes/{episode_id}/open")
-def open_episode(
-    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
-) -> EpisodeView:
+def open_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
     """Fix the terms of a draft; the house's seed and the budget for rewards are set aside."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
     exchange_of(desk).ensure_house()
     exchange_of(desk).open(episode_id)
-    return _moved(desk, person, visit, "open", begun(desk, episode_id))
+    return _moved(request, "open", begun(desk, episode_id))
 
 
 @router.post("/episodes/{episode_id}/begin")
-def begin_challenges(
-    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
-) -> EpisodeView:
+def begin_challenges(request: Request, episode_id: EpisodeId) -> EpisodeView:
     """From now on evidence can be committed, once its time has come."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    found = exchange_of(desk).begin_challenge(episode_id)
-    return _moved(desk, person, visit, "begin", found)
+    return _moved(request, "begin", exchange_of(desk).begin_challenge(episode_id))
 
 
 @router.post("/episodes/{episode_id}/freeze")
-def freeze_episode(
-    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
-) -> EpisodeView:
+def freeze_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
     """Reveal the secret, draw the close and the judges, give late stakes back."""
     desk = desk_of(request)
     begun(desk, episode_id)
-    return _moved(desk, person, visit, "freeze", exchange_of(desk).freeze(episode_id))
+    return _moved(request, "freeze", exchange_of(desk).freeze(episode_id))
 
 
 @router.post("/episodes/{episode_id}/judge", status_code=202, responses=BEGUN)
@@ -178,17 +170,14 @@ def rule_on_dispute(
 
 
 @router.post("/episodes/{episode_id}/settle")
-def settle_episode(
-    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
-) -> EpisodeView:
+def settle_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
     """Pay everybody what is due, or give everything back where the episode is void."""
     desk = desk_of(request)
     known_episode(desk, episode_id)
-    return _moved(desk, person, visit, "settle", exchange_of(desk).close(episode_id))
+    return _moved(request, "settle", exchange_of(desk).close(episode_id))
 
 
-def _moved(desk: Desk, person: Person, visit: Visit, move: str, found: Episode) -> EpisodeView:
+def _moved(request: Request, move: str, found: Episode) -> EpisodeView:
     """The episode after a move that was made at once."""
-    audit = desk.people.audit
-    audit.write(f"episode.{move}", by=person, subject=found.id, address=visit.address)
+    note_move(request, move, found.id)
     return EpisodeView.of(found)

@@ -12,7 +12,7 @@ from heretix.economy.market import MAX_POOL, MICRO, Side
 from heretix.economy.refusal import readable
 from heretix.errors import HeretixError, RefusedError, UsageError
 from heretix.people import Person, Role
-from heretix.web.api.floor import exchange_of, known_episode
+from heretix.web.api.floor import exchange_of, known_episode, note_move
 from heretix.web.desk import desk_of
 from heretix.web.identity import VisitNow, require
 from heretix.web.moneytext import amount_of
@@ -92,6 +92,7 @@ def stake(
         except RefusedError:
             # Not even a quote can be had: the market is closed.
             return episode_page(request, person, episode_id, problem=problem)
+    note_move(request, "stake", episode_id)
     return RedirectResponse(f"/episodes/{episode_id}?took={taken.number}#your-bets", 303)
 
 

@@ -33,7 +33,7 @@ from heretix.errors import (
 )
 from heretix.evidence.bundlefile import dump_bundle
 from heretix.people import Person, Role
-from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode
+from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode, note_move
 from heretix.web.broughtevidence import EvidenceForm, uploaded_text
 from heretix.web.desk import Desk, desk_of
 from heretix.web.identity import require
@@ -105,6 +105,7 @@ def commit(
         return episode_page(request, person, episode_id, problem=readable(exc))
     except UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
+    note_move(request, "commit", episode_id)
     return RedirectResponse(f"/episodes/{episode_id}#challenge-{taken.number}", 303)
 
 
@@ -149,6 +150,7 @@ def dispute(
         return episode_page(request, person, episode_id, problem=readable(exc))
     except UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
+    note_move(request, "dispute", episode_id)
     return RedirectResponse(f"/episodes/{episode_id}#disputes", 303)
 
 
@@ -246,6 +248,7 @@ def _revealed(request: Request, person: Person, episode_id: str, text: str) -> R
         return _reveal(request, episode_id, ConfigError(str(exc)))
     except UsageError as exc:
         return _reveal(request, episode_id, exc)
+    note_move(request, "reveal", episode_id)
     return RedirectResponse(f"/episodes/{episode_id}#challenge-{number}", 303)
 
 

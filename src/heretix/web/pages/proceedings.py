@@ -14,7 +14,7 @@ from heretix.economy.refusal import readable
 from heretix.errors import ConflictError, HeretixError, RecordError, RefusedError, UsageError
 from heretix.jobs import Job
 from heretix.people import Person, Role
-from heretix.web.api.floor import begun, exchange_of, known_episode
+from heretix.web.api.floor import begun, exchange_of, known_episode, note_move
 from heretix.web.desk import Desk, desk_of
 from heretix.web.episodeform import EpisodeForm
 from heretix.web.identity import VisitNow, require
@@ -53,9 +53,7 @@ async def propose(request: Request, beginning: BeginningNow) -> Response:
 
 
 @router.post("/episodes/{episode_id}/open")
-def open_episode(
-    request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow
-) -> Response:
+def open_episode(request: Request, episode_id: EpisodeId, person: Operator) -> Response:
     """Fix the terms of a draft."""
 
     def do(desk: Desk) -> None:
@@ -63,38 +61,38 @@ def open_episode(
         exchange_of(desk).open(episode_id)
         begun(desk, episode_id)
 
-    return _moved(request, person, visit.address, episode_id, "open", do)
+    return _moved(request, person, episode_id, "open", do)
 
 
 @router.post("/episodes/{episode_id}/begin")
-def begin(request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow) -> Response:
+def begin(request: Request, episode_id: EpisodeId, person: Operator) -> Response:
     """Let evidence be committed."""
 
     def do(desk: Desk) -> None:
         exchange_of(desk).begin_challenge(episode_id)
 
-    return _moved(request, person, visit.address, episode_id, "begin", do)
+    return _moved(request, person, episode_id, "begin", do)
 
 
 @router.post("/episodes/{episode_id}/freeze")
-def freeze(request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow) -> Response:
+def freeze(request: Request, episode_id: EpisodeId, person: Operator) -> Response:
     """Draw the close and the judges."""
 
     def do(desk: Desk) -> None:
         begun(desk, episode_id)
         exchange_of(desk).freeze(episode_id)
 
-    return _moved(request, person, visit.address, episode_id, "freeze", do)
+    return _moved(request, person, episode_id, "freeze", do)
 
 
 @router.post("/episodes/{episode_id}/settle")
-def settle(request: Request, episode_id: EpisodeId, person: Operator, visit: VisitNow) -> Response:
+def settle(request: Request, episode_id: EpisodeId, person: Operator) -> Response:
     """Pay everybody, once."""
 
     def do(desk: Desk) -> None:
         exchange_of(desk).close(episode_id)
 
-    return _moved(request, person, visit.address, episode_id, "settle", do)
+    return _moved(request, person, episode_id, "settle", do)
 
 
 @router.post("/episodes/{episode_id}/judge")
@@ -171,7 +169,6 @@ def _sent(
 def _moved(
     request: Request,
     person: Person,
-    address: str | None,
     episode_id: str,
     move: str,
     do: Callable[[Desk], None],
@@ -183,5 +180,5 @@ def _moved(
         do(desk)
     except RefusedError as exc:
         return episode_page(request, person, episode_id, problem=readable(exc))
-    desk.people.audit.write(f"episode.{move}", by=person, subject=episode_id, address=address)
+    note_move(request, move, episode_id)
     return RedirectResponse(f"/episodes/{episode_id}", 303)
