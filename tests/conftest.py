@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 import chromium
 from pgserver import NOT_STARTED, Server, ServerNotStartedError, running_server
@@ -30,6 +31,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("heretix")
+# Hypothesis also tries the constants of whatever modules are loaded by then. Which those are hangs on
+# the tests that the same process ran before; so the examples would differ from run to run.
+providers._get_local_constants = providers.Constants
 
 _OURS = ("HERETIX_", "PG")
 _PROVIDERS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")

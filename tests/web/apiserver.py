@@ -17,7 +17,9 @@ from heretix.people import Role
 from heretix.settings import Settings
 from heretix.store import Store
 from heretix.web.app import create_app
+from heretix.web.connection import BoundedConnection
 from heretix.web.desk import Desk
+from heretix.web.security import Limits
 
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
 PREFIX = "/api/v1"
@@ -69,6 +71,12 @@ class Api:
             return client.request(method, path, headers=headers, **options)
 
 
+class _Connection(BoundedConnection):
+    """Open for longer than a test: otherwise it may be closed just as a client uses it again."""
+
+    limits = Limits(head_s=3600.0)
+
+
 class Server(uvicorn.Server):
     """A server that says when it listens."""
 
@@ -78,7 +86,7 @@ class Server(uvicorn.Server):
             log_level="critical",
             access_log=False,
             ws="none",
-            # Longer than a test: otherwise it may be closed just as a client uses it again.
+            http=_Connection,
             timeout_keep_alive=3600,
         )
         super().__init__(config)

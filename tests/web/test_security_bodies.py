@@ -103,6 +103,28 @@ def test_oversized_heads_are_cut_off(strict):
 
 
 @pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (
+            b"GET /api/v1/runs?x=" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+            {400, 431},
+        ),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 70_000, {431}),
+        (b"NOTHING THAT ANYBODY COULD READ\r\n\r\n", {400}),
+    ],
+    ids=["address", "header", "no request"],
+)
+def test_what_no_page_ever_sees_is_refused_with_a_problem_document(strict, sent, status):
+    """The connection itself says what is wrong, in the form that every refusal has."""
+    head_of, _, body = raw(strict, sent).partition(b"\r\n\r\n")
+    problem = json.loads(body)
+    assert problem["status"] in status
+    assert head_of.startswith(b"HTTP/1.1 %d " % problem["status"])
+    assert b"content-type: application/problem+json" in head_of
+    assert problem["detail"]
+
+
+@pytest.mark.parametrize(
     ("more", "body", "statuses"),
     [
         ([b"Content-Length: 60000"], b"", {413}),

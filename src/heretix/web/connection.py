@@ -6,10 +6,12 @@ whose header doesn't end would fill the memory.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from heretix.web.problems import ProblemResponse
 from heretix.web.security import Limits
 
 if TYPE_CHECKING:
@@ -21,9 +23,8 @@ else:
 
 __all__ = ["BoundedConnection"]
 
-_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-length: 0\r\nconnection: close\r\n\r\n"
+_UNREADABLE: Final = (
+    "what was sent can't be read as HTTP, or its address is longer than 65,535 bytes; send it anew"
 )
 _COUNTS: Final = hasattr(AutoHTTPProtocol, "on_headers_complete")
 """The quick parser reads heads of any size; the other one has a limit of its own."""
@@ -56,9 +57,12 @@ class BoundedConnection(Protocol):
         if is_head and not self._in_body:
             self._head_bytes += len(data)
         if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            self._refuse(431, f"a head must have at most {self.limits.head_bytes:,} bytes")
         self._await_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what can't be read as every other refusal is told."""
+        self._refuse(400, _UNREADABLE)
 
     def on_headers_complete(self) -> None:
         """A head was read whole."""
@@ -80,6 +84,14 @@ class BoundedConnection(Protocol):
         """They left."""
         self._forget()
         super().connection_lost(exc)
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Say why, and hang up: where the next request begins can't be told any more."""
+        problem = ProblemResponse(status, detail, headers={"connection": "close"})
+        lines = [b"%s: %s\r\n" % header for header in problem.raw_headers]
+        status_line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+        self.transport.write(b"".join([status_line, *lines, b"\r\n", bytes(problem.body)]))
+        self.transport.close()
 
     def _is_answering(self) -> bool:
         """A request is being answered; its body has limits of its own."""

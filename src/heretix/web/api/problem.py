@@ -47,6 +47,7 @@ _MEANINGS: Final = {
     421: "The server isn't served under this name.",
     422: "Something in the request is wrong; `problems` names it.",
     429: "Too much at a time, or more than a quota; `Retry-After` says when.",
+    431: "The address or the headers are too large.",
     501: "An optional part isn't installed.",
     502: "A provider failed.",
     503: "The store or a provider is busy.",
@@ -67,7 +68,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 REFUSALS: Final = refusals(
-    400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 502, 503, 504, 507
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 502, 503, 504, 507
 )
 """What every operation may answer. Each that can do less documents no less: a client reads all
 of them in one way."""
