@@ -18,7 +18,7 @@ from heretix.store import ExecutionSummary
 from heretix.store.executions import latest_of
 from heretix.web.claim import ClaimView, claim_view, vector_artifact
 from heretix.web.desk import Desk, desk_of
-from heretix.web.identity import require
+from heretix.web.identity import admit, require
 from heretix.web.templating import fragment, fresh, page
 
 __all__ = ["router"]
@@ -37,15 +37,22 @@ _OF_VECTOR = frozenset({"controls", "influence", "vector"})
 Ref = Annotated[str, Path(max_length=120)]
 
 
-@router.get("/runs/{ref}")
-async def run(request: Request, ref: Ref) -> Response:
-    """The page of a claim, with one run of it in focus."""
-    desk = desk_of(request)
+async def run(request: Request) -> Response:
+    """The page of a claim, with one run of it in focus.
+
+    A plain route, for it is asked for most: what the framework does for other endpoints before it
+    calls them would be a twelfth of the time that this page takes.
+    """
+    await admit(request, Role.READER)
+    desk, ref = desk_of(request), request.path_params["ref"]
     if desk.store.is_file:
         async with desk.turns.next():
             if (answer := _light(request, ref)) is not None:
                 return answer
     return await run_in_threadpool(_run, request, ref)
+
+
+router.add_route("/runs/{ref}", run, methods=["GET"])
 
 
 @router.get("/runs/{ref}/samples")
