@@ -1,5 +1,6 @@
 """Event streams: so many for each person, counted while somebody reads them."""
 
+import shutil
 from contextlib import ExitStack
 
 import httpx2
@@ -8,7 +9,11 @@ from apiserver import served
 
 from heretix.client import Client
 from heretix.errors import TooManyRequestsError
-from heretix.people import LOCAL
+from heretix.people import LOCAL, Role
+from heretix.settings import Settings
+from heretix.store import Store
+from heretix.web.desk import Desk
+from heretix.web.identity import Visit, is_still_here
 from heretix.web.streams import MOST, MOST_LOCAL, OpenStreams
 
 REQUEST = {"claims": ["Coffee beans are seeds."], "models": ["mock:gpt-5"], "B": 200}
@@ -110,3 +115,19 @@ def test_the_one_user_of_a_machine_may_have_hundreds(tmp_path, sqlite_template):
         streams = [reader(opened, api, path) for _ in range(MOST + 5)]
         assert {stream.status_code for stream in streams} == {200}
         assert api.desk.streams.count(LOCAL) == MOST + 5
+
+
+@pytest.mark.parametrize("via", ["local", "token"])
+async def test_a_store_that_is_away_for_a_moment_puts_nobody_out(tmp_path, sqlite_template, via):
+    """With accounts or without: nobody was shut out."""
+    path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
+    with Store.open(str(path)) as store:
+        desk = Desk.over(store, Settings())
+        rita = desk.people.add("rita", role=Role.READER, password="correct horse battery")
+        secret = desk.people.tokens.issue(rita, label="ci").secret
+        person = LOCAL if via == "local" else rita
+        visit = Visit(person=person, via=via, address=None, secure=False, secret=secret)
+        with store.writing() as connection:
+            connection.exec_driver_sql("ALTER TABLE people RENAME TO hidden")
+        assert await is_still_here(visit, desk)
+        await desk.aclose()

@@ -202,9 +202,9 @@ async def _identify(request: Request, desk: "Desk") -> Visit:
 
 async def is_still_here(visit: Visit, desk: "Desk") -> bool:
     """Whether a visitor would be let in again, in the role they came in."""
-    if visit.is_local:
-        return not await desk.has_accounts()
     try:
+        if visit.is_local:
+            return not await desk.has_accounts()
         person = await run_in_threadpool(_seen_again, visit, desk)
     except SignInError:
         return False
