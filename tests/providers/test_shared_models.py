@@ -96,6 +96,22 @@ async def test_a_user_who_is_interrupted_while_it_closes_leaves_it_closing(shop)
     await late.aclose()
 
 
+async def test_a_user_in_between_who_asks_nothing_frees_no_memory(shop):
+    """Whoever comes after it still waits for the model that was in use before."""
+    opened, told, may_close = shop
+    closing = [asyncio.create_task(opened().aclose())]
+    await asyncio.sleep(0)
+    between = opened()
+    closing.append(asyncio.create_task(between.aclose()))
+    await asyncio.sleep(0)
+    late = opened()
+    asking = asyncio.create_task(late.ask(ASKED))
+    may_close.set()
+    await asyncio.gather(*closing, asking)
+    assert told == ["closing 1", "closed 1", "closing 2", "closed 2", "ask 3"]
+    await late.aclose()
+
+
 async def test_what_takes_no_memory_is_opened_for_each():
     """Services and mocks: nothing is gained by sharing them."""
     models, model = SharedModels(), ModelId("mock", "a")

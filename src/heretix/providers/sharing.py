@@ -45,7 +45,7 @@ class SharedModels:
         if held.users:
             return
         del self._held[name]
-        closing = self._closing[name] = asyncio.create_task(held.provider.aclose())
+        closing = self._closing[name] = asyncio.create_task(held.let_go())
         closing.add_done_callback(lambda done: self._closed(name, done))
         # To its end: whoever opens the model next waits until this one's memory is free.
         await asyncio.shield(closing)
@@ -64,6 +64,20 @@ class _Held:
     """How the one before it is let go of."""
     users: int = 0
 
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, once the memory of the one before is free."""
+        await self._wait()
+        return await self.provider.ask(request)
+
+    async def let_go(self) -> None:
+        """Close it; its memory is free once that of the one before is, too."""
+        await self._wait()
+        await self.provider.aclose()
+
+    async def _wait(self) -> None:
+        if self.after is not None:
+            await asyncio.wait([self.after])
+
 
 class _Share:
     """One user's part of a provider."""
@@ -81,9 +95,7 @@ class _Share:
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, once the model's memory is free."""
-        if self._held.after is not None:
-            await asyncio.wait([self._held.after])
-        return await self._held.provider.ask(request)
+        return await self._held.ask(request)
 
     async def aclose(self) -> None:
         """Let go of it. A second time is no harm."""
