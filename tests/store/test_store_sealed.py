@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
-from store_builders import RUN_ID, sample, start
+from store_builders import RUN_ID, key, sample, start
 
 from heretix.errors import StoreError, StoreReadOnlyError
 from heretix.store import Store
@@ -30,6 +31,19 @@ try:
         store.release_all("nobody")
 except HeretixError as exc:
     print(type(exc).__name__, exc.exit_code, exc)
+"""
+
+_LOOK_AGAIN_AND_AGAIN = """
+import sys
+from heretix.errors import HeretixError
+from heretix.store import Store
+with Store.open(sys.argv[1], create=False) as store:
+    print(len(store.cached([sys.argv[2]])), flush=True)
+    for _ in sys.stdin:
+        try:
+            print(len(store.cached([sys.argv[2]])), flush=True)
+        except HeretixError as exc:
+            print(type(exc).__name__, exc, flush=True)
 """
 
 
@@ -121,15 +135,46 @@ def test_a_newer_store_is_left_alone(path: Path):
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False)
 
 
-def test_what_changes_while_it_is_read_is_refused(path: Path):
-    """Somebody else may be able to write where we aren't; half old and half new is nothing."""
-    location = sealed(Location.parse(str(path)))
+def test_a_seal_breaks_when_somebody_writes(path: Path):
+    """Somebody else may be able to write where we aren't, to the file or to its log."""
     seal = Seal.of(path)
-    seal.check(location.name)
+    assert seal.is_whole()
     with Store.open(str(path)) as other:
         other.save_samples([sample(1)])
-    with pytest.raises(StoreError, match="changed by another program while it was read; run"):
-        seal.check(location.name)
+        assert not seal.is_whole()
+    assert not seal.is_whole()
+
+
+@needs_permissions
+@pytest.mark.parametrize("still_open", [False, True], ids=["file", "log"])
+def test_whoever_looks_for_long_sees_what_others_write(path: Path, still_open: bool):
+    """What was read meanwhile is refused once; after that it is as it is by now."""
+    path = path.rename(path.with_name("100%41?#.sqlite"))
+
+    def asked() -> str:
+        with read_only(path.parent):
+            reader.stdin.write("again\n")
+            reader.stdin.flush()
+            return reader.stdout.readline()
+
+    with read_only(path.parent):
+        reader = subprocess.Popen(
+            [sys.executable, "-c", _LOOK_AGAIN_AND_AGAIN, str(path), key(1)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=obey_permissions,
+        )
+        assert reader.stdout.readline() == "0\n"
+    with reader, contextlib.ExitStack() as opened:
+        assert asked() == "0\n"
+        writer = opened.enter_context(Store.open(str(path)))
+        writer.save_samples([sample(1)])
+        if not still_open:
+            writer.close()
+        assert "by another program while it was read; run the command again" in asked()
+        assert asked() == asked() == "1\n"
+        reader.stdin.close()
 
 
 @pytest.mark.parametrize("name", ["100%.sqlite", "what?.sqlite", "a#b.sqlite", "wäre gut 🧪.db"])

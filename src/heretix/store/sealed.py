@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from sqlalchemy import URL
 
-from heretix.errors import StoreError, StoreReadOnlyError
+from heretix.errors import StoreReadOnlyError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,23 +35,25 @@ class Seal:
     path: Path
     size: int
     changed_ns: int
+    log_size: int
 
     @classmethod
     def of(cls, path: Path) -> Self:
         """Look at the file now."""
         found = path.stat()
-        return cls(path=path, size=found.st_size, changed_ns=found.st_mtime_ns)
+        return cls(
+            path=path,
+            size=found.st_size,
+            changed_ns=found.st_mtime_ns,
+            log_size=_log_size(path),
+        )
 
-    def check(self, name: str) -> None:
-        """Refuse what was read while somebody who may write to the file did so."""
+    def is_whole(self) -> bool:
+        """Nobody who may write to the file has done so since."""
         try:
-            whole = Seal.of(self.path) == self
+            return Seal.of(self.path) == self
         except OSError:
-            whole = False
-        if not whole:
-            raise StoreError(
-                f"`{name}` was changed by another program while it was read; run the command again"
-            )
+            return False
 
 
 def can_be_written(location: Location) -> bool:
@@ -83,11 +85,11 @@ def sealed(location: Location) -> Location:
     What is in the log would be overlooked without a word.
     """
     assert location.path is not None, "only a file can be sealed"
-    log = location.path.with_name(location.path.name + "-wal")
-    if log.exists() and log.stat().st_size > 0:
+    if _log_size(location.path) > 0:
+        log = _log_of(location.path).name
         raise StoreReadOnlyError(
             f"`{location.name}` can't be read where it can't be written to: its latest changes are "
-            f"still in {log.name}; copy both files to a folder that you may write to, and name the "
+            f"still in {log}; copy both files to a folder that you may write to, and name the "
             "copy with --db or HERETIX_DB"
         )
     # Absolute: a store that is open doesn't move when the process changes its directory.
@@ -95,3 +97,14 @@ def sealed(location: Location) -> Location:
     query = {"mode": "ro", "immutable": "1", "uri": "true"}
     url = URL.create(location.url.drivername, database=database, query=query)
     return replace(location, url=url)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _log_size(path: Path) -> int:
+    try:
+        return _log_of(path).stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -66,6 +66,7 @@ class Store:
         )
         self._held = threading.local()
         self._seal = seal
+        self._looking_again = threading.Lock()
         self.writable = writable
         """False where everything can be read, and nothing kept."""
 
@@ -86,31 +87,8 @@ class Store:
         otherwise it is refused, before anything is paid for that couldn't be kept.
         """
         location = Location.parse(url_or_path)
-        if location.path is not None:
-            _prepare_file(location, create=create, absent=absent)
-        writable = can_be_written(location)
-        if create and not writable:
-            raise unwritable(location.name)
-        with mapped_faults(location.name):
-            try:
-                engine = _engine_at(
-                    location, busy_timeout_ms, create=create, absent=absent, writable=writable
-                )
-            except DBAPIError as exc:
-                if create or not is_sealed(exc, location):
-                    raise
-                return cls._sealed(location, busy_timeout_ms, absent=absent)
-        return cls(engine, location, writable=writable)
-
-    @classmethod
-    def _sealed(cls, location: Location, busy_timeout_ms: int, *, absent: str) -> Store:
-        """The store in a file that nothing can be made beside."""
-        assert location.path is not None
-        seal = Seal.of(location.path)
-        engine = _engine_at(
-            sealed(location), busy_timeout_ms, create=False, absent=absent, writable=False
-        )
-        return cls(engine, location, writable=False, seal=seal)
+        engine, writable, seal = _opened(location, busy_timeout_ms, create=create, absent=absent)
+        return cls(engine, location, writable=writable, seal=seal)
 
     @property
     def name(self) -> str:
@@ -144,10 +122,32 @@ class Store:
         if held is not None:
             yield held
             return
-        with mapped_faults(self.name), self._engine.connect() as connection:
-            yield connection
-        if self._seal is not None:
-            self._seal.check(self.name)
+        seal = self._seal
+        try:
+            with mapped_faults(self.name), self._engine.connect() as connection:
+                yield connection
+        except StoreError:
+            # Half old and half new looks like damage.
+            self._check(seal)
+            raise
+        self._check(seal)
+
+    def _check(self, seal: Seal | None) -> None:
+        """Refuse what was read while somebody else wrote; the next read sees what they wrote."""
+        if seal is None or seal.is_whole():
+            return
+        with self._looking_again:
+            if self._seal is seal:
+                engine, _, fresh = _opened(
+                    self._location, BUSY_TIMEOUT_MS, create=False, absent=NOTHING_MEASURED
+                )
+                self._engine.dispose()
+                self._engine, self._writes = engine, engine.execution_options(**{WRITES: True})
+                # Last: whoever reads takes the seal first, and never the new one for the old file.
+                self._seal = fresh
+        raise StoreError(
+            f"`{self.name}` was changed by another program while it was read; run the command again"
+        )
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
@@ -340,6 +340,32 @@ class Store:
         """The text of a bank that was used here."""
         with self.reading() as connection:
             return banks.known_bank(connection, prompt_version)
+
+
+def _opened(
+    location: Location, busy_timeout_ms: int, *, create: bool, absent: str
+) -> tuple[Engine, bool, Seal | None]:
+    """What reads a store, whether it writes as well, and how a file was that nobody changes."""
+    if location.path is not None:
+        _prepare_file(location, create=create, absent=absent)
+    writable = can_be_written(location)
+    if create and not writable:
+        raise unwritable(location.name)
+    with mapped_faults(location.name):
+        try:
+            engine = _engine_at(
+                location, busy_timeout_ms, create=create, absent=absent, writable=writable
+            )
+        except DBAPIError as exc:
+            if create or location.path is None or not is_sealed(exc, location):
+                raise
+            # Nothing can be made beside the file.
+            seal = Seal.of(location.path)
+            engine = _engine_at(
+                sealed(location), busy_timeout_ms, create=False, absent=absent, writable=False
+            )
+            return engine, False, seal
+    return engine, writable, None
 
 
 def _engine_at(
