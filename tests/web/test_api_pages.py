@@ -71,6 +71,18 @@ def test_every_list_has_pages_and_they_are_the_list(team):
     assert len(client.results(values["job_id"])) == 4
 
 
+def test_what_comes_in_while_somebody_reads_is_on_no_page_twice(team):
+    """The newest stand first; what is behind a page stays the same."""
+    episode, path = filled(team)["episode_id"], "/people/me/positions"
+    first = team.get(path, "alice", params={"limit": 1}).json()
+    bet = {"side": "orthodox", "amount": 700, "min_shares": 0}
+    team.post(f"/episodes/{episode}/stakes", bet, "alice", key="c").raise_for_status()
+    newest, *known = team.get(path, "alice").json()["items"]
+    rest = team.get(path, "alice", params={"cursor": first["next"]}).json()
+    assert newest["position"]["stake"] == 700
+    assert (first["items"] + rest["items"], rest["next"]) == (known, None)
+
+
 def test_the_record_of_an_episode_says_whether_it_changed(team):
     """It is asked for again with its tag, and only a move makes it another."""
     path = f"/episodes/{filled(team)['episode_id']}"

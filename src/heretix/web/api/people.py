@@ -89,7 +89,7 @@ def list_my_tokens(
 ) -> Page[TokenView]:
     """The tokens of whoever asks, the newest first."""
     found = desk_of(request).people.tokens.list(person.id)
-    return slice_of(found, _shown, limit=limit, cursor=cursor)
+    return slice_of(found, _shown, limit=limit, cursor=cursor, newest_first=True)
 
 
 @router.get("/people/me/positions")
@@ -101,7 +101,8 @@ def list_my_positions(
 ) -> Page[HeldPositionView]:
     """The bets of whoever asks, the newest first."""
     found = exchange_of(desk_of(request)).positions_of(person.name)
-    return slice_of(found, HeldPositionView.model_validate, limit=limit, cursor=cursor)
+    show = HeldPositionView.model_validate
+    return slice_of(found, show, limit=limit, cursor=cursor, newest_first=True)
 
 
 def _shown(token: Token) -> TokenView:

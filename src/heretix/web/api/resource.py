@@ -104,13 +104,23 @@ def page_of(items: Sequence[_Item], limit: int, *after: str) -> Page[_Item]:
 
 
 def slice_of(
-    found: Sequence[_Found], show: Callable[[_Found], _Item], *, limit: int, cursor: str | None
+    found: Sequence[_Found],
+    show: Callable[[_Found], _Item],
+    *,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool = False,
 ) -> Page[_Item]:
-    """A page of a list that was read whole, because it follows from other things."""
-    start = (read_cursor(cursor, int) or (0,))[0]
+    """A page of a list that was read whole, because it follows from other things.
+
+    A cursor counts from the end at which nothing is added: what is behind a page stays there.
+    """
+    (place,) = read_cursor(cursor, int) or (len(found) if newest_first else 0,)
+    start = max(0, len(found) - place) if newest_first else place
     end = start + limit
     shown = [show(one) for one in found[start:end]]
-    return Page(items=shown, next=cursor_of(end) if end < len(found) else None)
+    reached = len(found) - end if newest_first else end
+    return Page(items=shown, next=cursor_of(reached) if end < len(found) else None)
 
 
 def cursor_of(*keys: str | int) -> str:
