@@ -79,6 +79,17 @@ def test_two_jobs_that_want_the_same_samples_pay_once(store, server, live):
     assert sum(job.progress.cached for job in done) == 8
 
 
+def test_a_worker_takes_over_no_job_of_its_own(store, server, live):
+    """Its clock may leap while it works, as when a machine has slept: all leases are over then."""
+    jobs = Jobs(store, live)
+    server.always(answer())
+    job = jobs.submit(LOCAL, request(models=MODEL))
+    worker = Worker(store, live, parallel=2, lease_s=-60.0)
+    assert asyncio.run(worker.run_until_idle()) == 1
+    done = jobs.get(job.id, by=LOCAL)
+    assert (done.state, done.attempt, len(server.calls)) == (JobState.DONE, 1, 8)
+
+
 @pytest.mark.embedded
 def test_jobs_share_the_embedded_model_and_each_gets_its_own_answers(tmp_path, monkeypatch):
     """Two at once load it no more often than one, and change no word that it says."""

@@ -182,8 +182,8 @@ def test_a_worker_that_is_stopped_while_it_claims_gives_the_job_back(store, jobs
     worker = Worker(store, Settings())
     claim = worker._claim_now
 
-    def claim_and_stop():
-        claimed = claim()
+    def claim_and_stop(ours):
+        claimed = claim(ours)
         worker.stop()
         return claimed
 

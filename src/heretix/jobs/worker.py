@@ -110,13 +110,14 @@ class Worker:
         if self._asked_to_stop:
             self._stopping.set()
         taken = 0
-        at_work: set[asyncio.Task[None]] = set()
+        at_work: dict[asyncio.Task[None], str] = {}
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
-                job = await self._claim() if len(at_work) < self._parallel else None
+                ours = frozenset(at_work.values())
+                job = await self._claim(ours) if len(ours) < self._parallel else None
                 if job is not None:
-                    at_work.add(asyncio.create_task(self._do(job)))
+                    at_work[asyncio.create_task(self._do(job))] = job.worker
                     taken += 1
                     # It begins at once: cancelled before its first step, it couldn't give back
                     # what was claimed.
@@ -128,7 +129,7 @@ class Worker:
                     {stopping, *at_work}, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in [task for task in at_work if task.done()]:
-                    at_work.remove(task)
+                    del at_work[task]
                     # An error of the job is written into it; this one is of the worker.
                     if (problem := task.exception()) is not None:
                         _log.error("a job was dropped", exc_info=problem)
@@ -139,24 +140,23 @@ class Worker:
             await asyncio.gather(*at_work, return_exceptions=True)
         return taken
 
-    async def _claim(self) -> _Claimed | None:
+    async def _claim(self, ours: frozenset[str]) -> _Claimed | None:
         try:
-            return await asyncio.to_thread(self._claim_now)
+            return await asyncio.to_thread(self._claim_now, ours)
         except StoreError as exc:
             # A worker outlives a database that is away for a moment.
             _log.warning("no job could be claimed: %s", exc)
             return None
 
-    def _claim_now(self) -> _Claimed | None:
+    def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
         with self._store.reading() as connection:
-            if not rows.is_job_waiting(connection, now=time.time()):
+            if not rows.is_job_waiting(connection, now=time.time(), ours=ours):
                 return None
         worker = new_owner()
         now = time.time()
         with self._store.writing() as connection:
-            row = rows.claim_job(
-                connection, worker, now=now, until=now + self._lease_s, stamp=iso(time.time())
-            )
+            until, stamp = now + self._lease_s, iso(time.time())
+            row = rows.claim_job(connection, worker, now=now, until=until, stamp=stamp, ours=ours)
         if row is None:
             return None
         return _Claimed(Job.of(row), worker, row["losses"], row["bundles_json"])

@@ -28,7 +28,7 @@ from heretix.store.schema import runs, samples
 from heretix.store.web_schema import job_runs, jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import ColumnElement
 
@@ -146,16 +146,22 @@ def count_use(
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def is_job_waiting(connection: Connection, *, now: float) -> bool:
+def is_job_waiting(connection: Connection, *, now: float, ours: Collection[str] = ()) -> bool:
     """Whether there is a job to claim. Asked first: a claim writes, and this only reads."""
-    found = connection.execute(select(jobs.c.job_id).where(_free(connection, now)).limit(1))
+    found = connection.execute(select(jobs.c.job_id).where(_free(connection, now, ours)).limit(1))
     return found.first() is not None
 
 
 def claim_job(
-    connection: Connection, worker: str, *, now: float, until: float, stamp: str
+    connection: Connection,
+    worker: str,
+    *,
+    now: float,
+    until: float,
+    stamp: str,
+    ours: Collection[str] = (),
 ) -> Row | None:
-    """Take a job that nobody works on, or whose worker is gone.
+    """Take a job that nobody works on, or whose worker is gone; those named `ours` aren't.
 
     Of those whose owners have the fewest jobs under way, the one that has waited longest: many
     jobs of one person don't keep others from their first.
@@ -163,7 +169,7 @@ def claim_job(
     # One that somebody else is taking at this moment is theirs; the next one may be free.
     chosen = connection.execute(
         select(jobs)
-        .where(_free(connection, now))
+        .where(_free(connection, now, ours))
         .order_by(*_fewest_under_way(connection, now), jobs.c.created_at, jobs.c.job_id)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -301,12 +307,14 @@ def _held(job_id: str, worker: str) -> ColumnElement[bool]:
     return and_(jobs.c.job_id == job_id, jobs.c.worker == worker, jobs.c.state == "running")
 
 
-def _free(connection: Connection, now: float) -> ColumnElement[bool]:
+def _free(connection: Connection, now: float, ours: Collection[str]) -> ColumnElement[bool]:
     """Jobs that nobody works on: they wait, their lease is over, or their worker is gone."""
     running = select(jobs.c.worker).where(jobs.c.state == "running")
     gone = [worker for worker in connection.scalars(running) if worker and is_gone(worker)]
     left = or_(jobs.c.lease_until < now, jobs.c.worker.in_(gone))
-    return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left))
+    # Whoever asks knows that these go on, whatever the clock says: a machine may have slept.
+    others = jobs.c.worker.not_in(ours)
+    return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left, others))
 
 
 def _fewest_under_way(connection: Connection, now: float) -> list[ColumnElement[int]]:
