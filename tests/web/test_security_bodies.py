@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import time
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,7 +21,7 @@ def strict(tmp_path_factory, sqlite_template):
     """A server that waits for almost nothing, and takes little."""
     folder = tmp_path_factory.mktemp("strict")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
-    limits = Limits(body_bytes=50_000, body_s=0.3, head_s=0.3, head_bytes=20_000)
+    limits = Limits(body_bytes=50_000, body_s=0.3, head_s=0.3, head_bytes=20_000, hear_out_s=120.0)
     with Store.open(str(path)) as store, serving(desk_over(store, folder), limits=limits) as site:
         yield site
 
@@ -122,6 +123,24 @@ def test_what_no_page_ever_sees_is_refused_with_a_problem_document(strict, sent,
     assert head_of.startswith(b"HTTP/1.1 %d " % problem["status"])
     assert b"content-type: application/problem+json" in head_of
     assert problem["detail"]
+
+
+def test_a_client_that_is_still_sending_hears_why_it_is_refused(strict):
+    """The server hears it out for a moment; hung up on at once, it would hear nothing."""
+    address = urlsplit(strict.url)
+    with ExitStack() as stack:
+        with strict.busy():
+            wire = stack.enter_context(
+                socket.create_connection((address.hostname, address.port), timeout=120)
+            )
+            wire.sendall(b"NOTHING THAT ANYBODY COULD READ\r\n\r\n")
+        received = wire.recv(65536)
+        while b"}" not in received:
+            received += wire.recv(65536)
+        assert wire.recv(65536) == b""
+        # It isn't gone: what was on its way still finds somebody, who throws it away.
+        wire.sendall(b"a" * 200_000)
+    assert b" 400 " in received
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class BoundedConnection(Protocol):
         super().__init__(*args, **options)
         self._head_bytes = 0
         self._in_body = False
+        self._refused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -48,9 +49,13 @@ class BoundedConnection(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Count what comes before a head is whole."""
+        if self._is_refused():
+            return
         # What is left of a body that was refused before it was read is no head.
         is_head = _COUNTS and not self._in_body
         super().data_received(data)
+        if self._is_refused():
+            return
         if self._is_answering():
             self._forget()
             return
@@ -91,7 +96,19 @@ class BoundedConnection(Protocol):
         lines = [b"%s: %s\r\n" % header for header in problem.raw_headers]
         status_line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
         self.transport.write(b"".join([status_line, *lines, b"\r\n", bytes(problem.body)]))
-        self.transport.close()
+        self._forget()
+        if self._is_answering():
+            self.transport.close()
+            return
+        # Hung up at once, a client that is still sending would lose the answer as well: what comes
+        # is thrown away until it has heard.
+        self._refused = True
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(self.limits.hear_out_s, self._give_up)
+
+    def _is_refused(self) -> bool:
+        """Whatever still comes is thrown away."""
+        return self._refused
 
     def _is_answering(self) -> bool:
         """A request is being answered; its body has limits of its own."""

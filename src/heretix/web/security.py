@@ -57,8 +57,10 @@ class Limits:
     body_s: float = 20.0
     """From the first byte asked for to the last one given."""
     head_bytes: int = 64 * 1024
-    """Of a request before its body; `heretix.web.connection` keeps these two."""
+    """Of a request before its body; `heretix.web.connection` keeps this and what follows."""
     head_s: float = 20.0
+    hear_out_s: float = 2.0
+    """For how long a client whose head was refused may go on sending."""
 
 
 def host_name(value: str) -> str | None:
