@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heretix.cli import options as opt
@@ -49,20 +48,9 @@ def brought_by(
 
 
 def _loaded(counter: acting.Counter, ref: str) -> Bundle:
-    from heretix.errors import RecordError
-    from heretix.evidence.bundlefile import load_bundle
+    from heretix.evidence.bundlefile import bundle_in_file, load_bundle
 
-    path = Path(ref)
-    if not (path.is_file() or ref.endswith(".json")):
-        return load_bundle(counter.store.bundle(ref), ref)
-    try:
-        return load_bundle(path.read_text(encoding="utf-8"), ref)
-    except OSError as exc:
-        raise RecordError(f"`{ref}` can't be read: {exc.strerror or exc}") from exc
-    except UnicodeDecodeError as exc:
-        raise RecordError(
-            f"`{ref}` isn't UTF-8 text; give a bundle that `heretix evidence build --out` wrote"
-        ) from exc
+    return bundle_in_file(ref) or load_bundle(counter.store.bundle(ref), ref)
 
 
 def _built(claim: str, documents: list[str]) -> Bundle:

@@ -209,21 +209,12 @@ async def _judged(document: Document, model: str) -> Assessment:
 
 
 def _bundle(ref: str, db: str | None) -> Bundle:
-    from heretix.errors import RecordError
-    from heretix.evidence.bundlefile import load_bundle
+    from heretix.evidence.bundlefile import bundle_in_file, load_bundle
     from heretix.settings import Settings
     from heretix.store import Store
 
-    path = Path(ref)
-    if path.is_file() or ref.endswith(".json"):
-        try:
-            return load_bundle(path.read_text(encoding="utf-8"), ref)
-        except OSError as exc:
-            raise RecordError(f"`{ref}` can't be read: {exc.strerror or exc}") from exc
-        except UnicodeDecodeError as exc:
-            raise RecordError(
-                f"`{ref}` isn't UTF-8 text; give a bundle that `heretix evidence build --out` wrote"
-            ) from exc
+    if (found := bundle_in_file(ref)) is not None:
+        return found
     with Store.open(db or Settings.from_env().db, create=False, absent=_NO_BUNDLE) as store:
         return load_bundle(store.bundle(ref), ref)
 

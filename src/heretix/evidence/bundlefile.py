@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heretix.errors import RecordError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from enum import StrEnum
 
-__all__ = ["dump_bundle", "load_bundle", "read_bundle"]
+__all__ = ["bundle_in_file", "dump_bundle", "load_bundle", "read_bundle"]
 
 _KEYS = (
     "bundle_id",
@@ -79,6 +80,21 @@ def load_bundle(text: str, source: str = "the bundle") -> Bundle:
             "give a bundle that `heretix evidence build --out` wrote"
         ) from exc
     return read_bundle(value, source)
+
+
+def bundle_in_file(ref: str) -> Bundle | None:
+    """The bundle in the file that `ref` names; None where it can't be meant as a file's name."""
+    path = Path(ref)
+    if not (path.is_file() or ref.endswith(".json")):
+        return None
+    try:
+        return load_bundle(path.read_text(encoding="utf-8"), ref)
+    except OSError as exc:
+        raise RecordError(f"`{ref}` can't be read: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise RecordError(
+            f"`{ref}` isn't UTF-8 text; give a bundle that `heretix evidence build --out` wrote"
+        ) from exc
 
 
 def read_bundle(value: object, source: str = "the bundle") -> Bundle:
