@@ -97,14 +97,15 @@ class Keeping(Silence):
         self.records.append(record)
 
 
-def runner(store, *models, concurrency=8, budget_usd=None, prices=None, **options):
+def runner(store, *models, concurrency=8, fixed=True, budget_usd=None, prices=None, **options):
     """A runner for mock models, as quick as it can be."""
     table = prices or load_prices(Settings())
     spending = Spending(
         table, tuple(parse_model(name) for name in models or ("mock:m",)), budget_usd=budget_usd
     )
     options.setdefault("retry", AT_ONCE)
-    return Runner(store, spending=spending, limits=Limits(concurrency=concurrency), **options)
+    limits = Limits(concurrency=concurrency, fixed=fixed)
+    return Runner(store, spending=spending, limits=limits, **options)
 
 
 def plans(*claims, model="mock:m", **options):

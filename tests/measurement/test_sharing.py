@@ -20,7 +20,7 @@ from lanes_support import (
 from launcher import Job, launcher, plain_belief
 from sqlalchemy import event
 
-from heretix.errors import ServerError
+from heretix.errors import BatchPendingError, ServerError
 from heretix.measurement import lane
 from heretix.measurement.build import build_run
 from heretix.measurement.execution import make_sample, utc_now
@@ -28,6 +28,7 @@ from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
 from pgserver import bury_the_dead
 
+BATCH = "batch:batch-1"
 ELSEWHERE = "another.example:boot:pid/1/1/000000000000"
 SMALL = {"K": 4, "R": 2, "T": 4, "B": 100}
 KILLS = {"sqlite": 100, "postgresql": 12}
@@ -236,6 +237,69 @@ def test_waiting_for_others_is_no_busy_loop(tmp_path, monkeypatch, bound):
         event.listen(store._engine, "before_cursor_execute", count)
         virtual_time.run(main())
     assert 10 <= len(looks) <= 80
+
+
+def test_a_batch_sends_home_no_call_that_waits_for_its_turn(tmp_path):
+    """24 samples that no batch brings and a window of 16: 24 calls, however long they take."""
+    (plan,) = plans("a", K=16, R=2, T=16, B=100)
+    in_batch = {planned.cache_key for planned in plan.samples[:8]}
+
+    async def slowly(_count):
+        # By the loop's clock: whatever the lane can do meanwhile is done before a call ends.
+        await asyncio.sleep(60.0)
+
+    async def main():
+        running = runner(store, concurrency=64, fixed=False)
+        with pytest.raises(BatchPendingError, match=r"^8 samples .* `batch-1`\."):
+            await running.run([(provider, [plan])])
+
+    provider = Watching(before=slowly)
+    with Store.open(str(tmp_path / "heretix.sqlite")) as store:
+        register(store)
+        store.claim(sorted(in_batch), BATCH, lease_s=1e6)
+        virtual_time.run(main())
+        assert leased(store) == in_batch
+        assert len(stored(store)) == 24
+    assert len(provider.asked) == 24
+
+
+@pytest.mark.parametrize("bound", [10, 10_000])
+def test_a_batch_holds_up_no_call_for_what_it_does_not_bring(tmp_path, monkeypatch, bound):
+    """Calls to be repeated, what another gives up, plans that aren't begun yet: all are made."""
+    monkeypatch.setattr(lane, "_AWAITED", bound)
+    wanted = plans(*(f"Claim {number}." for number in range(40)), **SMALL)
+    in_batch = {planned.cache_key for plan in wanted[:3] for planned in plan.samples[:4]}
+    given_up = [planned.cache_key for planned in wanted[3].samples]
+    calls = Counter(
+        (plan.claim, planned.paraphrase_idx, planned.replicate_idx)
+        for plan in wanted
+        for planned in plan.samples
+        if planned.cache_key not in in_batch
+    )
+    calls += Counter(call for call in calls if call[0] == "Claim 0.")
+
+    def fail(request, attempt):
+        return ServerError("down") if attempt == 1 and request.claim == "Claim 0." else None
+
+    async def slowly(count):
+        await asyncio.sleep(60.0)
+        if count == calls.total() - len(given_up):
+            store.release(given_up, ELSEWHERE)
+
+    async def main():
+        running = runner(store, concurrency=64, fixed=False, observer=seen)
+        with pytest.raises(BatchPendingError, match=r"^12 samples .* `batch-1`\."):
+            await running.run([(provider, wanted)])
+
+    provider, seen = Watching(before=slowly, fail=fail), Keeping()
+    with Store.open(str(tmp_path / "heretix.sqlite")) as store:
+        register(store)
+        store.claim(sorted(in_batch), BATCH, lease_s=1e6)
+        store.claim(given_up, ELSEWHERE, lease_s=1e6)
+        virtual_time.run(main())
+        assert leased(store) == in_batch
+    assert Counter(provider.asked) == calls
+    assert {record.claim for record in seen.records} == {plan.claim for plan in wanted[3:]}
 
 
 def test_leases_are_kept_alive_as_long_as_a_call_takes(tmp_path):

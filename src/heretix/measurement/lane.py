@@ -32,7 +32,7 @@ from heretix.measurement.pacing import Limits, Pace
 from heretix.store.batches import holding_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from heretix.measurement.runner import Runner
     from heretix.measurement.spending import Spending
@@ -109,6 +109,8 @@ class Lane:
         self._all_called = asyncio.Event()
         self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
         """Samples that somebody else has a lease on, and who waits for them."""
+        self._in_batches: dict[str, str] = {}
+        """Samples that were left to a batch, each with the batch."""
         self._given_up: list[str] = []
         """Keys that the lane has leases on and won't call for any more."""
         self._idle: set[asyncio.Task[None]] = set()
@@ -143,6 +145,8 @@ class Lane:
             # Other lanes may go on for hours, and other processes may want what this one left.
             runner = self._runner
             await _in_thread(runner.store.release, self._given_up, runner.owner)
+        if self._halted is None and self._in_batches:
+            return _batch_pending(self._in_batches)
         return self._halted
 
     async def _prepare(self, chunks: Iterator[list[Plan]]) -> _Chunk | None:
@@ -329,7 +333,7 @@ class Lane:
         while len(self._awaited) > most and self._halted is None:
             before = len(self._awaited)
             await self._poll(calls)
-            await self._stop_for_batches()
+            await self._leave_to_batches()
             pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
             if len(self._awaited) > most:
                 await asyncio.sleep(pause_s)
@@ -344,18 +348,13 @@ class Lane:
         self._awaited.clear()
         await self._spread(waiting, calls)
 
-    async def _stop_for_batches(self) -> None:
-        """Stop when a batch is to bring what is awaited: that can take a day."""
+    async def _leave_to_batches(self) -> None:
+        """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
         held = await _in_thread(self._batches_of, list(self._awaited))
-        if held:
-            names = ", ".join(f"`{name}`" for name in sorted(set(held.values())))
-            self.halt(
-                BatchPendingError(
-                    f"{len(held)} samples are on their way in batch {names}. Everything else that "
-                    "was answered is stored; `heretix batch collect` gets the rest, or "
-                    "`heretix batch cancel` frees them"
-                )
-            )
+        for key, batch_id in held.items():
+            # A call of this lane may have brought it while the store was asked.
+            if self._awaited.pop(key, None) is not None:
+                self._in_batches[key] = batch_id
 
     def _batches_of(self, keys: Sequence[str]) -> dict[str, str]:
         with self._runner.store.reading() as connection:
@@ -467,6 +466,15 @@ def _budget_reached(spending: Spending) -> BudgetReachedError:
     return BudgetReachedError(
         f"`budget_usd` {spending.budget_usd:g} is spent (${spending.spent_usd:.4f}). Everything "
         "that was answered is stored; the same command with a larger budget continues"
+    )
+
+
+def _batch_pending(in_batches: Mapping[str, str]) -> BatchPendingError:
+    names = ", ".join(f"`{name}`" for name in sorted(set(in_batches.values())))
+    return BatchPendingError(
+        f"{len(in_batches)} samples are on their way in batch {names}. Everything else that "
+        "was answered is stored; `heretix batch collect` gets the rest, or "
+        "`heretix batch cancel` frees them"
     )
 
 
