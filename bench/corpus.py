@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heretix.evidence.corpus import Corpus
-from heretix.evidence.digest import sha256_text
+from heretix.core.canonical import sha256_text
 from heretix.evidence.document import Document
+from heretix.evidence.sources.corpus import Corpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

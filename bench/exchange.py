@@ -19,12 +19,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from heretix.economy.clock import SystemClock
-from heretix.economy.exchange import Exchange
+from heretix.core.clock import SystemClock
+from heretix.economy.episode.state import Parameters, Terms
+from heretix.economy.exchange import UNDRAWN, Exchange
 from heretix.economy.market import Side
-from heretix.economy.parameters import Parameters
-from heretix.economy.proceedings import UNDRAWN
-from heretix.economy.terms import Terms
 from heretix.store import Store
 from postgres import temporary_postgres
 

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from heretix.economy.simulation.agents import Kind
-from heretix.economy.simulation.attackers import ATTACKERS
+from heretix.economy.simulation.agents import ATTACKERS, Kind
 from heretix.economy.simulation.play import Report, Setup, simulate
 
 REGULARS = {"honest": 4, "noise": 4}

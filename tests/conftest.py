@@ -95,9 +95,9 @@ def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _make_demo(path: Path, folder: Path) -> None:
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
     from heretix.store import Store
-    from heretix.web.demo.world import fill
+    from heretix.web.demo import fill
 
     making = path.with_suffix(".making")
     settings = Settings(env={"HERETIX_CORPORA_DIR": str(folder / "demo-corpora")})

@@ -8,7 +8,7 @@ import pkgutil
 import pytest
 
 import heretix
-from heretix import errors
+from heretix.core import errors
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heretix.errors import ConnectionFailedError, RateLimitedError, ServerError
+from heretix.core.errors import ConnectionFailedError, RateLimitedError, ServerError
 from heretix.providers.base import Request
 from heretix.providers.compatible import CompatibleProvider, Dialect
 from heretix.providers.http import Target

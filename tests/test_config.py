@@ -3,7 +3,7 @@
 import pytest
 
 from heretix.config import MAX_CLAIM_CHARS, RunConfig, check_claim, load_config
-from heretix.errors import ClaimError, ConfigError
+from heretix.core.errors import ClaimError, ConfigError
 
 
 def write(tmp_path, text, name="run.yaml"):

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from heretix.linedyaml import YamlFault, compose, entries, line_of, load, text_of
+from heretix.core.yaml_lines import YamlFault, compose, entries, line_of, load, text_of
 
 
 @pytest.mark.parametrize(

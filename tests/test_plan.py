@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heretix.config import RunConfig
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 from heretix.plan import make_plan
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model

@@ -28,11 +28,10 @@ def tracked():
     return [ROOT / name for name in listed if (ROOT / name).is_file()]
 
 
-def test_functions_and_files_stay_small():
-    """Functions of at most 70 lines, files of at most 500: one idea each."""
+def test_functions_stay_small():
+    """A function holds one idea: at most 70 lines."""
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 500, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.body[-1].end_lineno - node.body[0].lineno + 1

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from heretix.running import attentive, run_async
+from heretix.core.event_loop import attentive, run_async
 
 WAITING = """
 import asyncio, signal, threading

@@ -17,7 +17,13 @@ from heretix.version import VERSION
 
 if TYPE_CHECKING:
     from heretix.api import Belief, load, measure, measure_async, measure_many
-    from heretix.errors import HeretixError, NoEstimateError, ProviderError, StoreError, UsageError
+    from heretix.core.errors import (
+        HeretixError,
+        NoEstimateError,
+        ProviderError,
+        StoreError,
+        UsageError,
+    )
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import Verification, verify_run
 
@@ -44,12 +50,12 @@ __version__ = VERSION
 _HOMES = {
     "Artifact": "heretix.measurement.record",
     "Belief": "heretix.api",
-    "HeretixError": "heretix.errors",
-    "NoEstimateError": "heretix.errors",
-    "ProviderError": "heretix.errors",
+    "HeretixError": "heretix.core.errors",
+    "NoEstimateError": "heretix.core.errors",
+    "ProviderError": "heretix.core.errors",
     "RunRecord": "heretix.measurement.record",
-    "StoreError": "heretix.errors",
-    "UsageError": "heretix.errors",
+    "StoreError": "heretix.core.errors",
+    "UsageError": "heretix.core.errors",
     "Verification": "heretix.measurement.verify",
     "load": "heretix.api",
     "measure": "heretix.api",

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heretix.config import RunConfig
-from heretix.errors import NoEstimateError
-from heretix.measurement.artifact import write_artifact
+from heretix.core.errors import NoEstimateError
+from heretix.core.event_loop import run_async
+from heretix.core.settings import Settings
 from heretix.measurement.measurement import prepare
-from heretix.measurement.record import Artifact, RunRecord
+from heretix.measurement.record import Artifact, RunRecord, write_artifact
 from heretix.measurement.verify import read_artifacts
 from heretix.report.notebook import belief_html
-from heretix.running import run_async
-from heretix.settings import Settings
 from heretix.store import Store
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from heretix.errors import ClaimError, ConfigError
-from heretix.linedyaml import Document, YamlFault, load
+from heretix.core.errors import ClaimError, ConfigError
+from heretix.core.yaml_lines import Document, YamlFault, load
 
 __all__ = [
     "MAX_CLAIM_CHARS",

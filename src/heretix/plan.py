@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 from heretix.prompts.bank import Bank, Prompt, render
 from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
 from heretix.providers.base import Request

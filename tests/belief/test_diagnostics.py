@@ -9,7 +9,7 @@ from scipy import stats
 from heretix.belief.diagnostics import diagnose, split_variance
 from heretix.belief.estimator import estimate
 from heretix.belief.logodds import sigmoid
-from heretix.errors import ConfigError, NoEstimateError
+from heretix.core.errors import ConfigError, NoEstimateError
 
 
 def ragged(seed, sizes):

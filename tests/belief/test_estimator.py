@@ -23,7 +23,7 @@ from heretix.belief.estimator import (
     trim_cut,
     trimmed_mean,
 )
-from heretix.errors import ConfigError, NoEstimateError
+from heretix.core.errors import ConfigError, NoEstimateError
 
 PINNED = {
     "c0ffee": [0.847298, 0.405465],

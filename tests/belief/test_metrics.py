@@ -23,7 +23,7 @@ from heretix.belief.metrics import (
     source_concentration,
 )
 from heretix.belief.vector import BeliefVector, joint_bootstrap
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 
 
 def flat(**probs):

@@ -14,7 +14,7 @@ from heretix.belief.paired import (
     paired_difference,
     unpaired_difference,
 )
-from heretix.errors import ConfigError, NoEstimateError
+from heretix.core.errors import ConfigError, NoEstimateError
 
 
 def two_sides(rng, *, T=8, R=3, shift=0.5, template_sd=0.8, replicate_sd=0.3):

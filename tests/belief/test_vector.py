@@ -10,7 +10,7 @@ from heretix.belief.bootstrap import draw_templates, resampled_means, trimmed_ce
 from heretix.belief.estimator import estimate, trimmed_mean
 from heretix.belief.paired import paired_difference
 from heretix.belief.vector import MIN_STEMS, joint_bootstrap, sigmoids
-from heretix.errors import ConfigError, NoEstimateError
+from heretix.core.errors import ConfigError, NoEstimateError
 
 
 def lenses_of(seed, *, T=16, R=2, lenses=("RPL", "MEL", "HEL")):

@@ -16,12 +16,12 @@ import uvicorn
 from argon2 import PasswordHasher
 
 from chromium import NOT_STARTED
+from heretix.accounts import Passwords, People
+from heretix.core.settings import Settings
 from heretix.jobs import BackgroundWorker
-from heretix.people import Passwords, People
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.desk import Desk
+from heretix.web.state import Desk
 
 expect = pytest.importorskip(
     "playwright.sync_api", reason=f"{NOT_STARTED}: playwright isn't installed"

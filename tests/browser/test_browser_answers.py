@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from browsing import PASSWORD, Site, grave_findings
 
-from heretix.people import Role
+from heretix.accounts import Role
 
 pytestmark = pytest.mark.browser
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from browsing import PASSWORD, Site, grave_findings, send_twice
 
-from heretix.economy.clock import HeldClock
-from heretix.economy.episode import State
-from heretix.people import Role
-from heretix.web.api.floor import exchange_of
+from heretix.accounts import Role
+from heretix.core.clock import HeldClock
+from heretix.economy.episode.state import State
+from heretix.web.moves import exchange_of
 
 # A slow machine takes minutes for them.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]

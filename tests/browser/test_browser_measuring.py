@@ -9,7 +9,7 @@ import pytest
 from browsing import WAIT_MS, Site, expect, send_twice
 
 from faultserver import FaultServer, answer, silence
-from heretix.people import LOCAL
+from heretix.accounts import LOCAL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from browsing import WAIT_MS, expect
 
-from heretix.economy.clock import SystemClock
-from heretix.economy.episode import State
+from heretix.core.clock import SystemClock
+from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
-from heretix.web.demo.measured import DST, LENS_MODEL
+from heretix.web.demo import DST, LENS_MODEL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

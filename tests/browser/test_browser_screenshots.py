@@ -15,10 +15,10 @@ import pytest
 from browsing import WAIT_MS, expect
 from typer.testing import CliRunner
 
-from heretix.economy.clock import SystemClock
-from heretix.economy.episode import State
+from heretix.core.clock import SystemClock
+from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
-from heretix.web.demo.measured import DST, LENS_MODEL
+from heretix.web.demo import DST, LENS_MODEL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

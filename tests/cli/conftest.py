@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 def heretix(folder):
     """Run a command in this process; a Heretix error ends it as `main` would."""
     from heretix.cli.app import app
-    from heretix.errors import HeretixError
+    from heretix.core.errors import HeretixError
 
     def run(*args):
         result = CliRunner().invoke(app, [str(arg) for arg in args])

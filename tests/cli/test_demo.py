@@ -11,22 +11,20 @@ import urllib.request
 import pytest
 from typer.testing import CliRunner
 
+from heretix.accounts import LOCAL
+from heretix.core.clock import SystemClock
+from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
-from heretix.economy.clock import SystemClock
-from heretix.economy.episode import Fate, State
+from heretix.economy.episode.state import Fate, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.recheck import recheck
-from heretix.economy.track import Track
+from heretix.economy.exploration_service import Track
+from heretix.economy.judging.inputs import recheck
 from heretix.jobs import Jobs, JobState
 from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
-from heretix.people import LOCAL
 from heretix.providers.catalog import DEMONSTRATION_MODELS
-from heretix.settings import Settings
 from heretix.store import Store
-from heretix.web.demo.mark import is_marked
-from heretix.web.demo.measured import LENS_MODEL
-from heretix.web.demo.world import fill
+from heretix.web.demo import LENS_MODEL, fill, is_marked
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +240,7 @@ def test_a_stopped_demonstration_says_how_to_begin_again(tmp_path):
 
 def test_a_store_with_waiting_jobs_is_refused_even_by_force(tmp_path, sqlite_template):
     """Filling it would work through the queue, and those jobs might cost money."""
-    from heretix.errors import ConflictError
+    from heretix.core.errors import ConflictError
     from heretix.jobs import MeasureRequest
 
     path = tmp_path / "heretix.sqlite"

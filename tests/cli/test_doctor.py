@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from faultserver import FaultServer, document, status
+from heretix.core.settings import Settings
 from heretix.providers import gguf
-from heretix.settings import Settings
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from heretix.economy.accounts import Escrow
+from heretix.economy.ledger import Escrow
 
 REPOSITORY = Path(__file__).parents[2]
 CLAIM = "Tin whiskers cause short circuits in satellites."
@@ -168,7 +168,7 @@ def test_measurements_are_worked_out_again_from_their_samples(play, heretix, fol
     from sqlalchemy import update
 
     from heretix.store import Store
-    from heretix.store.economy_schema import episode_measurements
+    from heretix.store.schema import episode_measurements
 
     episode = judged(play)
     assert play.data("episode", "verify", episode)["ok"] is True
@@ -309,7 +309,7 @@ def test_ledger_commands_show_and_write_the_chain(play, heretix, folder):
     from sqlalchemy import update
 
     from heretix.store import Store
-    from heretix.store.economy_schema import accounts
+    from heretix.store.schema import accounts
 
     with Store.open("runs/heretix.sqlite") as store, store.writing() as connection:
         rich = update(accounts).where(accounts.c.person == "ada").values(balance=10**9)

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from heretix.accounts import LOCAL
+from heretix.core.settings import Settings
 from heretix.economy.codec import encode
-from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.jobs import EpisodeRequest, Jobs
-from heretix.people import LOCAL
-from heretix.settings import Settings
 from heretix.store import Store
 
 SMALL = ("-m", "mock:a", "-K", "4", "-R", "2", "-B", "100")

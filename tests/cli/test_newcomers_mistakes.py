@@ -194,7 +194,7 @@ def test_a_reader_that_goes_away_is_no_failure(shell, heretix):
 def test_the_server_logs_no_retries(tmp_path, sqlite_template):
     """Every try is counted and stored; the terminal is for what matters."""
     from heretix.cli.serve import _server
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
     from heretix.store import Store
 
     path = tmp_path / "heretix.sqlite"
@@ -211,7 +211,7 @@ def test_the_server_logs_no_retries(tmp_path, sqlite_template):
 
 def test_pulling_a_model_tells_how_far_it_is_without_a_terminal(capsys):
     """A log shows that something happens."""
-    from heretix.cli.models import watched
+    from heretix.cli.doctor import watched
 
     with watched("some-model") as progress:
         progress(0, 1_117_000_000)

@@ -10,7 +10,7 @@ import sys
 import httpx2
 import pytest
 
-from heretix.people import People, Role
+from heretix.accounts import People, Role
 from heretix.store import Store
 from readonly import BOUND, obey_permissions, read_only
 

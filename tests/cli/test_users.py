@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from heretix.people import People
+from heretix.accounts import People
 from heretix.store import Store
 
 PASSWORD = "correct horse battery"
@@ -15,7 +15,7 @@ PASSWORD = "correct horse battery"
 def users(folder):
     """Run `heretix users …` with a line of standard input; what came of it."""
     from heretix.cli.app import app
-    from heretix.errors import HeretixError
+    from heretix.core.errors import HeretixError
 
     def run(*args, typed=f"{PASSWORD}\n"):
         result = CliRunner().invoke(app, ["users", *args], input=typed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from exchanging import H, O
 from sqlalchemy import event
 
-from heretix.economy.clock import HeldClock
+from heretix.core.clock import HeldClock
 from heretix.economy.exchange import Exchange
 from heretix.store import Store
 

@@ -7,14 +7,13 @@ import itertools
 
 from playing import GATE_PASSED, PURSE, make_measurement, make_terms, sha
 
-from heretix.economy.challenge import Evidence
-from heretix.economy.clock import HeldClock
-from heretix.economy.commitment import evidence_commitment
+from heretix.core.clock import HeldClock
+from heretix.economy.episode.challenges import BroughtEvidence, evidence_commitment
 from heretix.economy.exchange import Exchange
-from heretix.economy.judging import Direction
+from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Side
-from heretix.economy.records import Source
-from heretix.store import Store
+from heretix.economy.repository import Source
+from heretix.store import Store, schema
 
 H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741
 PEOPLE = ("ann", "bob", "cat", "dan")
@@ -84,7 +83,7 @@ class Table:
         return self.at(11_000).freeze(self.id)
 
     def judge(self, number: int, gate=GATE_PASSED, belief_ppm: int = 600_000):
-        evidence = None if gate is None else Evidence(gate=gate, belief_ppm=belief_ppm)
+        evidence = None if gate is None else BroughtEvidence(gate=gate, belief_ppm=belief_ppm)
         source = Source(executions=("exec-gate",), bundle_id=f"bundle-{number}")
         return self.exchange.judge_challenge(self.id, number, evidence, source=source)
 
@@ -137,14 +136,23 @@ def nonce_of(name: str, bundle: str) -> bytes:
     return hashlib.sha256(f"{name}/{bundle}".encode()).digest()
 
 
+TABLES = (
+    "accounts",
+    "chain",
+    "episode_measurements",
+    "episodes",
+    "exploration_grants",
+    "positions",
+    "reputation_events",
+    "statements",
+    "transfers",
+)
+
+
 def everything(store: Store) -> dict[str, list[tuple]]:
     """Every row of the economy's tables."""
-    from heretix.store import economy_schema
-
     with store.reading() as connection:
         return {
-            name: sorted(
-                map(tuple, connection.execute(getattr(economy_schema, name).select())), key=repr
-            )
-            for name in economy_schema.__all__
+            name: sorted(map(tuple, connection.execute(getattr(schema, name).select())), key=repr)
+            for name in TABLES
         }

@@ -11,17 +11,16 @@ from datetime import date
 
 from playing import make_terms
 
-from heretix.economy.episode import Challenge, Fate, State, draft_episode
-from heretix.economy.judging import Direction
-from heretix.economy.panel import Panel
-from heretix.economy.question import Question
+from heretix.core.canonical import sha256_text
+from heretix.core.settings import Settings
+from heretix.economy.episode.state import Challenge, Fate, State, draft_episode
+from heretix.economy.judging.gate import Direction
+from heretix.economy.judging.panel import Panel, Question
 from heretix.economy.rewards import Step
-from heretix.evidence.bundlefile import dump_bundle
-from heretix.evidence.digest import sha256_text
+from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.document import Document
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.prompts.bank import load_bank
-from heretix.settings import Settings
 
 CLAIM = "Tin whiskers cause short circuits in satellites."
 PAPER = "Three satellites were lost to tin whiskers, the review board found in its 1998 report."

@@ -12,21 +12,16 @@ from decimal import Decimal
 
 from hypothesis import settings
 
-from heretix.economy.accounts import (
-    AccountKind,
-    Escrow,
-    escrow_account,
-    house_account,
-    user_account,
+from heretix.economy.episode.challenges import (
+    BroughtEvidence,
+    commit,
+    evidence_commitment,
+    judge_challenge,
+    reveal,
+    seed_commitment,
 )
-from heretix.economy.challenge import Evidence, commit, judge_challenge, reveal
-from heretix.economy.commitment import evidence_commitment, seed_commitment
-from heretix.economy.dispute import raise_dispute, rule_on_dispute
-from heretix.economy.episode import Denial, Denied, Ground, Moved, draft_episode
-from heretix.economy.invariants import breaches, stake_mismatch
-from heretix.economy.judging import Direction, GateReading
-from heretix.economy.ledger import Applied, Ledger
-from heretix.economy.lifecycle import (
+from heretix.economy.episode.disputes import raise_dispute, rule_on_dispute
+from heretix.economy.episode.lifecycle import (
     begin_challenge,
     close_episode,
     conclude_unmeasured,
@@ -35,11 +30,32 @@ from heretix.economy.lifecycle import (
     open_episode,
     stake,
 )
+from heretix.economy.episode.settlement import JudgeReading, Measurement
+from heretix.economy.episode.state import (
+    Denial,
+    Denied,
+    Ground,
+    Moved,
+    Parameters,
+    Terms,
+    draft_episode,
+)
+from heretix.economy.judging.gate import Direction, GateReading
+from heretix.economy.ledger import (
+    AccountKind,
+    Applied,
+    Code,
+    Draft,
+    Escrow,
+    Group,
+    Ledger,
+    breaches,
+    escrow_account,
+    house_account,
+    stake_mismatch,
+    user_account,
+)
 from heretix.economy.market import Position, Side, buy, seed_market
-from heretix.economy.outcome import JudgeReading, Measurement
-from heretix.economy.parameters import Parameters
-from heretix.economy.terms import Terms
-from heretix.economy.transfers import Code, Draft, Group
 
 H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741
 SEED = bytes(range(32))
@@ -294,7 +310,7 @@ class Play:
         *,
         at_ms: int = 0,
     ):
-        evidence = None if gate is None else Evidence(gate=gate, belief_ppm=belief_ppm)
+        evidence = None if gate is None else BroughtEvidence(gate=gate, belief_ppm=belief_ppm)
         return self.take(
             judge_challenge(
                 self.episode,

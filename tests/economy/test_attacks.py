@@ -24,10 +24,9 @@ from playing import (
     started,
 )
 
-from heretix.economy.accounts import AccountKind
-from heretix.economy.challenge import commit, reveal
-from heretix.economy.commitment import draw_close, seed_commitment
-from heretix.economy.episode import Denial, Fate, Moved, State
+from heretix.economy.episode.challenges import commit, draw_close, reveal, seed_commitment
+from heretix.economy.episode.settlement import JudgeReading, Measurement, VoidReason, decide
+from heretix.economy.episode.state import Denial, Fate, Moved, Parameters, State
 from heretix.economy.exploration import (
     CreditRules,
     Interval,
@@ -39,12 +38,18 @@ from heretix.economy.exploration import (
     min_stake,
     reputation,
 )
-from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
-from heretix.economy.judging import Direction, JudgeShift, shift_belief, target_belief
+from heretix.economy.judging.gate import Direction, JudgeShift, shift_belief, target_belief
+from heretix.economy.ledger import AccountKind
 from heretix.economy.market import Side, settle_market
-from heretix.economy.outcome import JudgeReading, Measurement, VoidReason, decide
-from heretix.economy.parameters import Parameters
-from heretix.economy.rewards import farthest, potential, required_bond, reward, take_step
+from heretix.economy.rewards import (
+    BELIEF_MAX,
+    BELIEF_MIN,
+    farthest,
+    potential,
+    required_bond,
+    reward,
+    take_step,
+)
 
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)
 SCALE = 100_000

@@ -7,12 +7,11 @@ from collections import Counter
 import pytest
 from playing import MACHINE_TIMEOUT_S, PROFILE
 
-from heretix.economy.episode import Fate
+from heretix.economy.episode.state import Fate
 from heretix.economy.exploration import failure_rate
-from heretix.economy.simulation.attackers import ATTACKERS
-from heretix.economy.simulation.play import Setup, Simulation, simulate
-from heretix.economy.simulation.tally import Source, Verdict
-from heretix.economy.transfers import Code
+from heretix.economy.ledger import Code
+from heretix.economy.simulation.agents import ATTACKERS
+from heretix.economy.simulation.play import Setup, Simulation, Source, Verdict, simulate
 
 EPISODES = 40
 

@@ -16,14 +16,11 @@ from playing import (
     started,
 )
 
-from heretix.economy.accounts import Escrow
-from heretix.economy.episode import Denial, State, settlement_record
-from heretix.economy.ledger import Status
-from heretix.economy.lifecycle import stake
-from heretix.economy.parameters import Parameters
-from heretix.economy.settlement import settle, settlement_id
-from heretix.economy.transfers import Draft, Group
-from heretix.errors import RecordError
+from heretix.core.errors import RecordError
+from heretix.economy.episode.lifecycle import stake
+from heretix.economy.episode.settlement import settle, settlement_id
+from heretix.economy.episode.state import Denial, Parameters, State, settlement_record
+from heretix.economy.ledger import Draft, Escrow, Group, Status
 
 
 @pytest.mark.parametrize(

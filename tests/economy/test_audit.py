@@ -11,11 +11,11 @@ import pytest
 from exchanging import H, O, Table
 from playing import GATE_FAILED, make_measurement, sha
 
+from heretix.core.errors import RecordError
 from heretix.economy.audit import FORMAT, verify_episode
 from heretix.economy.codec import decode, encode
-from heretix.economy.episode import Episode, Ground
+from heretix.economy.episode.state import Episode, Ground
 from heretix.economy.market import Side
-from heretix.errors import RecordError
 from heretix.store import Store
 
 

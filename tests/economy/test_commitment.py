@@ -8,14 +8,14 @@ from collections import Counter
 import pytest
 from playing import SEED, sha
 
-from heretix.economy.commitment import (
+from heretix.core.errors import RecordError, UsageError
+from heretix.economy.episode.challenges import (
     draw_close,
     draw_judges,
     evidence_commitment,
     matches_seed,
     seed_commitment,
 )
-from heretix.errors import RecordError, UsageError
 
 POOL = tuple(f"m{n}" for n in range(9))
 

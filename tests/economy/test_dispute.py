@@ -8,9 +8,8 @@ from playing import (
     make_measurement,
 )
 
-from heretix.economy.dispute import dispute_bond, rule_on_dispute
-from heretix.economy.episode import Denial, Moved, State
-from heretix.economy.parameters import HOUR_MS, Parameters
+from heretix.economy.episode.disputes import dispute_bond, rule_on_dispute
+from heretix.economy.episode.state import HOUR_MS, Denial, Moved, Parameters, State
 
 
 def test_a_dispute_costs_a_bond_and_draws_a_larger_panel(play):

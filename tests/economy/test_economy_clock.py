@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from heretix.economy.clock import HeldClock, SystemClock
-from heretix.errors import UsageError
+from heretix.core.clock import HeldClock, SystemClock
+from heretix.core.errors import UsageError
 
 
 def test_the_systems_clock_counts_milliseconds_since_1970():

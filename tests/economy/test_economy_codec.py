@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import H, O, economy_settings, make_measurement, make_terms, started
 
-from heretix.economy.challenge import Evidence
+from heretix.core.errors import RecordError
 from heretix.economy.codec import decode, dumps, encode, loads
-from heretix.economy.episode import Episode
-from heretix.economy.judging import GateReading
+from heretix.economy.episode.challenges import BroughtEvidence
+from heretix.economy.episode.settlement import JudgeReading, Measurement
+from heretix.economy.episode.state import Episode, Terms
+from heretix.economy.judging.gate import GateReading
 from heretix.economy.market import Position
-from heretix.economy.outcome import JudgeReading, Measurement
-from heretix.economy.terms import Terms
-from heretix.errors import RecordError
 
 
 def played():
@@ -111,9 +110,9 @@ def test_a_number_that_is_none_is_refused():
 def test_an_optional_record_can_be_none():
     """Evidence that could not be measured is null, not an empty record."""
     gate = GateReading(p_up_ppm=1, slots=2, ci_width_ppm=3)
-    evidence = Evidence(gate=gate, belief_ppm=4)
-    assert decode(Evidence | None, encode(None)) is None
-    assert decode(Evidence | None, json.loads(dumps(evidence))) == evidence
+    evidence = BroughtEvidence(gate=gate, belief_ppm=4)
+    assert decode(BroughtEvidence | None, encode(None)) is None
+    assert decode(BroughtEvidence | None, json.loads(dumps(evidence))) == evidence
 
 
 def test_a_list_must_be_a_list():

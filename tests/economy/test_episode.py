@@ -19,18 +19,23 @@ from playing import (
     sha,
 )
 
-from heretix.economy.accounts import AccountKind, Escrow
-from heretix.economy.challenge import is_duplicate, reveal
-from heretix.economy.commitment import draw_close
-from heretix.economy.episode import TRANSITIONS, Denial, Fate, Moved, State, may_become
-from heretix.economy.judging import Direction
-from heretix.economy.ledger import Status
-from heretix.economy.lifecycle import measure
+from heretix.core.errors import ConfigError
+from heretix.economy.episode.challenges import draw_close, is_duplicate, reveal
+from heretix.economy.episode.lifecycle import measure
+from heretix.economy.episode.settlement import VoidReason
+from heretix.economy.episode.state import (
+    HOUR_MS,
+    TRANSITIONS,
+    Denial,
+    Fate,
+    Moved,
+    State,
+    may_become,
+)
+from heretix.economy.judging.gate import Direction
+from heretix.economy.ledger import AccountKind, Escrow, Status
 from heretix.economy.market import Side
-from heretix.economy.outcome import VoidReason
-from heretix.economy.parameters import HOUR_MS
 from heretix.economy.rewards import budget
-from heretix.errors import ConfigError
 
 CLOSE = draw_close(SEED, "ep-1", from_ms=8_000, until_ms=10_000)
 

@@ -25,10 +25,10 @@ from playing import (
     economy_settings,
 )
 
-from heretix.economy.accounts import AccountKind, Escrow
-from heretix.economy.commitment import draw_close
-from heretix.economy.episode import Denied, Moved, State
-from heretix.economy.judging import Direction
+from heretix.economy.episode.challenges import draw_close
+from heretix.economy.episode.state import Denied, Moved, State
+from heretix.economy.judging.gate import Direction
+from heretix.economy.ledger import AccountKind, Escrow
 from heretix.economy.market import Side
 
 pytestmark = pytest.mark.timeout(MACHINE_TIMEOUT_S)

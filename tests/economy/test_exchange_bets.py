@@ -8,9 +8,9 @@ import pytest
 from exchanging import H, O, everything
 from playing import PURSE
 
+from heretix.core.errors import RefusedError, UsageError
 from heretix.economy.audit import verify_episode
 from heretix.economy.market import MAX_POOL, market_of
-from heretix.errors import RefusedError, UsageError
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from exchanging import H, O, Table, everything, nonce_of
 from playing import GATE_FAILED, GATE_PASSED_DOWN, PURSE, make_measurement, make_terms, sha
 
-from heretix.economy.canon import sha256_hex
-from heretix.economy.commitment import evidence_commitment, seed_commitment
-from heretix.economy.episode import Fate, Ground, State
-from heretix.economy.judging import Direction
-from heretix.economy.outcome import VoidReason
-from heretix.economy.records import Source
-from heretix.errors import ConfigError, RecordError, RefusedError, UsageError
+from heretix.core.canonical import sha256_hex
+from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageError
+from heretix.economy.episode.challenges import evidence_commitment, seed_commitment
+from heretix.economy.episode.settlement import VoidReason
+from heretix.economy.episode.state import Fate, Ground, State
+from heretix.economy.judging.gate import Direction
+from heretix.economy.repository import Source
 from heretix.store import episodes, ledger
 
 
@@ -341,7 +341,7 @@ def test_a_stake_below_the_least_is_refused(table):
 
 def test_rewards_are_remembered_for_the_reputation(table):
     """Who earned what at which scale, and which attempts passed."""
-    from heretix.store.economy_schema import reputation_events
+    from heretix.store.schema import reputation_events
 
     table.ready()
     table.close()
@@ -475,7 +475,7 @@ def test_a_record_that_was_changed_in_the_store_is_not_read(table):
 
 def test_the_newest_episode_is_the_one_written_last(table):
     """Whatever a clock was held at in between, and when two fall on one moment."""
-    from heretix.economy.clock import HeldClock
+    from heretix.core.clock import HeldClock
     from heretix.economy.exchange import Exchange
 
     terms = table.episode.terms

@@ -15,12 +15,12 @@ from exchanging import H, O, Table, everything, nonce_of
 from playing import PURSE, make_measurement, sha
 from sqlalchemy import event
 
+from heretix.core.clock import HeldClock
 from heretix.economy.audit import verify_episode
-from heretix.economy.clock import HeldClock
-from heretix.economy.commitment import evidence_commitment
-from heretix.economy.episode import Ground, State
+from heretix.economy.episode.challenges import evidence_commitment
+from heretix.economy.episode.state import Ground, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.judging import Direction
+from heretix.economy.judging.gate import Direction
 from heretix.store import Store
 
 KILLS = int(os.environ.get("HERETIX_KILLS", "200"))
@@ -129,7 +129,7 @@ def test_a_crashed_draft_is_no_episode(table):
 
 
 def _source():
-    from heretix.economy.records import Source
+    from heretix.economy.repository import Source
 
     return Source(executions=("e",))
 

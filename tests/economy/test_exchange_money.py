@@ -10,10 +10,9 @@ from exchanging import PEOPLE, H, Table, everything
 from playing import PURSE
 from sqlalchemy import text
 
-from heretix.economy.clock import HeldClock
-from heretix.economy.exchange import Exchange
-from heretix.economy.treasury import HOUSE_PURSE, STARTING_PURSE
-from heretix.errors import RecordError, RefusedError, UsageError
+from heretix.core.clock import HeldClock
+from heretix.core.errors import RecordError, RefusedError, UsageError
+from heretix.economy.exchange import HOUSE_PURSE, STARTING_PURSE, Exchange
 
 
 @pytest.fixture

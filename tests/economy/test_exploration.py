@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import economy_settings
 
-from heretix.economy.accounts import AccountKind, house_account, user_account
+from heretix.core.errors import UsageError
 from heretix.economy.exploration import (
     CreditRules,
     Grant,
@@ -28,8 +28,7 @@ from heretix.economy.exploration import (
     remaining,
     reputation,
 )
-from heretix.economy.ledger import Ledger, Status
-from heretix.errors import UsageError
+from heretix.economy.ledger import AccountKind, Ledger, Status, house_account, user_account
 
 RULES, STAKES = CreditRules(), StakeRules()
 

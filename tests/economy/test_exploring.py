@@ -12,22 +12,19 @@ from playing import SEED, make_terms
 from sqlalchemy import insert
 
 from heretix.config import RunConfig
-from heretix.economy.accounts import user_account
-from heretix.economy.clock import HeldClock
-from heretix.economy.docket import Docket, Filed
-from heretix.economy.episode import draft_episode
+from heretix.core.clock import HeldClock
+from heretix.core.errors import RecordError, UsageError
+from heretix.core.settings import Settings
+from heretix.economy.episode.state import draft_episode
 from heretix.economy.exchange import Exchange
 from heretix.economy.exploration import CreditRules, NoCredit
-from heretix.economy.finding import claim_id_of
-from heretix.economy.journal import Journal
-from heretix.economy.track import DAY_MS, Track
-from heretix.errors import RecordError, UsageError
-from heretix.evidence.bundlefile import dump_bundle
+from heretix.economy.exploration_service import DAY_MS, Track, claim_id_of
+from heretix.economy.ledger import user_account
+from heretix.economy.repository import Docket, Filed, Journal
+from heretix.evidence.bundle import dump_bundle
 from heretix.measurement.measurement import prepare
-from heretix.settings import Settings
 from heretix.store import Store
-from heretix.store.economy_schema import reputation_events
-from heretix.store.schema import results
+from heretix.store.schema import reputation_events, results
 
 MONDAY = 20_003 * DAY_MS
 """The first day of a week, as weeks are counted from 1970."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import economy_settings
 
-from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
-from heretix.economy.judging import (
+from heretix.core.errors import UsageError
+from heretix.economy.judging.gate import (
     Direction,
     GateFailure,
     GateReading,
@@ -21,7 +21,7 @@ from heretix.economy.judging import (
     shift_belief,
     target_belief,
 )
-from heretix.errors import UsageError
+from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 shifts = st.decimals(-5, 5, places=6)
 anything = st.decimals(-1000, 1000, places=3)

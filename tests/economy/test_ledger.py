@@ -9,20 +9,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import economy_settings
 
-from heretix.economy.accounts import (
+from heretix.core.errors import UsageError
+from heretix.economy.ledger import (
+    GENESIS,
     AccountKind,
+    Applied,
+    Code,
+    Draft,
     Escrow,
+    Group,
+    Ledger,
+    LedgerState,
+    Refused,
+    Status,
+    apply,
+    breaches,
+    client_group,
     escrow_account,
     house_account,
+    leftover_escrows,
+    link,
+    overdrafts,
+    replay,
+    reversal,
+    stake_mismatch,
     user_account,
+    verify,
 )
-from heretix.economy.chain import GENESIS, link, replay, verify
-from heretix.economy.invariants import breaches, leftover_escrows, overdrafts, stake_mismatch
-from heretix.economy.invariants import unbalanced_currencies as unbalanced
-from heretix.economy.ledger import Applied, Ledger, LedgerState, Refused, Status, apply
+from heretix.economy.ledger import unbalanced_currencies as unbalanced
 from heretix.economy.money import MAX_AMOUNT
-from heretix.economy.transfers import Code, Draft, Group, client_group, reversal
-from heretix.errors import UsageError
 
 ANN, BOB = user_account("ann", "PLAY"), user_account("bob", "PLAY")
 MINT = house_account(AccountKind.ISSUANCE, "PLAY")

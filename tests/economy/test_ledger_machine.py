@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from playing import MACHINE_TIMEOUT_S, economy_settings
 
-from heretix.economy.accounts import (
+from heretix.economy.ledger import (
     AccountKind,
+    Applied,
+    Code,
+    Draft,
     Escrow,
+    Group,
+    Ledger,
+    Status,
+    breaches,
     escrow_account,
     house_account,
     user_account,
 )
-from heretix.economy.invariants import breaches
-from heretix.economy.ledger import Applied, Ledger, Status
-from heretix.economy.transfers import Code, Draft, Group
 
 pytestmark = pytest.mark.timeout(MACHINE_TIMEOUT_S)
 

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from playing import H, O, build_market, economy_settings
 
+from heretix.core.errors import ConfigError, UsageError
 from heretix.economy.market import (
     MAX_POOL,
     MICRO,
@@ -28,7 +29,6 @@ from heretix.economy.market import (
     seed_market,
     settle_market,
 )
-from heretix.errors import ConfigError, UsageError
 
 sides = st.sampled_from(Side)
 amounts = st.one_of(st.integers(1, 20), st.integers(1, 10**6), st.integers(1, 10**10))

@@ -12,8 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import economy_settings
 
-from heretix.economy.canon import canonical_json, digest, require_sha256
-from heretix.economy.information import (
+from heretix.core.canonical import digest, exact_json, require_sha256
+from heretix.core.errors import RecordError, UsageError
+from heretix.economy.money import (
+    PLAY,
+    XC,
+    ceil_part,
+    floor_part,
+    format_amount,
+    require_ppm,
+    require_whole,
+    share_out,
+)
+from heretix.economy.rewards import (
     BELIEF_MAX,
     BELIEF_MIN,
     belief_at,
@@ -25,24 +36,13 @@ from heretix.economy.information import (
     require_finite,
     to_ppm,
 )
-from heretix.economy.money import (
-    PLAY,
-    XC,
-    ceil_part,
-    floor_part,
-    format_amount,
-    require_ppm,
-    require_whole,
-    share_out,
-)
-from heretix.errors import RecordError, UsageError
 
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)
 
 
 def test_canonical_json_has_one_spelling():
     """Key order and spacing don't change a record's text, and text is kept as it is."""
-    assert canonical_json({"b": [1, None, True], "a": "é"}) == '{"a":"é","b":[1,null,true]}'
+    assert exact_json({"b": [1, None, True], "a": "é"}) == '{"a":"é","b":[1,null,true]}'
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
 
 
@@ -50,7 +50,7 @@ def test_canonical_json_has_one_spelling():
 def test_canonical_json_refuses_what_has_no_single_spelling(value):
     """A float, a Decimal or a key that isn't text can't get into a hash."""
     with pytest.raises(RecordError, match="`record"):
-        canonical_json(value)
+        exact_json(value)
 
 
 @pytest.mark.parametrize("value", ["", "ab", "G" * 64, "A" * 64, "a" * 63])

@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import H, O, build_market, economy_settings, make_measurement
 
-from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
-from heretix.economy.judging import shift_belief
+from heretix.core.errors import UsageError
+from heretix.economy.episode.settlement import (
+    JudgeReading,
+    VoidReason,
+    decide,
+    transfer_rate,
+    void_reason,
+)
+from heretix.economy.episode.state import Parameters
+from heretix.economy.judging.gate import shift_belief
 from heretix.economy.market import Side
-from heretix.economy.outcome import JudgeReading, VoidReason, decide, transfer_rate, void_reason
-from heretix.economy.parameters import Parameters
-from heretix.errors import UsageError
+from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 JUDGES = ("j0", "j1", "j2", "j3", "j4")
 POSITIONS = build_market([("ann", H, 100), ("bob", O, 100)])

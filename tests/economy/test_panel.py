@@ -12,16 +12,15 @@ from playing import H, O, build_market, sha
 
 from heretix.belief.logodds import logit
 from heretix.config import RunConfig
-from heretix.economy.episode import Fate
-from heretix.economy.judging import Direction, pass_gate, target_belief
-from heretix.economy.outcome import VoidReason, void_reason
-from heretix.economy.parameters import Parameters
-from heretix.errors import ConfigError, NoEstimateError, ProviderError, RecordError
+from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
+from heretix.core.settings import Settings
+from heretix.economy.episode.settlement import VoidReason, void_reason
+from heretix.economy.episode.state import Fate, Parameters
+from heretix.economy.judging.gate import Direction, pass_gate, target_belief
+from heretix.measurement.experiments import CANARY_TEXT
 from heretix.measurement.measurement import prepare
 from heretix.measurement.record import RunRecord
-from heretix.measurement.variants import CANARY_TEXT
 from heretix.measurement.verify import verify_run
-from heretix.settings import Settings
 from heretix.store import Store
 
 JUDGES = tuple(f"sim:judge{n}?hel={shift}" for n, shift in enumerate((0.7, 0.8, 0.9, 1.0, 0.85)))

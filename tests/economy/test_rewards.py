@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import economy_settings, sha
 
-from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
+from heretix.core.errors import RecordError, UsageError
 from heretix.economy.rewards import (
+    BELIEF_MAX,
+    BELIEF_MIN,
     Step,
     budget,
     explain,
@@ -22,7 +24,6 @@ from heretix.economy.rewards import (
     settle_rewards,
     take_step,
 )
-from heretix.errors import RecordError, UsageError
 
 B = 100_000
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from playing import MACHINE_TIMEOUT_S, PROFILE
 
-from heretix.economy.chain import verify
-from heretix.economy.episode import State
-from heretix.economy.invariants import breaches
+from heretix.core.errors import UsageError
+from heretix.economy.episode.state import State
+from heretix.economy.ledger import breaches, verify
 from heretix.economy.simulation.agents import Kind
 from heretix.economy.simulation.play import (
     DEFAULT_AGENTS,
     STRATEGIES,
     Setup,
     Simulation,
+    Source,
+    Verdict,
     read_agents,
     simulate,
 )
-from heretix.economy.simulation.tally import Source, Verdict
 from heretix.economy.simulation.world import Nature
-from heretix.errors import UsageError
 
 SMOKE = 60
 

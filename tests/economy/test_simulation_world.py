@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from heretix.economy.judging import Direction, pass_gate
+from heretix.economy.episode.state import Parameters
+from heretix.economy.judging.gate import Direction, pass_gate
 from heretix.economy.market import Side, quote, seed_market
-from heretix.economy.parameters import Parameters
 from heretix.economy.rewards import required_bond
-from heretix.economy.simulation.agents import Kind
-from heretix.economy.simulation.conduct import gate_risk, lift_to, plan_stake
-from heretix.economy.simulation.tally import Result, Verdict, standing, t_quantile
+from heretix.economy.simulation.agents import Kind, gate_risk, lift_to, plan_stake
+from heretix.economy.simulation.play import Result, Verdict, standing, t_quantile
 from heretix.economy.simulation.world import LENS, POOL, Nature, World
 
 WORLD = World(5, Nature())

@@ -9,8 +9,8 @@ from playing import (
     make_terms,
 )
 
-from heretix.economy.parameters import Parameters
-from heretix.errors import ConfigError, UsageError
+from heretix.core.errors import ConfigError, UsageError
+from heretix.economy.episode.state import Parameters
 
 
 def test_the_terms_must_make_sense():

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from datetime import date
 
-from heretix.evidence.digest import sha256_text
+from heretix.core.canonical import sha256_text
 from heretix.evidence.document import Document
 
 STUDY = (

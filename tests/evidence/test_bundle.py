@@ -11,13 +11,12 @@ from datetime import date
 import pytest
 from documents import STUDY, document, prose
 
-from heretix.errors import RecordError
-from heretix.evidence.bundle import Bundle, Limits, Stance
-from heretix.evidence.bundlefile import dump_bundle, load_bundle, read_bundle
-from heretix.evidence.digest import canonical_json
-from heretix.evidence.folding import fold
-from heretix.evidence.policy import load_policy
-from heretix.evidence.selection import Candidate, select
+from heretix.core.canonical import canonical_json
+from heretix.core.errors import RecordError
+from heretix.evidence.bundle import Bundle, Limits, Stance, dump_bundle, load_bundle, read_bundle
+from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.select import Candidate, select
+from heretix.evidence.text.fold import fold
 
 
 @pytest.fixture(scope="module")

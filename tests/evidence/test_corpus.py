@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heretix.errors import ConfigError, RecordError, StoreBusyError, StoreError, UsageError
-from heretix.evidence import corpus as corpus_module
-from heretix.evidence.corpus import AddReport, Corpus, corpus_names, corpus_path
+from heretix.core.errors import ConfigError, RecordError, StoreBusyError, StoreError, UsageError
 from heretix.evidence.demo import DEMO_POLICY, demo_claims, demo_documents
 from heretix.evidence.document import Document
-from heretix.evidence.extraction import Failure, Limits, make_document, stated_fields
-from heretix.evidence.intake import check_sources, documents_from, read_file
+from heretix.evidence.sources import corpus as corpus_module
+from heretix.evidence.sources.corpus import AddReport, Corpus, corpus_names, corpus_path
+from heretix.evidence.sources.extract import Failure, Limits, make_document, stated_fields
+from heretix.evidence.sources.intake import check_sources, documents_from, read_file
 
 
 def document(text: str, url: str | None = None, **fields) -> Document:
@@ -390,7 +390,7 @@ def test_threads_may_share_a_corpus(corpus):
 
 def test_a_locked_corpus_says_so(tmp_path, monkeypatch):
     """Another writer is named as the reason, after a wait."""
-    monkeypatch.setattr("heretix.evidence.corpus_file._BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("heretix.evidence.sources.corpus._BUSY_TIMEOUT_S", 0.01)
     with Corpus.open(tmp_path / "a.sqlite") as corpus:
         blocker = sqlite3.connect(corpus.path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
@@ -558,7 +558,7 @@ def test_the_demonstration_claims_find_their_documents(corpus):
 
 def test_the_demonstration_policy_knows_the_demonstration_sites():
     """Each site's class is the one that its documents are written for."""
-    from heretix.evidence.policy import load_policy
+    from heretix.evidence.policy.policy import load_policy
 
     policy = load_policy(DEMO_POLICY)
     classes = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from heretix.evidence.policy import load_policy
-from heretix.evidence.policycheck import check, check_file
-from heretix.evidence.rules import Kind
+from heretix.evidence.policy.check import check, check_file
+from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.rules import Kind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

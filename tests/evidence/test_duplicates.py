@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.duplicates import cluster, jaccard, shingles, words
+from heretix.evidence.text.duplicates import cluster, jaccard, shingles, words
 
 
 def story(seed: int, length: int = 120) -> list[str]:

@@ -7,8 +7,8 @@ from documents import prose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.excerpt import content_words, cut_excerpt, sentences
-from heretix.evidence.folding import fold
+from heretix.evidence.text.excerpt import content_words, cut_excerpt, sentences
+from heretix.evidence.text.fold import fold
 
 
 def split(text: str) -> list[str]:

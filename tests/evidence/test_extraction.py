@@ -9,18 +9,18 @@ from datetime import date
 import pypdf
 import pytest
 
-from heretix.errors import ConfigError
-from heretix.evidence.extraction import (
+from heretix.core.errors import ConfigError, UnreadableError
+from heretix.evidence.sources.extract import (
     Extract,
     Limits,
-    UnreadableError,
+    clean_text,
     extract,
     inflate,
     make_document,
     media_type_of,
+    read_date,
     stated_fields,
 )
-from heretix.evidence.reading import clean_text, read_date
 
 SENTENCES = "Some words make a sentence that is long enough to be kept as an article. " * 8
 

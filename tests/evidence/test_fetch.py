@@ -9,17 +9,18 @@ import pytest
 from aiohttp import web
 from localsite import Names, Site
 
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConnectionFailedError,
     RateLimitedError,
     RejectedError,
     ServerError,
+    UnreadableError,
 )
 from heretix.evidence.document import Document
-from heretix.evidence.extraction import Failure, Limits, UnreadableError
-from heretix.evidence.fetch import Fetcher, FetchOptions, is_public
-from heretix.evidence.intake import documents_from
+from heretix.evidence.sources.extract import Failure, Limits
+from heretix.evidence.sources.fetch import Fetcher, FetchOptions, is_public
+from heretix.evidence.sources.intake import documents_from
 
 SENTENCES = "Some words make a sentence that is kept. " * 10
 ARTICLE = (

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from heretix.evidence.folding import (
-    MAX_MARKS,
-    Span,
-    _joins,
-    find_quote,
-    fold,
-    fold_with_offsets,
-)
+from heretix.evidence.text.fold import MAX_MARKS, Span, _joins, find_quote, fold, fold_with_offsets
 
 # Letters and digits among everything that folding exists for.
 AWKWARD = (

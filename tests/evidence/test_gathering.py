@@ -13,18 +13,16 @@ from localsite import Site
 
 from faultserver import FaultServer, answers
 from heretix.config import Claim, EvidenceConfig
-from heretix.errors import ConfigError, InsufficientEvidenceError, ServerError
-from heretix.evidence.bundle import Stance
-from heretix.evidence.bundlefile import dump_bundle, load_bundle
-from heretix.evidence.fetch import FetchOptions
-from heretix.evidence.intake import read_file
-from heretix.evidence.judgement import declared_stance, middle_stance
-from heretix.evidence.policy import load_policy
+from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerError
+from heretix.core.settings import Settings
+from heretix.evidence.bundle import Stance, dump_bundle, load_bundle
+from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.reliability import declared_stance, middle_stance
 from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.search.base import Hit
-from heretix.measurement.judging import judged_assessment
-from heretix.measurement.lenses import Network, gather_bundles
-from heretix.settings import Settings
+from heretix.evidence.sources.fetch import FetchOptions
+from heretix.evidence.sources.intake import read_file
+from heretix.measurement.gather import Network, gather_bundles, judged_assessment
 
 DST = "Daylight saving time reduces electricity consumption."
 PROSE = (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heretix.evidence.injection import InjectionKind, plain_text, screen
+from heretix.evidence.text.injection import InjectionKind, plain_text, screen
 
 CLEAN = (
     "The office reported on 12 May that prices rose by 2.1% (95% CI 1.8 to 2.4). Ignoring the "

@@ -10,17 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.address import read_address
-from heretix.evidence.policy import Policy, classify_provided, diff, load_policy
-from heretix.evidence.publisher import NO_PUBLISHER
-from heretix.evidence.rules import (
-    ADMITS,
-    Entry,
-    PolicyError,
-    SourceClass,
-    admitted,
-    read_pattern,
-)
+from heretix.core.errors import PolicyError
+from heretix.evidence.policy.policy import Policy, classify_provided, diff, load_policy
+from heretix.evidence.policy.publisher import NO_PUBLISHER, read_address
+from heretix.evidence.policy.rules import ADMITS, Entry, SourceClass, admitted, read_pattern
 
 HEAD = "version: test_1\nrules:\n"
 

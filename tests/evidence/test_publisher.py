@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.address import Address, is_address, read_address, read_host
-from heretix.evidence.publisher import (
+from heretix.evidence.policy.publisher import (
     NO_PUBLISHER,
+    Address,
     carries_many,
+    is_address,
     is_public_suffix,
     publisher_key,
+    read_address,
+    read_host,
 )
 
 

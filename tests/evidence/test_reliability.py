@@ -14,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heretix.evidence.reliability import (
+    SIGNALS,
     WEIGHTS,
     Interval,
+    Observation,
+    Primitive,
     Scores,
     assess,
     assess_with_judge,
     blind,
     reliability,
 )
-from heretix.evidence.signals import SIGNALS, Observation, Primitive
 
 shares = st.floats(0.0, 1.0)
 five = st.tuples(shares, shares, shares, shares, shares)

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from localsite import Site
 
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ConnectionFailedError,
@@ -19,9 +19,7 @@ from heretix.errors import (
     RejectedError,
     ServerError,
 )
-from heretix.evidence.corpus import Corpus
 from heretix.evidence.demo import demo_claims, demo_documents
-from heretix.evidence.fetch import Fetcher, FetchOptions
 from heretix.evidence.search import (
     SERVICES,
     Hit,
@@ -30,13 +28,11 @@ from heretix.evidence.search import (
     ReplaySearch,
     service_from_env,
 )
-from heretix.evidence.search.base import domains, is_within, narrow
-from heretix.evidence.search.brave import BraveSearch
-from heretix.evidence.search.client import Retry, with_sites
-from heretix.evidence.search.exa import ExaSearch
-from heretix.evidence.search.fulltext import FullTextSearch
-from heretix.evidence.search.searxng import SearxngSearch
-from heretix.evidence.search.tavily import TavilySearch
+from heretix.evidence.search.base import Retry, domains, is_within, narrow, with_sites
+from heretix.evidence.search.corpus import FullTextSearch
+from heretix.evidence.search.services import BraveSearch, ExaSearch, SearxngSearch, TavilySearch
+from heretix.evidence.sources.corpus import Corpus
+from heretix.evidence.sources.fetch import Fetcher, FetchOptions
 
 KEY = "secret-key-1234567890"
 AS_OF = date(2024, 3, 31)

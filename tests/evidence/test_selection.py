@@ -10,13 +10,13 @@ from datetime import date
 import pytest
 from documents import RANT, STUDY, document, prose
 
-from heretix.errors import InsufficientEvidenceError
+from heretix.core.errors import InsufficientEvidenceError
 from heretix.evidence.bundle import Limits
-from heretix.evidence.policy import Classification, classify_provided, load_policy
-from heretix.evidence.publisher import publisher_key
+from heretix.evidence.policy.policy import Classification, classify_provided, load_policy
+from heretix.evidence.policy.publisher import publisher_key
+from heretix.evidence.policy.rules import SourceClass, admitted
 from heretix.evidence.reliability import assess
-from heretix.evidence.rules import SourceClass, admitted
-from heretix.evidence.selection import HEL_FLOOR, Candidate, gather, select
+from heretix.evidence.select import HEL_FLOOR, Candidate, gather, select
 
 CLAIM = "Coffee reduces the risk of stroke"
 

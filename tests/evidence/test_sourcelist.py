@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from heretix.errors import PolicyError
-from heretix.evidence.policy import load_policy
-from heretix.evidence.policycheck import check_file
+from heretix.core.errors import PolicyError
+from heretix.evidence.policy.check import check_file
+from heretix.evidence.policy.policy import load_policy
 
 
 def write_policy(folder: Path, file: str, content: str, spec: str, *, rule: str = "") -> Path:

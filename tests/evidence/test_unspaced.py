@@ -2,8 +2,8 @@
 
 import pytest
 
-from heretix.evidence.duplicates import words
-from heretix.evidence.unspaced import is_unspaced, paired, spaced
+from heretix.evidence.text.duplicates import words
+from heretix.evidence.text.fold import is_unspaced, paired, spaced
 
 
 @pytest.mark.parametrize(

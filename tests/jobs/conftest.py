@@ -3,8 +3,8 @@
 import pytest
 
 from faultserver import FaultServer
+from heretix.core.settings import Settings
 from heretix.jobs import Jobs
-from heretix.settings import Settings
 from heretix.store import Store
 
 

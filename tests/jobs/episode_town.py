@@ -8,26 +8,25 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from heretix.economy.accounts import user_account
-from heretix.economy.clock import HeldClock
+from heretix.accounts import LOCAL
+from heretix.core.clock import HeldClock
+from heretix.core.settings import Settings
 from heretix.economy.codec import encode
-from heretix.economy.commitment import evidence_commitment
-from heretix.economy.episode import Ground
+from heretix.economy.episode.challenges import evidence_commitment
+from heretix.economy.episode.state import Ground, Parameters
 from heretix.economy.exchange import Exchange
-from heretix.economy.judging import Direction
+from heretix.economy.judging.gate import Direction
+from heretix.economy.judging.workflow import DAY_MS, Proposal
+from heretix.economy.ledger import user_account
 from heretix.economy.market import Side
-from heretix.economy.parameters import Parameters
-from heretix.economy.proposal import DAY_MS, Proposal
-from heretix.evidence.bundlefile import dump_bundle
-from heretix.evidence.extraction import make_document, stated_fields
+from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.retrieval import retrieve_provided
+from heretix.evidence.sources.extract import make_document, stated_fields
 from heretix.jobs import EpisodeRequest, Job, Jobs, Worker
-from heretix.people import LOCAL
-from heretix.settings import Settings
 from heretix.store import Store
 
 if TYPE_CHECKING:
-    from heretix.economy.episode import Episode
+    from heretix.economy.episode.state import Episode
 
 NOW = 1_800_000_000_000
 CLAIM = "Tin whiskers cause short circuits in satellites."

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
+from heretix.accounts import People, Quotas, Role
+from heretix.core.settings import Settings
 from heretix.jobs import Jobs, MeasureRequest, Worker
-from heretix.people import People, Quotas, Role
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.store.schema import samples
 

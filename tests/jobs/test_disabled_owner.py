@@ -9,10 +9,10 @@ from jobs_support import explorer, request, stored, wait_for, work
 from sqlalchemy import text
 
 from faultserver import answer, silence
-from heretix.errors import AccessError
+from heretix.accounts import LOCAL, People
+from heretix.core.errors import AccessError
+from heretix.core.settings import Settings
 from heretix.jobs import Feed, Jobs, JobState, Worker
-from heretix.people import LOCAL, People
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.store import jobs as rows
 

@@ -11,17 +11,16 @@ from jobs_support import PROCESSES, count_samples, wait_for_calls
 from sqlalchemy import func, select
 
 from faultserver import answer, answers, silence
+from heretix.accounts import LOCAL, People, Quotas, Role
+from heretix.core.errors import AccessError, ConflictError, QuotaError, StoreError
 from heretix.economy.audit import verify_episode
-from heretix.economy.episode import Fate, State
+from heretix.economy.episode.state import Fate, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.proposal import DAY_MS
-from heretix.errors import AccessError, ConflictError, QuotaError, StoreError
+from heretix.economy.judging.workflow import DAY_MS
 from heretix.jobs import Feed, Job, JobState, MeasureRequest, Worker
-from heretix.jobs.proceeding import Proceeding
-from heretix.jobs.tracker import Tracker
-from heretix.people import LOCAL, People, Quotas, Role
+from heretix.jobs.worker import Proceeding, Tracker
 from heretix.store.schema import executions
-from heretix.store.web_schema import jobs as table
+from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
 
 LIVE = ("openai-compatible:m",)

@@ -6,9 +6,9 @@ from jobs_support import request
 from sqlalchemy import event
 
 from faultserver import answer, silence
+from heretix.accounts import LOCAL
+from heretix.core.settings import Settings
 from heretix.jobs import Feed, Jobs, JobState, Worker
-from heretix.people import LOCAL
-from heretix.settings import Settings
 
 
 async def followed(feed, job_id, *, after=0):

@@ -3,9 +3,9 @@
 import pytest
 from jobs_support import explorer, request, work
 
-from heretix.errors import StoreBusyError
+from heretix.accounts import LOCAL
+from heretix.core.errors import StoreBusyError
 from heretix.jobs import JobState
-from heretix.people import LOCAL
 
 PLACE = "/srv/heretix/secret.sqlite"
 

@@ -6,7 +6,8 @@ import pytest
 from jobs_support import explorer, request, work
 from sqlalchemy import update
 
-from heretix.errors import (
+from heretix.accounts import LOCAL, People, Quotas, Role
+from heretix.core.errors import (
     AccessError,
     ConfigError,
     ConflictError,
@@ -15,10 +16,9 @@ from heretix.errors import (
     RecordError,
     UsageError,
 )
+from heretix.core.settings import Settings
 from heretix.jobs import Jobs, JobState
-from heretix.people import LOCAL, People, Quotas, Role
-from heretix.settings import Settings
-from heretix.store.web_schema import jobs as table
+from heretix.store.schema import jobs as table
 
 
 def together(count, act):

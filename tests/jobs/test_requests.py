@@ -5,9 +5,9 @@ from datetime import date
 import pytest
 from jobs_support import request
 
-from heretix.errors import ConfigError, ModelError
+from heretix.core.errors import ConfigError, ModelError
+from heretix.core.settings import Settings
 from heretix.jobs import MeasureRequest
-from heretix.settings import Settings
 
 
 def parse(**changes):

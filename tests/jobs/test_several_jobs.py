@@ -10,11 +10,11 @@ from jobs_support import explorer, request
 from sqlalchemy import select
 
 from faultserver import answer
-from heretix.errors import QuotaError
+from heretix.accounts import LOCAL
+from heretix.core.errors import QuotaError
+from heretix.core.settings import Settings
 from heretix.jobs import Jobs, JobState, Worker
-from heretix.people import LOCAL
 from heretix.providers import gguf
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.store import jobs as rows
 from heretix.store.schema import samples

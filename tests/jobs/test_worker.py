@@ -23,16 +23,15 @@ from jobs_support import (
 from sqlalchemy import func, select, update
 
 from faultserver import answer, silence, status
-from heretix.errors import QuotaError
+from heretix.accounts import LOCAL
+from heretix.core.errors import QuotaError
+from heretix.core.settings import Settings
 from heretix.jobs import BackgroundWorker, Feed, Jobs, JobState, Worker
 from heretix.jobs.worker import _MOST_LOSSES
 from heretix.measurement.verify import verify_artifact
-from heretix.people import LOCAL
-from heretix.settings import Settings
 from heretix.store import Store
-from heretix.store.schema import executions
-from heretix.store.web_schema import job_runs
-from heretix.store.web_schema import jobs as table
+from heretix.store.schema import executions, job_runs
+from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
 
 MODEL = ("openai-compatible:m",)
@@ -275,7 +274,7 @@ def test_some_failures_do_not_make_a_job_fail(store, jobs):
 
 def test_an_error_of_our_own_tells_no_details(store, jobs, monkeypatch, caplog):
     """Whoever asked hears that it happened; the log has the rest."""
-    from heretix.jobs import measuring
+    from heretix.jobs import jobs as measuring
 
     def broken(*_, **__):
         raise ZeroDivisionError("details of the machine")

@@ -10,16 +10,15 @@ from decimal import Decimal
 from sqlalchemy import select
 
 from heretix.config import RunConfig
+from heretix.core.settings import Settings
 from heretix.measurement.lane import Retry
-from heretix.measurement.pacing import Limits
+from heretix.measurement.pacing import Limits, Spending
 from heretix.measurement.runner import Runner, Silence
-from heretix.measurement.spending import Spending
 from heretix.plan import make_plan
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
 from heretix.providers.mock import MockProvider
 from heretix.providers.prices import Price, PriceTable, load_prices
-from heretix.settings import Settings
 from heretix.store.schema import leases, samples
 
 AT_ONCE = Retry(attempts=3, wait_initial_s=0.0, wait_max_s=0.0)

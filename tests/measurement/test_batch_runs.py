@@ -14,7 +14,7 @@ from batchserver import BatchServer, answered, canceled, carried_out, errored, e
 from faultserver import document, reset, silence, status
 from faultserver import raw as raw_body
 from heretix.config import Claim, RunConfig
-from heretix.errors import (
+from heretix.core.errors import (
     BatchPendingError,
     BudgetReachedError,
     ConfigError,
@@ -26,16 +26,13 @@ from heretix.errors import (
     StoreBusyError,
     UnconfirmedError,
 )
-from heretix.measurement.batch import BatchDesk
-from heretix.measurement.batch_collection import collect
-from heretix.measurement.batch_submission import submit
+from heretix.core.settings import Settings
+from heretix.measurement.batch import BatchDesk, collect, submit
 from heretix.measurement.lane import Retry
-from heretix.measurement.measurement import prepare
-from heretix.measurement.replan import bank_of, replan
+from heretix.measurement.measurement import bank_of, prepare, replan
 from heretix.measurement.runner import Silence
 from heretix.measurement.verify import verify_run
-from heretix.providers.batch import BatchLimits
-from heretix.settings import Settings
+from heretix.providers.batch.base import BatchLimits
 from heretix.store import Store
 from heretix.store.batches import Batches, holding_batches
 

@@ -25,7 +25,7 @@ from lanes_support import (
 )
 from sqlalchemy import event
 
-from heretix.errors import (
+from heretix.core.errors import (
     BudgetReachedError,
     CallTimeoutError,
     ConfigError,
@@ -35,13 +35,12 @@ from heretix.errors import (
     RejectedError,
     ServerError,
 )
+from heretix.core.settings import Settings
 from heretix.measurement.lane import Retry
-from heretix.measurement.pacing import Limits
+from heretix.measurement.pacing import Limits, Spending
 from heretix.measurement.runner import Runner
-from heretix.measurement.spending import Spending
 from heretix.providers.catalog import parse_model
 from heretix.providers.prices import Price, PriceTable, load_prices
-from heretix.settings import Settings
 from heretix.store import Store
 
 PATIENT = Retry()

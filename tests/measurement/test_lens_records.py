@@ -12,9 +12,9 @@ from heretix.config import Claim, RunConfig
 from heretix.evidence.demo import DEMO_POLICY
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.measurement.anomalies import find_anomalies
-from heretix.measurement.assembly import assemble
+from heretix.measurement.assemble import assemble
 from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
-from heretix.measurement.lenses import evidence_of, gather_bundles
+from heretix.measurement.gather import evidence_of, gather_bundles
 from heretix.measurement.measurement import prepare
 from heretix.measurement.vector import metrics_record
 from heretix.plan import make_plan

@@ -12,28 +12,30 @@ import pytest
 from heretix.belief.metrics import movement
 from heretix.belief.vector import joint_bootstrap
 from heretix.config import Claim, RunConfig
-from heretix.errors import ConfigError
-from heretix.evidence.bundle import Bundle, InsufficientEvidenceError
-from heretix.evidence.bundlefile import dump_bundle
-from heretix.evidence.corpus import Corpus, corpus_path
+from heretix.core.canonical import sha256_text
+from heretix.core.errors import ConfigError
+from heretix.core.settings import Settings
+from heretix.evidence.bundle import Bundle, InsufficientEvidenceError, dump_bundle
 from heretix.evidence.demo import DEMO_POLICY, demo_claims
-from heretix.evidence.digest import sha256_text
 from heretix.evidence.document import Document
-from heretix.evidence.injection import screen
+from heretix.evidence.sources.corpus import Corpus, corpus_path
+from heretix.evidence.text.injection import screen
 from heretix.measurement.anomalies import find_anomalies
-from heretix.measurement.artifact import artifact_json
-from heretix.measurement.assembly import assemble
-from heretix.measurement.citing import evidence_record
-from heretix.measurement.experiments import Experiments, irrelevant_documents, with_experiments
-from heretix.measurement.lenses import ALL_LENSES, evidence_of, gather_bundles
+from heretix.measurement.assemble import assemble
+from heretix.measurement.build import evidence_record
+from heretix.measurement.experiments import (
+    CANARY_TEXT,
+    Experiments,
+    irrelevant_documents,
+    with_experiments,
+)
+from heretix.measurement.gather import ALL_LENSES, evidence_of, gather_bundles
 from heretix.measurement.measurement import Measurement, prepare
-from heretix.measurement.record import Artifact, ExperimentRecord, RunRecord
+from heretix.measurement.record import Artifact, ExperimentRecord, RunRecord, artifact_json
 from heretix.measurement.runner import Silence
-from heretix.measurement.variants import CANARY_TEXT
 from heretix.measurement.vector import logits_by_stem
 from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import make_plan
-from heretix.settings import Settings
 from heretix.store import Store
 
 WALL = next(claim for claim in demo_claims() if "Wall" in claim)

@@ -12,7 +12,7 @@ import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heretix.errors import RateLimitedError, RejectedError, ServerError
+from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.measurement.pacing import Limits, Pace
 from heretix.providers.base import RateLimits
 

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from lanes_support import BANK, PRICES, Keeping, Metered, Watching, plans, register, runner, stored
 
 from heretix.config import Claim, RunConfig
-from heretix.errors import BudgetReachedError, ConfigError
-from heretix.measurement.gates import Shape, next_shape, unmet_gates
+from heretix.core.errors import BudgetReachedError, ConfigError
+from heretix.core.settings import Settings
 from heretix.measurement.measurement import prepare
-from heretix.measurement.precision import DEFAULT_MAX_SAMPLES, Escalation
+from heretix.measurement.precision import (
+    DEFAULT_MAX_SAMPLES,
+    Escalation,
+    Shape,
+    next_shape,
+    unmet_gates,
+)
 from heretix.measurement.verify import verify_run
 from heretix.plan import Precision
-from heretix.settings import Settings
 from heretix.store import Store
 
 RULE = Precision(until_width=0.1, min_compliance=0.9, max_samples=100)

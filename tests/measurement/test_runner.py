@@ -7,15 +7,10 @@ import pytest
 from lanes_support import Keeping, Watching, belief, measured, plans, register, runner
 
 from heretix.config import RunConfig
-from heretix.errors import (
-    RejectedError,
-    ServerError,
-    StoreBusyError,
-    StoreFullError,
-)
+from heretix.core.errors import RejectedError, ServerError, StoreBusyError, StoreFullError
+from heretix.core.settings import Settings
 from heretix.measurement.measurement import prepare
 from heretix.measurement.verify import verify_run
-from heretix.settings import Settings
 from heretix.store import Store
 
 

@@ -20,7 +20,7 @@ from lanes_support import (
 from launcher import Job, launcher, plain_belief
 from sqlalchemy import event
 
-from heretix.errors import BatchPendingError, ServerError
+from heretix.core.errors import BatchPendingError, ServerError
 from heretix.measurement import lane
 from heretix.measurement.build import build_run
 from heretix.measurement.execution import make_sample, utc_now

@@ -6,9 +6,15 @@ import re
 
 import pytest
 
-from heretix.errors import RecordError
-from heretix.measurement.artifact import artifact_json, write_artifact, write_lines
-from heretix.measurement.record import Artifact, RunRecord, digest_of
+from heretix.core.errors import RecordError
+from heretix.measurement.record import (
+    Artifact,
+    RunRecord,
+    artifact_json,
+    digest_of,
+    write_artifact,
+    write_lines,
+)
 from heretix.measurement.verify import parse_artifacts, read_artifacts, verify_run
 from heretix.sample import Noncompliance
 
@@ -172,7 +178,7 @@ def test_the_published_schema_is_the_one_that_records_follow(measured_record):
     """The packaged JSON schema is current, and an independent validator accepts a record."""
     import jsonschema
 
-    from heretix.measurement.schema import artifact_schema, packaged_schema
+    from heretix.measurement.record import artifact_schema, packaged_schema
 
     assert packaged_schema() == artifact_schema()
     content = json.loads(text_of(measured_record))

@@ -3,7 +3,7 @@
 import pytest
 from argon2 import PasswordHasher
 
-from heretix.people import Passwords, People
+from heretix.accounts import Passwords, People
 from heretix.store import Store
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.errors import ConflictError, TooManyRequestsError, UsageError
-from heretix.people import RateLimiter, Replies, StoredReply
+from heretix.accounts import RateLimiter, Replies, StoredReply
+from heretix.core.errors import ConflictError, TooManyRequestsError, UsageError
 
 
 def test_a_bucket_empties_and_fills(clock):

@@ -7,7 +7,8 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select
 
-from heretix.errors import (
+from heretix.accounts import LOCAL, Passwords, People, Person, Quotas, Role, check_name
+from heretix.core.errors import (
     AccessError,
     AccountError,
     ConflictError,
@@ -15,8 +16,7 @@ from heretix.errors import (
     SignInError,
     TooManyRequestsError,
 )
-from heretix.people import LOCAL, Passwords, People, Person, Quotas, Role, check_name
-from heretix.store import web_schema
+from heretix.store import schema as web_schema
 
 PASSWORD = "correct horse battery"
 

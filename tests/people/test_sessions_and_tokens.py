@@ -2,8 +2,8 @@
 
 import pytest
 
-from heretix.errors import AccessError, AccountError, RecordError, SignInError
-from heretix.people import LOCAL, Role
+from heretix.accounts import LOCAL, Role
+from heretix.core.errors import AccessError, AccountError, RecordError, SignInError
 
 PASSWORD = "correct horse battery"
 HOUR = 3600.0

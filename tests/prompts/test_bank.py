@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.errors import BankError
+from heretix.core.errors import BankError
 from heretix.prompts.bank import (
     BANK_SIZE,
     MAX_PARAPHRASE_CHARS,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from heretix.errors import BankError
+from heretix.core.errors import BankError
 from heretix.prompts.bank import load_bank, render
 from heretix.prompts.frame import LENSES, ShownItem, free_nonce, load_frame, nonce_of, render_in
 

@@ -20,7 +20,7 @@ from batchserver import (
 )
 from faultserver import cut_off, document, redirect, reset, status
 from faultserver import raw as raw_body
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ConnectionFailedError,
@@ -30,16 +30,16 @@ from heretix.errors import (
     ServerError,
     UnconfirmedError,
 )
+from heretix.core.settings import Settings
 from heretix.providers.anthropic import build_body as anthropic_body
-from heretix.providers.anthropic_batch import AnthropicBatchProvider
 from heretix.providers.base import Reply, Request
-from heretix.providers.batch import Sighting
+from heretix.providers.batch.anthropic import AnthropicBatchProvider
+from heretix.providers.batch.base import Sighting
+from heretix.providers.batch.openai import OpenAIBatchProvider
 from heretix.providers.catalog import parse_model
 from heretix.providers.http import Target
 from heretix.providers.openai import build_body as openai_body
-from heretix.providers.openai_batch import OpenAIBatchProvider
 from heretix.providers.registry import open_batch_provider
-from heretix.settings import Settings
 
 BOTH = pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 PROVIDERS = {"openai": OpenAIBatchProvider, "anthropic": AnthropicBatchProvider}

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from faultserver import ANSWER, FaultServer, answer, document, status, together
-from heretix.errors import RateLimitedError, RejectedError, ServerError
+from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.compatible import (
     CompatibleProvider,

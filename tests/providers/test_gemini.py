@@ -6,7 +6,7 @@ from contextlib import aclosing, closing
 import pytest
 
 from faultserver import FaultServer, document
-from heretix.errors import RateLimitedError, RejectedError
+from heretix.core.errors import RateLimitedError, RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.gemini import GeminiProvider, build_body, path_of, read_reply
 from heretix.providers.http import HttpReply, Target

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from heretix.errors import ModelError
+from heretix.core.errors import ModelError
+from heretix.core.settings import Settings
 from heretix.providers import gguf
 from heretix.providers.gguf import ModelFile, ModelState, Part
-from heretix.settings import Settings
 
 FIRST, SECOND = b"GGUF first half, ", b"second half."
 WHOLE = FIRST + SECOND

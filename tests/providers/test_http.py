@@ -23,7 +23,7 @@ from faultserver import (
     status,
     together,
 )
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ProviderError,

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from heretix.errors import ModelError, RejectedError, ServerError
+from heretix.core.errors import ModelError, RejectedError, ServerError
+from heretix.core.settings import Settings
 from heretix.providers import gguf, local
 from heretix.providers.base import Request
 from heretix.providers.gguf import LocalModel
 from heretix.providers.local import LocalProvider
 from heretix.sample import Finish, read_answer
-from heretix.settings import Settings
 
 MODEL = "smollm2-135m"
 SYSTEM = 'You judge how probable it is that a claim is true. Reply only with {"prob_true": NUMBER}.'

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heretix.belief.logodds import logit
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConnectionFailedError,
     ModelError,

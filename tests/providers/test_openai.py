@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from faultserver import FaultServer, document
-from heretix.errors import RateLimitedError, RejectedError, ServerError
+from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.http import HttpReply, Target
 from heretix.providers.openai import OpenAIProvider, build_body, read_reply

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
+from heretix.core.settings import Settings
 from heretix.providers.catalog import default_model, parse_model
 from heretix.providers.prices import FREE, Price, PriceTable, cost_micros, load_prices
-from heretix.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

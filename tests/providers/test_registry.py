@@ -26,7 +26,7 @@ from faultserver import (
     silence,
     status,
 )
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ConnectionFailedError,
@@ -37,6 +37,7 @@ from heretix.errors import (
     RejectedError,
     ServerError,
 )
+from heretix.core.settings import Settings
 from heretix.providers.anthropic import AnthropicProvider
 from heretix.providers.base import Request
 from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, Options, parse_model
@@ -45,7 +46,6 @@ from heretix.providers.gemini import GeminiProvider
 from heretix.providers.openai import OpenAIProvider
 from heretix.providers.registry import open_provider, resolve_model
 from heretix.sample import Finish
-from heretix.settings import Settings
 
 HTTP_PROVIDERS = [name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS]
 ADAPTERS = {

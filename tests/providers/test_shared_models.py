@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from heretix.core.settings import Settings
 from heretix.providers.base import Reply, Request
 from heretix.providers.catalog import ModelId, Options
+from heretix.providers.local import SharedModels
 from heretix.providers.mock import MockProvider
-from heretix.providers.sharing import SharedModels
-from heretix.settings import Settings
 
 ASKED = Request(model="m", system="s", user="u", max_output_tokens=9, seed=1)
 

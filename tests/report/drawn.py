@@ -4,14 +4,12 @@ import asyncio
 from dataclasses import replace
 
 from heretix.api import _measure
-from heretix.economy.commitment import seed_commitment
-from heretix.economy.episode import draft_episode
+from heretix.economy.episode.challenges import seed_commitment
+from heretix.economy.episode.settlement import Outcome
+from heretix.economy.episode.state import Parameters, Terms, draft_episode
 from heretix.economy.market import Position, Side, buy, seed_market
 from heretix.economy.money import PLAY
-from heretix.economy.outcome import Outcome
-from heretix.economy.parameters import Parameters
 from heretix.economy.rewards import take_step
-from heretix.economy.terms import Terms
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.report import charts
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 from heretix.report.charts import (
     chart_html,
     chart_json,

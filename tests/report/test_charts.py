@@ -9,7 +9,7 @@ from drawn import NAMES, every_chart, leaves
 
 from heretix.report.charts import chart_svg
 from heretix.report.charts.figure import drawable, shortened, wrapped
-from heretix.report.theme import DARK, LIGHT, Theme, css_variables, dark_css, tooltip_css
+from heretix.report.charts.theme import DARK, LIGHT, Theme, css_variables, dark_css, tooltip_css
 
 COLOUR = re.compile(r"#[0-9a-f]{6}")
 THEMES = {"light": LIGHT, "dark": DARK}

@@ -8,8 +8,8 @@ from drawn import every_chart, loose
 
 from chromium import NoBrowserError, running_chromium
 from heretix.report.charts import chart_html, chart_json, embed_script, template_forest
+from heretix.report.charts.theme import DARK, LIGHT, css_variables, dark_css, tooltip_css
 from heretix.report.document import report_html
-from heretix.report.theme import DARK, LIGHT, css_variables, dark_css, tooltip_css
 
 pytestmark = pytest.mark.browser
 

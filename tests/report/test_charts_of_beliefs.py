@@ -5,12 +5,11 @@ from drawn import again, layers, loose, measured, rows, texts
 
 from heretix.belief.estimator import interval
 from heretix.belief.logodds import sigmoid
-from heretix.errors import NoEstimateError, RecordError
-from heretix.measurement.assembly import as_they_are
+from heretix.core.errors import NoEstimateError, RecordError
+from heretix.measurement.assemble import as_they_are
 from heretix.report import charts
-from heretix.report.charts.bootstrap import replicas_of
-from heretix.report.charts.comparison import run_names
-from heretix.report.theme import DARK, LIGHT
+from heretix.report.charts.beliefs import replicas_of, run_names
+from heretix.report.charts.theme import DARK, LIGHT
 
 
 def test_the_forest_shows_every_template_and_marks_the_trimmed(clean_run):

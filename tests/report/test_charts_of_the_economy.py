@@ -7,12 +7,12 @@ import pytest
 from drawn import JUDGED, OUTCOME, WEALTH, episode, layers, positions, rows, texts
 from scipy.stats import binomtest
 
+from heretix.core.errors import ConfigError, RecordError
+from heretix.economy.episode.settlement import VoidReason
 from heretix.economy.market import Side, market_of
 from heretix.economy.money import PLAY
-from heretix.economy.outcome import VoidReason
-from heretix.errors import ConfigError, RecordError
 from heretix.report import charts
-from heretix.report.charts.reliability import reliability_bins
+from heretix.report.charts.studies import reliability_bins
 
 
 def test_the_market_shows_prices_and_pools_after_every_bet():

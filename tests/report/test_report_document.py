@@ -7,12 +7,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from drawn import again, loose
 
-from heretix.errors import ConfigError
-from heretix.measurement.assembly import as_they_are
-from heretix.report.document import report_html
+from heretix.core.errors import ConfigError
+from heretix.measurement.assemble import as_they_are
+from heretix.report.charts.theme import DARK
+from heretix.report.document import report_html, report_svg
 from heretix.report.method import method_lines
-from heretix.report.sheet import report_svg
-from heretix.report.theme import DARK
 
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 

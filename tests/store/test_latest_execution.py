@@ -11,7 +11,7 @@ from store_builders import RUN_ID, execution_id, result, start
 
 from heretix.store import Store
 from heretix.store.executions import latest_of
-from heretix.store.listing import exact_record
+from heretix.store.runs import exact_record
 
 MOMENTS = [f"2026-11-01T00:00:00.00{n}Z" for n in range(3)]
 

@@ -17,8 +17,9 @@ from sqlalchemy import event
 from store_builders import key, sample
 from store_processes import PROCESSES, run_together
 
-from heretix.errors import StoreError
-from heretix.store import SampleWriter, Store, leases, new_owner
+from heretix.core.errors import StoreError
+from heretix.store import SampleWriter, Store, new_owner
+from heretix.store import samples as leases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import event, insert
 
-from heretix.errors import StoreError
+from heretix.core.errors import StoreError
 from heretix.store import Store, ledger
-from heretix.store.economy_schema import chain, transfers
+from heretix.store.schema import chain, transfers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from store_builders import key, sample, start
 from store_processes import PROCESSES, keys_up_to, write_until_killed
 
-from heretix.errors import HeretixError, StoreBusyError, StoreError
+from heretix.core.errors import HeretixError, StoreBusyError, StoreError
 from heretix.store import SampleWriter, Store
 
 if TYPE_CHECKING:

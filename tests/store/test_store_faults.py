@@ -12,7 +12,7 @@ from sqlalchemy import text
 from store_builders import key, result, sample, start
 from store_processes import run_together, save_again_and_again
 
-from heretix.errors import StoreBusyError, StoreError, StoreFullError, UsageError
+from heretix.core.errors import StoreBusyError, StoreError, StoreFullError, UsageError
 from heretix.store import Store
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from store_builders import LATER, LATEST, NOW, execution_id, key, result, sample, start
 
 from heretix.store import Store
-from heretix.store.listing import (
+from heretix.store.runs import (
     RunFilter,
     claims_page,
     exact_record,

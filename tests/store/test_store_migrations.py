@@ -11,9 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from heretix.store import Store
-from heretix.store.engine import make_engine
-from heretix.store.location import Location
-from heretix.store.migration import alembic_config
+from heretix.store.db import Location, alembic_config, make_engine
 from heretix.store.schema import HEAD, metadata
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from sqlalchemy import inspect, make_url, text
 from store_builders import RUN_ID, key, sample, start
 from store_processes import open_store, run_together
 
-from heretix.errors import ConfigError, RecordError, StoreError
+from heretix.core.errors import ConfigError, RecordError, StoreError
 from heretix.store import Store
 from heretix.store.schema import HEAD, metadata
 

@@ -23,7 +23,7 @@ from store_builders import (
     start,
 )
 
-from heretix.errors import BankError, RecordError, StoreError
+from heretix.core.errors import BankError, RecordError, StoreError
 from heretix.store import ExecutionSummary, RunSummary, Store
 from heretix.store.schema import execution_samples, executions, prompts, results, runs, samples
 

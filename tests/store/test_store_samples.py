@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
 from store_builders import LATER, RUN_ID, failed, key, run, sample, start
 
-from heretix.errors import StoreError
+from heretix.core.errors import StoreError
 from heretix.sample import Noncompliance, Sample
 from heretix.store import Store
 from heretix.store.schema import AnyText, samples

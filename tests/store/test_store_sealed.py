@@ -12,10 +12,9 @@ import pytest
 from sqlalchemy import text
 from store_builders import RUN_ID, key, sample, start
 
-from heretix.errors import StoreError, StoreReadOnlyError
+from heretix.core.errors import StoreError, StoreReadOnlyError
 from heretix.store import Store
-from heretix.store.location import Location
-from heretix.store.sealed import Seal, sealed
+from heretix.store.db import Location, Seal, sealed
 from readonly import BOUND, obey_permissions, read_only
 
 if TYPE_CHECKING:

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 import httpx2
 import uvicorn
 
+from heretix.accounts import Role
 from heretix.config import RunConfig
+from heretix.core.settings import Settings
 from heretix.jobs import Worker
 from heretix.measurement.measurement import prepare
-from heretix.people import Role
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.connection import BoundedConnection
-from heretix.web.desk import Desk
-from heretix.web.security import Limits
+from heretix.web.edge import BoundedConnection, Limits
+from heretix.web.state import Desk
 
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
 PREFIX = "/api/v1"

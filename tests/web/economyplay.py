@@ -4,7 +4,7 @@ import base64
 import html
 import re
 
-from heretix.web.api.floor import exchange_of
+from heretix.web.moves import exchange_of
 
 CLAIM = "Tin whiskers cause <b>short</b> circuits & worse in satellites."
 PAPER = "Tin whiskers shorted three satellites in 1998, the review board found in its report."

@@ -5,8 +5,8 @@ import re
 import pytest
 from website import PASSWORD
 
+from heretix.accounts import Role
 from heretix.jobs import MeasureRequest
-from heretix.people import Role
 
 REQUEST = MeasureRequest.parse({"claims": ["Coffee beans are seeds."], "models": ["mock:m"]})
 PRIVATE = [
@@ -178,7 +178,7 @@ def test_the_first_account_ends_free_access(site):
 
 def test_too_many_requests_are_slowed_down(accounts_site):
     """One person's share is bounded, and the answer says when to come again."""
-    from heretix.people import RateLimiter
+    from heretix.accounts import RateLimiter
 
     alice = accounts_site.signed_in("alice")
     accounts_site.desk.limiter = RateLimiter(per_s=0.001, burst=1)

@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from website import run_of
 
+from heretix.accounts import LOCAL
 from heretix.jobs import MeasureRequest
-from heretix.people import LOCAL
 
 REQUEST = MeasureRequest.parse({"claims": ["Tea is good."], "models": ["mock:a"]})
 PAGES = ("/", "/jobs", "/measure", "/method", "/episodes", "/ledger", "/search?q=tea", "/nowhere")

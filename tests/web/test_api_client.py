@@ -9,8 +9,7 @@ import pytest
 from apiserver import CLAIMS, served
 
 from heretix.client import Client, Job
-from heretix.economy.episode import State
-from heretix.errors import (
+from heretix.core.errors import (
     AccessError,
     ConfigError,
     ConflictError,
@@ -22,6 +21,7 @@ from heretix.errors import (
     TooManyRequestsError,
     UsageError,
 )
+from heretix.economy.episode.state import State
 from heretix.jobs import BackgroundWorker, Worker
 from heretix.measurement.verify import verify_run
 

@@ -4,13 +4,13 @@ import pytest
 from apiserver import served
 from sqlalchemy import select
 
+from heretix.core.clock import HeldClock
 from heretix.economy.audit import verify_episode
-from heretix.economy.clock import HeldClock
-from heretix.economy.commitment import evidence_commitment
-from heretix.economy.proposal import DAY_MS
-from heretix.evidence.intake import read_file
+from heretix.economy.episode.challenges import evidence_commitment
+from heretix.economy.judging.workflow import DAY_MS
 from heretix.evidence.retrieval import retrieve_provided
-from heretix.store.economy_schema import episodes
+from heretix.evidence.sources.intake import read_file
+from heretix.store.schema import episodes
 
 CLAIM = "Daylight saving time reduces electricity use."
 NONCE = bytes(range(32))

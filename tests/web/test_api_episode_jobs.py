@@ -6,14 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from apiserver import PREFIX, served
 
+from heretix.accounts import LOCAL
 from heretix.client import Client
-from heretix.economy.clerk import Clerk
-from heretix.economy.clock import HeldClock
-from heretix.economy.episode import State
-from heretix.economy.proposal import DAY_MS
-from heretix.errors import CallTimeoutError, ConflictError, NoEstimateError, RefusedError
+from heretix.core.clock import HeldClock
+from heretix.core.errors import CallTimeoutError, ConflictError, NoEstimateError, RefusedError
+from heretix.economy.episode.state import State
+from heretix.economy.judging.workflow import DAY_MS, Clerk
 from heretix.jobs import BackgroundWorker, EpisodeRequest, Progress
-from heretix.people import LOCAL
 from heretix.store.jobs import update_job
 
 SMALL = {"claim": "Water is wet.", "B": 200}

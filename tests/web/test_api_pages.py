@@ -4,7 +4,7 @@ import pytest
 from apiserver import served
 
 from heretix.client import Client
-from heretix.economy.clock import HeldClock
+from heretix.core.clock import HeldClock
 
 OPENED = {"claim": "Daylight saving time reduces electricity use.", "B": 400}
 MEASURED = {"claims": ["Tea is good.", "Milk is white."], "models": ["mock:a", "mock:b"], "B": 100}

@@ -16,9 +16,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from heretix.web.api.describing import describe
-from heretix.web.api.problem import REFUSALS
-from heretix.web.api.v1 import router
+from heretix.web.api.v1 import describe, router
+from heretix.web.problems import REFUSALS
 
 CHECKS = [
     not_a_server_error,

@@ -224,13 +224,13 @@ async def test_a_silent_stream_gives_signs_of_life_and_ends_with_the_server(
     tmp_path, sqlite_template
 ):
     """A queued job has no news; its stream still speaks, until the server stops."""
+    from heretix.accounts import LOCAL
+    from heretix.core.settings import Settings
     from heretix.jobs import MeasureRequest
-    from heretix.people import LOCAL
-    from heretix.settings import Settings
     from heretix.store import Store
-    from heretix.web.desk import Desk
-    from heretix.web.identity import Visit
-    from heretix.web.jobevents import job_events
+    from heretix.web.auth import Visit
+    from heretix.web.events import job_events
+    from heretix.web.state import Desk
 
     with Store.open(str(tmp_path / "h.sqlite")) as store:
         desk = Desk.over(store, Settings())

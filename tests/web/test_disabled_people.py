@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 from website import Site
 
+from heretix.accounts import LOCAL, Role
+from heretix.accounts.sessions import IDLE_S, Sessions
 from heretix.cli.app import app
-from heretix.errors import SignInError
+from heretix.core.errors import SignInError
 from heretix.jobs import JobState, MeasureRequest
-from heretix.people import LOCAL, Role
-from heretix.people.session import IDLE_S, Sessions
 
 REQUEST = MeasureRequest.parse({"claims": ["Tea is good."], "models": ["mock:a"]})
 

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit
 import pytest
 from economyplay import DAY, NOW, PAPER, Play, hidden
 
+from heretix.accounts import Role
 from heretix.cli.episode import reveal
-from heretix.economy.clock import HeldClock, SystemClock
-from heretix.economy.episode import Fate, State
-from heretix.people import Role
+from heretix.core.clock import HeldClock, SystemClock
+from heretix.economy.episode.state import Fate, State
 
 
 @pytest.fixture

@@ -8,18 +8,18 @@ import pytest
 from economyplay import CLAIM, DAY, NOW, PAPER, SMALL, Play, hidden
 from sqlalchemy import text as sql
 
+from heretix.accounts import LOCAL
 from heretix.config import RunConfig
+from heretix.core.clock import HeldClock
+from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
-from heretix.economy.clerk import Clerk
-from heretix.economy.clock import HeldClock
-from heretix.economy.episode import Fate, State
-from heretix.evidence.bundlefile import dump_bundle
+from heretix.economy.episode.state import Fate, State
+from heretix.economy.judging.workflow import Clerk
+from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
 from heretix.measurement.measurement import prepare
-from heretix.people import LOCAL
-from heretix.settings import Settings
-from heretix.web.api.floor import exchange_of
-from heretix.web.broughtevidence import EvidenceForm
+from heretix.web.forms import EvidenceForm
+from heretix.web.moves import exchange_of
 
 
 @pytest.fixture

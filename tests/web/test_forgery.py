@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 from website import PASSWORD, desk_over, serving
 
-from heretix.people import LOCAL
+from heretix.accounts import LOCAL
 from heretix.store import Store
-from heretix.web.security import Limits, is_loopback_host
+from heretix.web.edge import Limits, is_loopback_host
 
 CLAIM = {"claims": "Coffee beans are seeds.", "models": "mock:gpt-5"}
 

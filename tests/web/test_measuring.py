@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from heretix.accounts import LOCAL
 from heretix.evidence.bundle import DropReason
 from heretix.jobs import JobState, MeasureRequest, Worker
-from heretix.people import LOCAL
-from heretix.web.leftout import REASONS
-from heretix.web.measureform import MeasureForm
+from heretix.web.forms import MeasureForm
+from heretix.web.templating import REASONS
 
 CLAIM = {"claims": "Coffee beans are the seeds of a fruit.", "models": "mock:gpt-5"}
 

@@ -7,14 +7,14 @@ import httpx2
 import pytest
 from apiserver import served
 
+from heretix.accounts import LOCAL, Role
 from heretix.client import Client
-from heretix.errors import TooManyRequestsError
-from heretix.people import LOCAL, Role
-from heretix.settings import Settings
+from heretix.core.errors import TooManyRequestsError
+from heretix.core.settings import Settings
 from heretix.store import Store
-from heretix.web.desk import Desk
-from heretix.web.identity import Visit, is_still_here
-from heretix.web.streams import MOST, MOST_LOCAL, OpenStreams
+from heretix.web.auth import Visit, is_still_here
+from heretix.web.events import MOST, MOST_LOCAL, OpenStreams
+from heretix.web.state import Desk
 
 REQUEST = {"claims": ["Coffee beans are seeds."], "models": ["mock:gpt-5"], "B": 200}
 STREAMS = 3

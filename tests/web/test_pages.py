@@ -9,10 +9,10 @@ import pytest
 from website import FAULTY, MARKUP, MODEL, WEATHER, run_of
 
 from heretix.evidence.bundle import DropReason
-from heretix.evidence.rules import SourceClass
+from heretix.evidence.policy.rules import SourceClass
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
+from heretix.web.edge import CSP
 from heretix.web.pages.evidence import CLASSES, REASONS
-from heretix.web.security import CSP
 from heretix.web.templating import model_label, ticked
 
 PLAIN_PAGES = {
@@ -451,7 +451,7 @@ def test_times_and_notes_read_as_people_write_them():
 
 def test_every_error_has_a_status():
     """Each kind of error maps to a status by itself or by what it is a kind of; few are 500."""
-    from heretix import errors
+    from heretix.core import errors
     from heretix.web.problems import STATUS, status_of
 
     for name in errors.__all__:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heretix.web.reason import reason
+from heretix.web.templating import reason
 
 SAID = {
     "bet 2: 40000 on heretic; won at a rate of 41437 ppm: 40000 + gain 1466 (its share of 4352) "

@@ -13,7 +13,7 @@ from hostile import raw
 from website import desk_over, serving
 
 from heretix.store import Store
-from heretix.web.security import Limits
+from heretix.web.edge import Limits
 
 
 @pytest.fixture(scope="module")

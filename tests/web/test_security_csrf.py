@@ -3,7 +3,7 @@
 import pytest
 from hostile import filled, writes
 
-from heretix.web.identity import Visit
+from heretix.web.auth import Visit
 
 ORIGINS = {
     "another site": {"origin": "https://evil.example"},

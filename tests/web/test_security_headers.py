@@ -8,9 +8,9 @@ from hostile import filled, raw, reads, writes
 from website import PASSWORD, desk_over, serving
 
 from heretix.cli.serve import _is_loopback
-from heretix.errors import StoreBusyError
+from heretix.core.errors import StoreBusyError
 from heretix.store import Store
-from heretix.web.security import CSP
+from heretix.web.edge import CSP
 
 PRIVATE = ("/", "/account", "/jobs", "/profile", "/measure", "/search", "/episodes", "/ledger")
 

@@ -8,7 +8,7 @@ import pytest
 from hostile import INJECTIONS, SEARCHED, filled, reads, writes
 from website import PASSWORD, PEOPLE, desk_over, quick_passwords, serving
 
-from heretix.people import People
+from heretix.accounts import People
 from heretix.store import Store
 
 TEXTS = ("q", "claim", "model", "text", "before", "ref", "drift", "url", "account", "episode")

@@ -10,9 +10,9 @@ from economyplay import NOW, Play
 from hostile import BREAKOUT, CLAIM, LABEL, MODEL, NAME, SCRIPT, injected, links
 from website import PASSWORD, desk_over, quick_passwords, serving
 
-from heretix.economy.clock import HeldClock
+from heretix.accounts import People, Role
+from heretix.core.clock import HeldClock
 from heretix.jobs import MeasureRequest, Worker
-from heretix.people import People, Role
 from heretix.store import Store
 
 _MOST_PAGES = 150
@@ -118,7 +118,7 @@ def test_markup_in_scripts_of_data_cant_end_them(walked):
 def test_markup_in_a_job_s_events_stays_one_line(nest):
     """A server-sent event can't be ended, or another begun, by what an error says."""
     from heretix.jobs import JobEvent, JobState, Progress
-    from heretix.web.jobevents import _written
+    from heretix.web.events import _written
 
     said = f"{SCRIPT}\r\n\r\nevent: end\ndata: forged\u2028\ud800"
     event = JobEvent(job_id="j", seq=1, state=JobState.RUNNING, progress=Progress(), error=said)

@@ -6,8 +6,8 @@ import threading
 import pytest
 from economyplay import NOW, Play, hidden
 
-from heretix.economy.clock import HeldClock
-from heretix.people import Quotas, Role
+from heretix.accounts import Quotas, Role
+from heretix.core.clock import HeldClock
 
 REQUEST = {"claims": ["Tea is a drink."], "models": ["mock:gpt-5"], "K": 1, "R": 1}
 AS_ALICE = {

@@ -7,9 +7,9 @@ import pytest
 from hostile import raw
 from website import PASSWORD
 
+from heretix.accounts import RateLimiter
 from heretix.client import Client
-from heretix.errors import HeretixError
-from heretix.people import RateLimiter
+from heretix.core.errors import HeretixError
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import httpx2
 import pytest
 
 from faultserver import FaultServer, silence
+from heretix.accounts import LOCAL, People, Role
 from heretix.client import Client
+from heretix.core.settings import Settings
 from heretix.jobs import Jobs, JobState
-from heretix.people import LOCAL, People, Role
-from heretix.settings import Settings
 from heretix.store import Store
 
 HERETIX = str(Path(sys.executable).parent / "heretix")

@@ -5,12 +5,11 @@ import threading
 
 from website import WEATHER, run_of
 
+from heretix.accounts import LOCAL
 from heretix.jobs import MeasureRequest, Worker
-from heretix.people import LOCAL
-from heretix.web.anomalyboard import AnomalyBoard
 from heretix.web.assets import Assets, theme_css
-from heretix.web.claim import claim_view, vector_artifact
-from heretix.web.shelf import Kept
+from heretix.web.pages.runs import claim_view, vector_artifact
+from heretix.web.state import AnomalyBoard, Kept
 
 
 def test_the_least_recently_used_goes_first():
@@ -89,7 +88,7 @@ def test_a_feed_that_rests_says_that_it_is_behind(site):
 
 def test_colours_of_pages_are_those_of_charts():
     """One lens, one colour, in both themes."""
-    from heretix.report.theme import DARK, LIGHT
+    from heretix.report.charts.theme import DARK, LIGHT
 
     css = theme_css()
     assert f"--hx-hel:{LIGHT.hel}" in css

@@ -10,7 +10,7 @@ from website import FAULTY, MODEL, WEATHER, desk_over, run_of, serving
 
 from heretix.store import Store
 from heretix.web.pages import runs
-from heretix.web.turns import Turns
+from heretix.web.state import Turns
 
 
 async def test_turns_go_by_who_came_first():

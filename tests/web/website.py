@@ -14,14 +14,13 @@ import pytest
 import uvicorn
 from argon2 import PasswordHasher
 
+from heretix.accounts import LOCAL, Passwords, People, Role
+from heretix.core.settings import Settings
 from heretix.jobs import MeasureRequest, Worker
-from heretix.people import LOCAL, Passwords, People, Role
-from heretix.settings import Settings
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.connection import BoundedConnection
-from heretix.web.desk import Desk
-from heretix.web.security import Limits
+from heretix.web.edge import BoundedConnection, Limits
+from heretix.web.state import Desk
 
 PASSWORD = "correct horse battery"
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}

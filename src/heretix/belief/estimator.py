@@ -14,7 +14,7 @@ import numpy as np
 
 from heretix.belief.bootstrap import Floats, cluster_bootstrap, plain_bootstrap
 from heretix.belief.logodds import sigmoid
-from heretix.errors import ConfigError, NoEstimateError
+from heretix.core.errors import ConfigError, NoEstimateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -23,7 +23,7 @@ from heretix.belief.estimator import (
     order_templates,
 )
 from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ from heretix.belief.estimator import (
     trimmed_mean,
 )
 from heretix.belief.logodds import sigmoid
-from heretix.errors import NoEstimateError
+from heretix.core.errors import NoEstimateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

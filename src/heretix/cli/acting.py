@@ -15,14 +15,13 @@ from heretix.cli import options as opt
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from heretix.cli.progress import Tally
-    from heretix.economy.clerk import Clerk
-    from heretix.economy.clock import Clock
+    from heretix.core.clock import Clock
+    from heretix.core.settings import Settings
     from heretix.economy.exchange import Exchange
+    from heretix.economy.judging.panel import Panel
+    from heretix.economy.judging.workflow import Clerk
     from heretix.economy.market import Side
-    from heretix.economy.panel import Panel
-    from heretix.measurement.runner import Observer
-    from heretix.settings import Settings
+    from heretix.measurement.runner import Observer, Tally
     from heretix.store import Store
 
 __all__ = [
@@ -91,7 +90,7 @@ class Counter:
 
     def named(self, ref: str) -> str:
         """The id of the episode that `ref` means: an id, or the newest one."""
-        from heretix.errors import RecordError
+        from heretix.core.errors import RecordError
 
         if ref != LATEST:
             return ref
@@ -102,7 +101,7 @@ class Counter:
 
     def held(self, at_ms: int) -> Counter:
         """The same counter at a moment that has just passed."""
-        from heretix.economy.clock import HeldClock
+        from heretix.core.clock import HeldClock
         from heretix.economy.exchange import Exchange
 
         clock = HeldClock(at_ms)
@@ -110,13 +109,13 @@ class Counter:
 
     def panel(self, observer: Observer | None = None) -> Panel:
         """The panel that measures into this store."""
-        from heretix.economy.panel import Panel
+        from heretix.economy.judging.panel import Panel
 
         return Panel(self.store, self.settings, observer=observer)
 
     def clerk(self, observer: Observer | None = None) -> Clerk:
         """The clerk that has things measured."""
-        from heretix.economy.clerk import Clerk
+        from heretix.economy.judging.workflow import Clerk
 
         return Clerk(
             self.store,
@@ -136,9 +135,9 @@ def counter(
     Without `create` there must be one; `absent` says what to do first where there is none. One
     that can only be read is good for looking.
     """
+    from heretix.core.errors import RefusedError
+    from heretix.core.settings import Settings
     from heretix.economy.exchange import Exchange
-    from heretix.errors import RefusedError
-    from heretix.settings import Settings
     from heretix.store import Store
 
     clock = clock_at(at)
@@ -159,7 +158,7 @@ def clock_at(text: str | None) -> Clock:
 
     Held earlier, it would let somebody bet or reveal after the time for it.
     """
-    from heretix.economy.clock import HeldClock, SystemClock
+    from heretix.core.clock import HeldClock, SystemClock
 
     if text is None:
         return SystemClock()
@@ -168,7 +167,7 @@ def clock_at(text: str | None) -> Clock:
         return HeldClock(now_ms + duration_ms("--at", text[1:]))
     from datetime import UTC, datetime
 
-    from heretix.errors import UsageError
+    from heretix.core.errors import UsageError
 
     try:
         moment = datetime.fromisoformat(text)
@@ -189,7 +188,7 @@ def clock_at(text: str | None) -> Clock:
 
 def duration_ms(name: str, text: str) -> int:
     """Milliseconds of a duration such as 10m or 1d12h."""
-    from heretix.errors import UsageError
+    from heretix.core.errors import UsageError
 
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
@@ -206,9 +205,9 @@ def amount_of(text: str, currency: str = "PLAY") -> int:
     """Minor units of an amount as people write it."""
     from decimal import Decimal, DecimalException
 
+    from heretix.core.errors import UsageError
+    from heretix.economy.exchange import require_currency
     from heretix.economy.money import MAX_AMOUNT
-    from heretix.economy.treasury import require_currency
-    from heretix.errors import UsageError
 
     exponent = require_currency(currency).exponent
     try:
@@ -226,8 +225,8 @@ def amount_of(text: str, currency: str = "PLAY") -> int:
 
 def side_of(text: str) -> Side:
     """The side that a word or its first letter names."""
+    from heretix.core.errors import UsageError
     from heretix.economy.market import Side
-    from heretix.errors import UsageError
 
     word = text.strip().lower()
     found = [side for side in Side if word and side.value.startswith(word)]
@@ -256,7 +255,7 @@ def measured(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a measurement to its end; Ctrl-C says that nothing was decided."""
     import stamina.instrumentation
 
-    from heretix.running import run_async
+    from heretix.core.event_loop import run_async
 
     # The retry library's log lines would run into the display.
     stamina.instrumentation.set_on_retry_hooks([])
@@ -278,7 +277,7 @@ def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
 
 def _readable(message: str, status: str) -> str:
     """A refusal with its moments as people write them, rules count milliseconds; and a way on."""
-    from heretix.report.economy import moment
+    from heretix.report.terminal_economy import moment
 
     said = _MOMENT.sub(lambda found: moment(int(found[0])), message)
     # A move is named by its idempotency key, which tells a person nothing.

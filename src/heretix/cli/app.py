@@ -15,33 +15,20 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from heretix.cli import (
-    anomalies,
     batch,
-    corpus,
-    demo,
-    describe,
     doctor,
+    economy,
     episode,
     evidence,
-    explore,
-    export,
-    jobs,
-    ledger,
     lens,
-    market,
-    models,
-    policy,
     records,
-    report,
-    rewards,
     run,
     serve,
     simulate,
     users,
-    worker,
 )
 from heretix.cli.options import ClaimCommand
-from heretix.errors import HeretixError
+from heretix.core.errors import HeretixError
 from heretix.version import VERSION
 
 __all__ = ["app", "main"]
@@ -68,16 +55,16 @@ app.command(
     "describe",
     cls=ClaimCommand,
     short_help="Print the plan, calls, tokens and cost; call nothing.",
-)(describe.describe)
+)(run.describe)
 app.command("show", short_help="Show a stored run or an artifact.")(records.show)
 app.command("verify", short_help="Derive everything in a record again, from the record alone.")(
     records.verify
 )
 app.command("runs")(records.runs)
 app.command("diff", short_help="Compare two runs.")(records.diff)
-app.command("report", short_help="Write a report: a page, a picture or a PDF.")(report.report)
+app.command("report", short_help="Write a report: a page, a picture or a PDF.")(records.report)
 app.command("anomalies", short_help="Rank stored claims by how far evidence moves the belief.")(
-    anomalies.anomalies
+    lens.anomalies
 )
 app.command("doctor", short_help="Check keys, store and embedded model; say what to put right.")(
     doctor.doctor
@@ -85,23 +72,23 @@ app.command("doctor", short_help="Check keys, store and embedded model; say what
 app.command("serve", short_help="Serve the web app: measure, look and take part in a browser.")(
     serve.serve
 )
-app.command("demo", short_help="Fill a fresh store with a demonstration.")(demo.demo)
-app.command("worker")(worker.worker)
+app.command("demo", short_help="Fill a fresh store with a demonstration.")(serve.demo)
+app.command("worker")(serve.worker)
 app.command("simulate", short_help="Play episodes with honest players and attackers: who gains?")(
     simulate.simulate
 )
-app.add_typer(models.app, name="models")
+app.add_typer(doctor.models_app, name="models")
 app.add_typer(batch.app, name="batch")
-app.add_typer(corpus.app, name="corpus")
-app.add_typer(evidence.app, name="evidence")
-app.add_typer(export.app, name="export")
-app.add_typer(policy.app, name="policy")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(market.app, name="market")
+app.add_typer(evidence.corpus_app, name="corpus")
+app.add_typer(evidence.evidence_app, name="evidence")
+app.add_typer(records.export_app, name="export")
+app.add_typer(evidence.policy_app, name="policy")
+app.add_typer(economy.ledger_app, name="ledger")
+app.add_typer(economy.market_app, name="market")
 app.add_typer(episode.app, name="episode")
-app.add_typer(rewards.app, name="rewards")
-app.add_typer(explore.app, name="explore")
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(economy.rewards_app, name="rewards")
+app.add_typer(economy.explore_app, name="explore")
+app.add_typer(serve.jobs_app, name="jobs")
 app.add_typer(users.app, name="users")
 
 

@@ -10,14 +10,13 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.output import print_json
-from heretix.running import run_async
+from heretix.core.event_loop import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from heretix.errors import HeretixError
-    from heretix.measurement.batch import BatchView
-    from heretix.measurement.batch_collection import Collection
+    from heretix.core.errors import HeretixError
+    from heretix.measurement.batch import BatchView, Collection
     from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.store import Store
@@ -43,9 +42,8 @@ BatchArgument = Annotated[
 
 def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> NoReturn:
     """Submit what a measurement lacks, and say how to go on."""
-    from heretix.errors import ConfigError
-    from heretix.measurement.batch import BatchDesk
-    from heretix.measurement.batch_submission import Submission, submit
+    from heretix.core.errors import ConfigError
+    from heretix.measurement.batch import BatchDesk, Submission, submit
     from heretix.store import Store
 
     if out is not None:
@@ -81,8 +79,8 @@ def status(
 
     Without an argument: all open ones, and the last that are over.
     """
+    from heretix.core.settings import Settings
     from heretix.measurement.batch import BatchDesk
-    from heretix.settings import Settings
 
     async def work(store: Store) -> list[BatchView]:
         async with BatchDesk(store, Settings.from_env()) as desk:
@@ -127,10 +125,9 @@ def collect_batches(
     Exit codes: 0 all is there, 1 something is still open or has no estimate, 2 something to put
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
-    from heretix.measurement.artifact import check_target, write_lines
-    from heretix.measurement.batch import BatchDesk
-    from heretix.measurement.batch_collection import collect
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
+    from heretix.measurement.batch import BatchDesk, collect
+    from heretix.measurement.record import check_target, write_lines
 
     if out is not None:
         check_target(out, lines=True)
@@ -168,8 +165,8 @@ def cancel(
     as_json: opt.JsonOption = False,
 ) -> None:
     """End a batch early. What was answered until then is paid, and can be collected."""
+    from heretix.core.settings import Settings
     from heretix.measurement.batch import BatchDesk
-    from heretix.settings import Settings
 
     async def work(store: Store) -> BatchView:
         async with BatchDesk(store, Settings.from_env()) as desk:
@@ -240,7 +237,7 @@ def _silence_retries() -> None:
 
 
 def _open(db: str | None) -> Store:
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
     from heretix.store import Store
 
     _silence_retries()

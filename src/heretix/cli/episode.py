@@ -1,25 +1,285 @@
-"""`heretix episode`: open one, bring evidence, have it judged, settle, dispute."""
+"""`heretix episode`: open one, bring evidence, have it judged, settle, dispute, redo it."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heretix.cli import acting
 from heretix.cli import options as opt
-from heretix.cli.episode_evidence import brought_by, lens_of
-from heretix.cli.episode_views import app, say_where
 from heretix.cli.output import print_json
+from heretix.core.errors import RecordError
+from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
 
 if TYPE_CHECKING:
-    from heretix.economy.episode import Episode
-    from heretix.economy.proposal import Proposal
+    from heretix.economy.episode.state import Episode
+    from heretix.economy.judging.inputs import Recheck
+    from heretix.economy.judging.workflow import Proposal
+    from heretix.evidence.bundle import Bundle
 
-__all__ = ["app"]
+# The file that a challenger keeps between committing and revealing.
+
+
+def write_secret(path: Path, secret: Secret) -> None:
+    """Write the file so that only its owner can read it. One that exists is kept as it is."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(dump_secret(secret))
+    except FileExistsError as exc:
+        raise RecordError(
+            f"`{path}` exists; a reveal file is never overwritten: choose another"
+        ) from exc
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be written: {exc.strerror}") from exc
+
+
+def read_secret(path: Path) -> Secret:
+    """Read the file; every hash of its bundle is checked."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise RecordError(
+            f"`{path}` isn't UTF-8 text; give what `heretix episode challenge` wrote"
+        ) from exc
+    return load_secret(text, str(path))
+
+
+# Evidence as a person brings it to an episode: documents, or a bundle of them.
+
+
+def lens_of(counter: acting.Counter, lens: str, bundle: str | None, claim: str) -> str:
+    """The lens of the terms, with the bundle that is shown from the start."""
+    from heretix.economy.judging.panel import EpisodeLens, read_lens
+    from heretix.evidence.bundle import dump_bundle
+
+    clause = read_lens(lens).clause
+    if bundle is None:
+        return clause
+    found = brought_by(counter, claim.strip(), None, bundle)
+    counter.store.save_bundle(found.bundle_id, found.claim, found.lens, dump_bundle(found))
+    return str(EpisodeLens(clause=clause, bundle_id=found.bundle_id))
+
+
+def brought_by(
+    counter: acting.Counter, claim: str, documents: list[str] | None, bundle: str | None
+) -> Bundle:
+    """The documents, or the bundle, that a person brings."""
+    from heretix.core.errors import UsageError
+    from heretix.economy.judging.panel import arrange, objection
+
+    if bool(documents) == (bundle is not None):
+        raise UsageError("`--document` or `--bundle` is needed, and only one of them")
+    brought = _loaded(counter, bundle) if bundle is not None else _built(claim, documents or [])
+    refused = objection(brought, claim)
+    if refused is not None:
+        raise UsageError(f"`evidence` can't be brought: {refused}")
+    shown = arrange([brought])
+    for item in shown.left_out:
+        opt.err_console().print(f"{item.item} won't be shown: {item.reason}", style="yellow")
+    if not shown.items:
+        raise UsageError("`evidence` has no document that can be shown; bring another")
+    return brought
+
+
+def _loaded(counter: acting.Counter, ref: str) -> Bundle:
+    from heretix.evidence.bundle import bundle_in_file, load_bundle
+
+    return bundle_in_file(ref) or load_bundle(counter.store.bundle(ref), ref)
+
+
+def _built(claim: str, documents: list[str]) -> Bundle:
+    from heretix.evidence.bundle import Bundle
+    from heretix.evidence.retrieval import retrieve_provided
+    from heretix.measurement.gather import provided_documents
+
+    found = retrieve_provided(claim, provided_documents(documents))["SEL"]
+    if not isinstance(found, Bundle):
+        raise found
+    return found
+
+
+# `heretix episode list`, `show`, `export` and `verify`: look at episodes, and redo them.
+
+_RECORD_WANTED = "give what `heretix episode export --out` wrote"
+
+app = typer.Typer(help="Adjudication episodes: evidence, judges, settlement.", no_args_is_help=True)
+
+
+def say_where(
+    counter: acting.Counter, episode: Episode, *, as_json: bool, whole: bool = False
+) -> None:
+    """Show an episode as a move left it; the whole of it, terms and times too, if asked."""
+    from heretix.economy.codec import encode
+    from heretix.report.terminal_economy import episode_view
+
+    exchange = counter.exchange
+    if as_json:
+        print_json(encode(episode))
+        return
+    told = exchange.measurements(episode.id)
+    positions = exchange.positions(episode.id)
+    opt.console().print(episode_view(episode, positions, told, whole=whole))
+    _say_outcome(counter, episode)
+
+
+@app.command("list")
+def list_episodes(
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only those in this state, such as frozen.")
+    ] = None,
+    limit: acting.LimitOption = 20,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """List episodes, newest first."""
+    from heretix.core.errors import UsageError
+    from heretix.economy.codec import encode
+    from heretix.economy.episode.state import State
+    from heretix.report.terminal_economy import episodes_table
+
+    if state is not None and state not in {item.value for item in State}:
+        known = ", ".join(item.value for item in State)
+        raise UsageError(f"`--state` must be one of {known}, got {state!r}")
+    with acting.counter(db, create=False) as counter:
+        wanted = None if state is None else State(state)
+        found = counter.exchange.episodes(state=wanted, limit=limit)
+    if as_json:
+        print_json(encode(tuple(found)))
+    elif found:
+        opt.console().print(episodes_table(found))
+    else:
+        acting.say('no episode yet; `heretix episode open "A claim." --practice` opens one')
+
+
+@app.command("show", short_help="Show where an episode stands, and what comes next.")
+def show(
+    episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
+) -> None:
+    """Show an episode: market, times, challenges, measurements, and what comes next."""
+    with acting.counter(db, create=False) as counter:
+        episode = counter.named(episode)
+        say_where(counter, counter.exchange.episode(episode), as_json=as_json, whole=True)
+
+
+@app.command("export")
+def export(
+    episode: acting.EpisodeArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write here (.json), else to the screen.")
+    ] = None,
+    db: opt.DbOption = None,
+) -> None:
+    """Write everything that is needed to redo an episode elsewhere."""
+    from heretix.core.errors import RecordError
+
+    with acting.counter(db, create=False) as counter:
+        episode = counter.named(episode)
+        record = counter.exchange.record(episode)
+    if out is None:
+        print_json(record)
+        return
+    try:
+        out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise RecordError(f"`{out}` can't be written: {exc.strerror}") from exc
+    acting.say(f"written to {out}; anyone can check it: heretix episode verify {out}")
+
+
+@app.command("verify", short_help="Redo an episode from its record alone.")
+def verify(
+    ref: Annotated[str, typer.Argument(help="An exported record, or an episode's id.")],
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Redo an episode from its record alone: bets, draws, gates, settlement, every transfer.
+
+    Of an episode in the store, the measurements are worked out again from their samples too.
+    Ends with 1 when something doesn't follow.
+    """
+    from heretix.economy.audit import verify_episode
+    from heretix.economy.codec import encode
+    from heretix.economy.judging.inputs import recheck
+    from heretix.report.terminal_economy import breaches_view
+
+    again: list[Recheck] = []
+    if Path(ref).is_file() or ref.endswith(".json"):
+        record = _read(Path(ref))
+    else:
+        with acting.counter(db, create=False) as counter:
+            ref = counter.named(ref)
+            record = counter.exchange.record(ref)
+            told = counter.exchange.measurements(ref)
+            again = recheck(counter.store, counter.exchange.episode(ref), told)
+    audit = verify_episode(record)
+    ok = audit.ok and all(item.ok for item in again)
+    if as_json:
+        content = {
+            "episode": audit.episode.id,
+            "ok": ok,
+            "outcome": encode(audit.outcome),
+            "breaches": encode(audit.breaches),
+            "measurements": encode(tuple(again)),
+        }
+        print_json(content)
+    else:
+        console = opt.console()
+        if audit.ok:
+            state = audit.episode.state.value
+            acting.say(f"{audit.episode.id} ({state}): everything follows", style="green")
+        else:
+            console.print(breaches_view(audit.episode.id, audit.breaches))
+        for item in again:
+            for problem in item.problems:
+                acting.say(f"{item.stage}: {problem}", style="red")
+        if again and all(item.ok for item in again):
+            count = sum(item.executions for item in again)
+            acting.say(f"{len(again)} measurements follow from {count} executions")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from heretix.core.errors import RecordError
+
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
+    except (ValueError, RecursionError) as exc:
+        what = "UTF-8 text" if isinstance(exc, UnicodeDecodeError) else f"JSON ({exc})"
+        raise RecordError(f"`{path}` isn't {what}; {_RECORD_WANTED}") from exc
+    if not isinstance(record, dict):
+        raise RecordError(f"`{path}` must hold an episode's record; {_RECORD_WANTED}")
+    return record
+
+
+def _say_outcome(counter: acting.Counter, episode: Episode) -> None:
+    """Who won, what q is, or why it is void."""
+    settlement = counter.exchange.settlement(episode.id)
+    if settlement is None:
+        return
+    outcome = settlement.outcome
+    if outcome.void is not None:
+        said = f"void: {outcome.void.value}; everything went back whole"
+    elif outcome.winner is None:
+        said = "held: neither side could show that it was right; stakes went back whole"
+    else:
+        said = f"{outcome.winner.value} won; {outcome.tau_ppm / 1e6:.2%} of losing stakes moved"
+    if outcome.q_ppm is not None:
+        said += f"; durable belief {outcome.q_ppm / 1e6:.2%}"
+    acting.say(said, style="bold")
+
+
+# `heretix episode`: open one, bring evidence, have it judged, settle, dispute.
 
 _EPISODE_ID = re.compile(r"ep-[0-9a-f]+")
 
@@ -162,13 +422,12 @@ def challenge(
 
     A larger stake lets the credited belief move further, and earn more; it is the bond as well.
     """
-    from heretix.cli.reveal_file import Secret, write_secret
+    from heretix.core.errors import RecordError, RefusedError, UsageError
     from heretix.economy.codec import encode
-    from heretix.economy.commitment import SECRET_BYTES
-    from heretix.economy.judging import Direction
-    from heretix.economy.question import Question
-    from heretix.errors import RecordError, RefusedError, UsageError
-    from heretix.report.economy import money
+    from heretix.economy.episode.challenges import SECRET_BYTES
+    from heretix.economy.judging.gate import Direction
+    from heretix.economy.judging.panel import Question
+    from heretix.report.terminal_economy import money
 
     chosen = acting.key_of(key)
     if out.exists():
@@ -223,10 +482,9 @@ def reveal(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show the evidence that was committed to. Reveals end with the freeze."""
-    from heretix.cli.reveal_file import read_secret
     from heretix.economy.codec import encode
-    from heretix.economy.sealed import sealed_number
-    from heretix.evidence.bundlefile import dump_bundle
+    from heretix.economy.episode.sealed_file import sealed_number
+    from heretix.evidence.bundle import dump_bundle
 
     secret = read_secret(file)
     bundle = secret.bundle
@@ -353,9 +611,9 @@ def dispute(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Put a bond against the result: a larger panel is drawn and measures again."""
-    from heretix.economy.dispute import dispute_bond
-    from heretix.economy.episode import Ground
-    from heretix.errors import UsageError
+    from heretix.core.errors import UsageError
+    from heretix.economy.episode.disputes import dispute_bond
+    from heretix.economy.episode.state import Ground
 
     if ground not in {item.value for item in Ground}:
         known = ", ".join(item.value for item in Ground)
@@ -405,7 +663,7 @@ def rule(
 
 def _is_draft(counter: acting.Counter, ref: str) -> bool:
     """Whether `ref` names an episode rather than stating a claim."""
-    from heretix.errors import RefusedError
+    from heretix.core.errors import RefusedError
 
     try:
         counter.exchange.episode(ref)
@@ -425,7 +683,7 @@ def _opened(counter: acting.Counter, episode: str) -> Episode:
 
 def _begun(counter: acting.Counter, episode: str) -> Episode:
     """The episode; nobody has to announce that the time for challenges has come."""
-    from heretix.economy.episode import State
+    from heretix.economy.episode.state import State
 
     found = counter.exchange.episode(episode)
     due = found.terms.challenge_from_ms <= counter.clock.now_ms()
@@ -448,9 +706,9 @@ def _proposal(
     begin_after: str,
     times: tuple[str, str | None, str | None, str, str],
 ) -> Proposal:
-    from heretix.economy.parameters import Parameters
-    from heretix.economy.proposal import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
+    from heretix.economy.episode.state import Parameters
+    from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 
     if practice:
         models = models or list(PRACTICE_MODELS)
@@ -491,8 +749,7 @@ def _proposal(
 
 def _reach(episode: Episode, stake: int, *, down: bool) -> str:
     """How far the credited belief can move on a stake."""
-    from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
-    from heretix.economy.rewards import farthest
+    from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
 
     scale = episode.terms.parameters.reward_scale
     end = farthest(scale, episode.belief_ppm, BELIEF_MIN if down else BELIEF_MAX, stake)

@@ -1,16 +1,17 @@
-"""`heretix lens`: the same claim under several lenses."""
+"""`heretix lens` and `anomalies`: a claim under several lenses, and where evidence moves most."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 from heretix.cli.run import deliver, keep_bundles, measure, with_evidence
-from heretix.running import run_async
+from heretix.core.event_loop import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from heretix.cli.run import Artifacts
     from heretix.config import Claim
     from heretix.measurement.experiments import Experiments
-    from heretix.measurement.lenses import Bundles
+    from heretix.measurement.gather import Bundles
     from heretix.measurement.measurement import Measurement
 
-__all__ = ["lens"]
+# `heretix lens`: the same claim under several lenses.
 
 
 def lens(
@@ -77,10 +78,10 @@ def lens(
     Exit codes: 0 measured, 1 a lens has too little evidence or no estimate, 2 something to put
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
-    from heretix.measurement.artifact import check_target
+    from heretix.core.settings import Settings
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.measurement import prepare
-    from heretix.settings import Settings
+    from heretix.measurement.record import check_target
     from heretix.store import Store
 
     request = opt.read_config(
@@ -124,7 +125,7 @@ def lens(
 def _negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
     """The negation of the claim, if one is given and can be one."""
     from heretix.config import Claim, check_claim
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
 
     if text is None:
         return None
@@ -154,7 +155,7 @@ def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
     """What the lenses that a policy decides over would show under another one."""
     from heretix.config import EvidenceConfig
     from heretix.evidence.retrieval import SEARCHED
-    from heretix.measurement.lenses import gather_bundles
+    from heretix.measurement.gather import gather_bundles
 
     config = measurement.config
     evidence = (config.evidence or EvidenceConfig()).model_copy(update={"policy": policy})
@@ -164,7 +165,7 @@ def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
 
 
 def _show(artifacts: Artifacts, *, evidence: bool) -> None:
-    from heretix.report.lenses import bundle_view, vector_view
+    from heretix.report.terminal import bundle_view, vector_view
 
     console = opt.console()
     for artifact in artifacts:
@@ -173,3 +174,73 @@ def _show(artifacts: Artifacts, *, evidence: bool) -> None:
         for bundle in artifact.bundles or () if evidence else ():
             console.print()
             console.print(bundle_view(bundle))
+
+
+# `heretix anomalies`: where evidence moves a model most.
+
+
+def anomalies(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that don't pass, with why.")
+    ] = False,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Rank stored claims by how far evidence moves the belief in them.
+
+    Listed are claims with at least 3 documents from 2 effective sources, verified quotes and a
+    stable raw prior; of those listed, at most 10% are expected to be there by chance.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from heretix.core.settings import Settings
+    from heretix.measurement.anomalies import find_anomalies
+    from heretix.store import Store
+
+    location = db or Settings.from_env().db
+    with Store.open(location, create=False, absent=opt.NOTHING_SHOWN) as store:
+        found = find_anomalies(store)
+    shown = [anomaly for anomaly in found if anomaly.listed or everything][:limit]
+    if as_json:
+        content = [
+            {
+                **asdict(anomaly),
+                "shock_index": anomaly.shock_index and anomaly.shock_index.model_dump(),
+                "amplification_gap": anomaly.amplification_gap
+                and anomaly.amplification_gap.model_dump(),
+            }
+            for anomaly in shown
+        ]
+        print_json(content)
+        return
+    console = opt.console()
+    if not found:
+        console.print(
+            'no claim was measured with evidence yet; `heretix lens "A claim."` does that'
+        )
+        return
+    if not shown:
+        console.print(
+            f"no anomalies among {len(found)} claims with evidence lenses; "
+            "`heretix lens` measures more, --all shows why these don't pass"
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("Shock Index", "Amplification Gap", "model"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("claim")
+    for anomaly in shown:
+        shock, gap = anomaly.shock_index, anomaly.amplification_gap
+        claim = Text(" ".join(anomaly.claim.split()), no_wrap=True, overflow="ellipsis")
+        if not anomaly.listed:
+            why = ", ".join(anomaly.gates_failed) or "could be chance"
+            claim = Text(f"({why}) ", style="yellow") + claim
+        table.add_row(
+            "—" if shock is None else f"{shock.value:.3f} [{shock.lo:.3f}, {shock.hi:.3f}]",
+            "—" if gap is None else f"{gap.value:+.3f} [{gap.lo:+.3f}, {gap.hi:+.3f}]",
+            Text(anomaly.model),
+            claim,
+        )
+    console.print(table)

@@ -173,7 +173,7 @@ def evidence_options(
     """The keys `lenses` and `evidence`, from options; `read_config` lays them over a file's."""
     from datetime import date
 
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
 
     given: dict[str, object] = {"corpus": corpus, "search": search, "policy": policy}
     given["judge"] = judge
@@ -188,7 +188,7 @@ def evidence_options(
 
 def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
     """The lenses in `text`; `all` leaves SEL out when no document is given for it."""
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
 
     if text.strip().lower() == "all":
         return ("RPL", "NUL", "MEL", "HEL", *(("SEL",) if with_documents else ()))

@@ -1,4 +1,4 @@
-"""Data for programs, as JSON that survives every terminal and pipe."""
+"""Output of commands: JSON that survives every terminal and pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["fit_json", "print_json", "print_json_text"]
+
+# Data for programs, as JSON that survives every terminal and pipe.
 
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 

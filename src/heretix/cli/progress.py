@@ -1,4 +1,4 @@
-"""How a run is doing, for whoever watches: a live line, plain lines, or events for programs.
+"""Progress of a run: a live line, plain lines, or events for programs.
 
 All of it goes to standard error, so that standard output holds results only.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.cli.output import fit_json
-from heretix.measurement.tally import Tally
+from heretix.measurement.runner import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
     from heretix.plan import Plan
     from heretix.sample import Sample
-
-__all__ = ["Tally", "watching"]
 
 _LIVE_S: Final = 0.1
 _LINES_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""`heretix show`, `verify`, `runs` and `diff`: look at what was measured."""
+"""`heretix show`, `verify`, `runs`, `diff`, `export` and `report`: look at what was measured."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.store import Store
 
-__all__ = ["artifacts_of", "diff", "runs", "show", "verify"]
+# `heretix show`, `verify`, `runs` and `diff`: look at what was measured.
 
 RefArgument = Annotated[
     str, typer.Argument(help="A run or execution id (a unique part will do), or an artifact file.")
@@ -25,9 +26,8 @@ RefArgument = Annotated[
 
 def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Show a stored run or an artifact: belief, interval, templates, provenance."""
-    from heretix.measurement.artifact import artifact_json
-    from heretix.report.lenses import vector_view
-    from heretix.report.terminal import run_view
+    from heretix.measurement.record import artifact_json
+    from heretix.report.terminal import run_view, vector_view
 
     artifacts = artifacts_of(ref, db)
     if as_json:
@@ -76,8 +76,8 @@ def runs(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List stored runs, newest first."""
+    from heretix.core.settings import Settings
     from heretix.report.terminal import runs_table
-    from heretix.settings import Settings
     from heretix.store import Store
 
     with Store.open(db or Settings.from_env().db, create=False) as store:
@@ -98,7 +98,7 @@ def diff(
     a: RefArgument, b: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """Compare two runs; paired by template when they used the same bank."""
-    from heretix.measurement.compare import compare
+    from heretix.measurement.verify import compare
     from heretix.report.terminal import difference_view
 
     one, other = _single(a, db), _single(b, db)
@@ -117,9 +117,9 @@ def _records(ref: str, db: str | None) -> list[RunRecord]:
 
 def artifacts_of(ref: str, db: str | None) -> list[Artifact]:
     """The artifacts in a file, or the record of a stored run."""
+    from heretix.core.settings import Settings
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import read_artifacts
-    from heretix.settings import Settings
     from heretix.store import Store
 
     if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
@@ -142,10 +142,152 @@ def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
 
 
 def _single(ref: str, db: str | None) -> RunRecord:
-    from heretix.errors import RecordError
+    from heretix.core.errors import RecordError
 
     records = _records(ref, db)
     if len(records) > 1:
         ids = ", ".join(record.execution_id for record in records)
         raise RecordError(f"`{ref}` holds {len(records)} runs; name one of them: {ids}")
     return records[0]
+
+
+# `heretix export`: runs, samples and transfers as tables for other tools.
+
+export_app = typer.Typer(
+    help="Tables for other tools: JSON Lines or Parquet.", no_args_is_help=True
+)
+
+_NO_TRANSFER = (
+    "no money was moved here yet; give somebody an account with `heretix ledger join NAME` first"
+)
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="FILE.jsonl or FILE.parquet; without it, JSON Lines here."),
+]
+
+
+@export_app.command("runs", short_help="One row a run: claim, model, lens, belief, interval.")
+def export_runs(
+    search: Annotated[
+        str | None, typer.Argument(help="Only claims, models and ids with this text.")
+    ] = None,
+    out: OutOption = None,
+    db: opt.DbOption = None,
+) -> None:
+    """One row a run: claim, model, lens, size, belief, interval, stability."""
+    _export("runs", search, out, db)
+
+
+@export_app.command(
+    "samples", short_help="One row a sample: the wording, the answer, what was read."
+)
+def samples(
+    run_id: Annotated[str | None, typer.Argument(help="Only those of this run.")] = None,
+    out: OutOption = None,
+    db: opt.DbOption = None,
+) -> None:
+    """One row a sample: the wording, the raw answer, and what was read from it."""
+    _export("samples", run_id, out, db)
+
+
+@export_app.command("transfers")
+def transfers(
+    episode: Annotated[str | None, typer.Argument(help="Only those of this episode.")] = None,
+    out: OutOption = None,
+    db: opt.DbOption = None,
+) -> None:
+    """One row a transfer of the ledger, in the order of its chain."""
+    _export("transfers", episode, out, db)
+
+
+def _export(table: str, chosen: str | None, out: Path | None, db: str | None) -> None:
+    import sys
+
+    from heretix.core.settings import Settings
+    from heretix.report.export import export, format_of, write_export
+    from heretix.store import Store
+    from heretix.store.db import NOTHING_MEASURED
+
+    wanted = "jsonl" if out is None else format_of(out)
+    absent = _NO_TRANSFER if table == "transfers" else NOTHING_MEASURED
+    with Store.open(db or Settings.from_env().db, create=False, absent=absent) as store:
+        if table == "samples" and chosen is not None:
+            chosen = store.started(chosen).run_id
+        if table == "transfers" and chosen is not None:
+            _require_episode(store, chosen)
+        pieces = export(store, table, wanted, chosen=chosen)
+        if out is None:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            return
+        with opt.err_console().status(f"exporting {table}"):
+            size = write_export(out, pieces)
+    opt.err_console().print(f"wrote {out.name}, {size:,} bytes", markup=False)
+
+
+def _require_episode(store: Store, episode: str) -> None:
+    """An id of no episode is a mistake, not an episode without transfers."""
+    from heretix.core.clock import SystemClock
+    from heretix.economy.exchange import Exchange
+
+    Exchange(store, clock=SystemClock()).episode(episode)
+
+
+# `heretix report`: what was measured, as a page or a picture to pass on.
+
+
+def report(
+    refs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run or execution ids (a unique part will do), or artifact files.",
+            metavar="ID|FILE...",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to: .html, .png, .svg or .pdf.")],
+    dark: Annotated[
+        bool, typer.Option("--dark", help="Pictures on dark paper; pages follow their reader.")
+    ] = False,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Write a report of one or more records: charts, how the numbers were made, where from.
+
+    .html is the whole report in one file: it opens offline, runs no script, prints, and holds
+    every answer. .png, .svg and .pdf are one sheet with the charts and the method; the PDF has a
+    single page of the sheet's own size (for pages of paper, print the HTML). Several records
+    stand side by side: models, lenses, claims, or one recipe over time.
+    """
+    from heretix.measurement.record import check_target
+
+    _check_format(out)
+    artifacts = [artifact for ref in refs for artifact in artifacts_of(ref, db)]
+    check_target(out, lines=False)
+    with opt.err_console().status("drawing …"):
+        content = _content(artifacts, out.suffix.lower(), dark=dark)
+    from heretix.report.charts.output import write_file
+
+    write_file(out, content)
+    runs = sum(len(artifact.runs) for artifact in artifacts)
+    if as_json:
+        print_json({"out": str(out), "runs": runs, "bytes": len(content)}, indent=None)
+    else:
+        typer.echo(f"{runs} run{'' if runs == 1 else 's'}, written to {out}")
+
+
+def _check_format(out: Path) -> None:
+    from heretix.core.errors import ConfigError
+
+    if out.suffix.lower() not in {".html", ".png", ".svg", ".pdf"}:
+        raise ConfigError(f"`--out` must end in .html, .png, .svg or .pdf, got {out.name!r}")
+
+
+def _content(artifacts: Sequence[Artifact], suffix: str, *, dark: bool) -> bytes:
+    from heretix.report.charts.output import drawing_bytes
+    from heretix.report.charts.theme import DARK, LIGHT
+    from heretix.report.document import report_html, report_svg
+
+    if suffix == ".html":
+        return report_html(artifacts).encode()
+    return drawing_bytes(report_svg(artifacts, theme=DARK if dark else LIGHT), suffix)

@@ -1,9 +1,9 @@
-"""`heretix run`: measure."""
+"""`heretix run`, `resume` and `describe`: measure, or say what measuring will take."""
 
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,27 +11,20 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
-from heretix.cli.output import print_json_text
-from heretix.running import run_async
+from heretix.cli.output import print_json, print_json_text
+from heretix.core.event_loop import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from heretix.cli.progress import Tally
-    from heretix.measurement.measurement import Measurement
+    from heretix.core.settings import Settings
+    from heretix.measurement.measurement import Estimate, Measurement
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.runner import Tally
+    from heretix.plan import Plan
     from heretix.store import Store
 
-__all__ = [
-    "Artifacts",
-    "Results",
-    "deliver",
-    "keep_bundles",
-    "measure",
-    "resume",
-    "run",
-    "with_evidence",
-]
+# `heretix run`: measure.
 
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
@@ -103,9 +96,9 @@ def run(
     Exit codes: 0 measured, 1 measured but no estimate, 2 something to put right first,
     3 the provider, the network or the store failed, 130 stopped.
     """
-    from heretix.measurement.artifact import check_target
+    from heretix.core.settings import Settings
     from heretix.measurement.measurement import prepare
-    from heretix.settings import Settings
+    from heretix.measurement.record import check_target
     from heretix.store import Store
 
     request = opt.read_config(
@@ -155,7 +148,7 @@ def with_evidence(measurement: Measurement) -> Measurement:
         return measurement
     import stamina.instrumentation
 
-    from heretix.measurement.lenses import gather_bundles, searches_demo
+    from heretix.measurement.gather import gather_bundles, searches_demo
 
     # A service that is asked again is no news; one that doesn't answer is an error.
     stamina.instrumentation.set_on_retry_hooks([])
@@ -181,8 +174,8 @@ def with_evidence(measurement: Measurement) -> Measurement:
 
 def keep_bundles(measurement: Measurement, store: Store) -> None:
     """Store the bundles before anything is measured with them."""
-    from heretix.errors import InsufficientEvidenceError
-    from heretix.evidence.bundlefile import dump_bundle
+    from heretix.core.errors import InsufficientEvidenceError
+    from heretix.evidence.bundle import dump_bundle
 
     for found in (*measurement.bundles.values(), *measurement.other_bundles):
         # What is too little to be measured with is kept too: it says what was left out, and why.
@@ -203,9 +196,9 @@ def resume(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Go on with an execution that was stopped: exactly the missing calls are made."""
-    from heretix.measurement.artifact import check_target
-    from heretix.measurement.resume import resumed
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
+    from heretix.measurement.measurement import resumed
+    from heretix.measurement.record import check_target
     from heretix.store import Store
 
     settings = Settings.from_env()
@@ -330,8 +323,8 @@ def deliver(
     show: Callable[[Artifacts], None] | None = None,
 ) -> None:
     """Write the artifact and show the results. All records are in the store already."""
-    from heretix.errors import RecordError
-    from heretix.measurement.artifact import artifact_json, write_artifact, write_lines
+    from heretix.core.errors import RecordError
+    from heretix.measurement.record import artifact_json, write_artifact, write_lines
 
     artifacts = Artifacts(results, measurement, store)
     if out is not None and results.executions:
@@ -365,7 +358,7 @@ class Artifacts:
     store: Store
 
     def __iter__(self) -> Iterator[Artifact]:
-        from heretix.measurement.assembly import assemble
+        from heretix.measurement.assemble import assemble
 
         executions = self.results.executions
         for claim in self.measurement.claims:
@@ -412,3 +405,90 @@ def _say_where(results: Results, store: Store, out: Path | None) -> None:
         console.print(f"{results.without_estimate} without an estimate", style="bold red")
     where = f", written to {out}" if out is not None and results.executions else ""
     console.print(f"stored in {store.name}{where}", style="dim")
+
+
+# `heretix describe`: the plan, and what it will take, without any call.
+
+_PLANS_SHOWN = 4
+
+
+def describe(
+    claim: opt.ClaimArgument = None,
+    config: opt.ConfigOption = None,
+    mock: opt.MockOption = False,
+    model: opt.ModelOption = None,
+    K: opt.KOption = None,
+    R: opt.ROption = None,
+    T: opt.TOption = None,
+    B: opt.BOption = None,
+    seed: opt.SeedOption = None,
+    agg: opt.AggOption = None,
+    preset: opt.PresetOption = None,
+    claims_file: opt.ClaimsFileOption = None,
+    prompts_file: opt.PromptsFileOption = None,
+    base_url: opt.BaseUrlOption = None,
+    max_output_tokens: opt.MaxTokensOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls nothing."""
+    from heretix.core.settings import Settings
+    from heretix.measurement.measurement import plan_content, prepare
+
+    request = opt.read_config(
+        config,
+        claim,
+        models=model,
+        K=K,
+        R=R,
+        T=T,
+        B=B,
+        seed=seed,
+        agg=agg,
+        preset=preset,
+        claims_file=claims_file,
+        prompts_file=prompts_file,
+        base_url=base_url,
+        max_output_tokens=max_output_tokens,
+    )
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    measurement = prepare(request, settings, mock=mock, calls=False)
+    opt.warn_of_shortfall(measurement)
+    estimate = _estimate(measurement, settings)
+    plans = _first_plans(measurement)
+    if as_json:
+        content = {"plans": [plan_content(plan) for plan in plans], "estimate": asdict(estimate)}
+        print_json(content)
+        return
+    from heretix.report.terminal import estimate_view, plan_view
+
+    console = opt.console()
+    for plan in plans:
+        console.print(plan_view(plan))
+        console.print()
+    if estimate.runs > len(plans):
+        console.print(f"… and {estimate.runs - len(plans):,} more plans like these", style="dim")
+    console.print(estimate_view(measurement, estimate))
+
+
+def _estimate(measurement: Measurement, settings: Settings) -> Estimate:
+    """With the cache's help where there is one; describing creates no store."""
+    from heretix.core.errors import RecordError
+    from heretix.store import Store
+
+    try:
+        store = Store.open(settings.db, create=False)
+    except RecordError:
+        return measurement.estimate(None)
+    with store:
+        return measurement.estimate(store)
+
+
+def _first_plans(measurement: Measurement) -> list[Plan]:
+    plans = []
+    for model in measurement.models:
+        for plan in measurement.plans(model):
+            plans.append(plan)
+            break
+    return plans[:_PLANS_SHOWN]

@@ -1,30 +1,36 @@
-"""`heretix serve`: the web app on this machine, or for a team."""
+"""`heretix serve`, `worker`, `jobs` and `demo`: the web app and what works behind it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import ipaddress
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from types import FrameType
 
     import uvicorn
 
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
+    from heretix.jobs import Job, Jobs, Worker
     from heretix.store import Store
-    from heretix.web.desk import Desk
+    from heretix.web.demo import World
+    from heretix.web.state import Desk
 
-__all__ = ["listening", "serve"]
+# `heretix serve`: the web app on this machine, or for a team.
 
 _GRACE_S: Final = 3
 _WARM_AFTER_S: Final = 2.0
@@ -58,7 +64,7 @@ def serve(
     """
     # While modules load, nothing is thrown away; looking for it takes a fifth of the time.
     gc.disable()
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
 
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
@@ -80,8 +86,8 @@ def serve(
 
 def _opened(db: str) -> Store:
     """The store, if need be one to look at only; whoever signs in writes."""
-    from heretix.errors import StoreReadOnlyError
-    from heretix.people import People
+    from heretix.accounts import People
+    from heretix.core.errors import StoreReadOnlyError
     from heretix.store import Store
 
     try:
@@ -99,8 +105,8 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
     import uvicorn
 
     from heretix.web.app import create_app
-    from heretix.web.connection import BoundedConnection
-    from heretix.web.desk import Desk
+    from heretix.web.edge import BoundedConnection
+    from heretix.web.state import Desk
 
     # Every try is counted and every failure stored; a line for each would hide the rest.
     stamina.instrumentation.set_on_retry_hooks([])
@@ -151,7 +157,7 @@ def _stopping_server(config: uvicorn.Config, desk: Desk) -> uvicorn.Server:
 
 def _warm(desk: Desk, app: object) -> None:
     """The script that draws charts, and the anomaly feed."""
-    from heretix.errors import HeretixError
+    from heretix.core.errors import HeretixError
 
     with contextlib.suppress(HeretixError):
         app.state.assets.get("charts.js")  # type: ignore[attr-defined]
@@ -183,8 +189,8 @@ def _ended_by_ctrl_c(server: uvicorn.Server) -> Iterator[None]:
 @contextlib.contextmanager
 def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
     """A socket that listens; refused where strangers could reach a server without accounts."""
-    from heretix.errors import ConfigError
-    from heretix.people import People
+    from heretix.accounts import People
+    from heretix.core.errors import ConfigError
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -208,7 +214,7 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
 
 
 def _bind(listener: socket.socket, host: str, port: int) -> None:
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
 
     try:
         listener.bind((host, port))
@@ -245,3 +251,322 @@ def _open_when_ready(address: str) -> None:
     import webbrowser
 
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+# `heretix worker`: measure what others ask for.
+
+
+def worker(
+    once: Annotated[bool, typer.Option("--once", help="End when no job waits.")] = False,
+    jobs: opt.JobsOption = opt.JOBS_AT_A_TIME,
+    db: opt.DbOption = None,
+) -> None:
+    """Work on the jobs of a store until stopped.
+
+    Any number of workers may share a store, on one machine or many. A worker that is stopped
+    gives its jobs back; one that dies is replaced, and nothing is asked or paid for twice.
+    """
+    import logging
+
+    import stamina.instrumentation
+
+    from heretix.core.settings import Settings
+    from heretix.jobs import Worker
+    from heretix.store import Store
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    # Every try is counted and every failure stored; a line for each would hide the rest.
+    stamina.instrumentation.set_on_retry_hooks([])
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    console = opt.err_console()
+    with Store.open(settings.db) as store:
+        console.print(f"working on the jobs of {store.name}; Ctrl-C ends it", style="dim")
+        done = asyncio.run(_work(Worker(store, settings, parallel=jobs), once=once))
+    if once:
+        typer.echo(f"{done} job{'' if done == 1 else 's'} done")
+
+
+async def _work(worker: Worker, *, once: bool) -> int:
+    """Work until a signal says stop: then what was answered is stored, and jobs are given back."""
+    import signal
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, worker.stop)
+    if once:
+        return await worker.run_until_idle()
+    await worker.run()
+    return 0
+
+
+# `heretix jobs`: measurements for workers to make, as the web app submits them.
+
+jobs_app = typer.Typer(help="Jobs that workers measure (`heretix worker`).", no_args_is_help=True)
+
+JobArgument = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
+BudgetOption = Annotated[
+    float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
+]
+_NO_JOB = 'no job was left here yet; leave one with `heretix jobs submit "A claim."` first'
+
+
+@jobs_app.command("submit")
+def submit(
+    claims: Annotated[list[str], typer.Argument(help="Claims to measure.", metavar="CLAIM…")],
+    model: opt.ModelOption = None,
+    lenses: opt.LensOption = None,
+    K: opt.KOption = None,
+    R: opt.ROption = None,
+    T: opt.TOption = None,
+    B: opt.BOption = None,
+    seed: opt.SeedOption = None,
+    corpus: opt.CorpusOption = None,
+    as_of: opt.AsOfOption = None,
+    budget_usd: BudgetOption = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="The same key again gives the same job.")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Leave a measurement for a worker to make."""
+    from heretix.accounts import LOCAL
+    from heretix.jobs import MeasureRequest
+
+    given: dict[str, Any] = {
+        "claims": claims,
+        "models": model,
+        "lenses": opt.lens_names(lenses, with_documents=False) if lenses else None,
+        "K": K,
+        "R": R,
+        "T": T,
+        "B": B,
+        "seed": seed,
+        "corpus": corpus,
+        "as_of": as_of,
+        "budget_usd": budget_usd,
+    }
+    request = MeasureRequest.parse({k: v for k, v in given.items() if v is not None})
+    with _jobs(db, create=True) as jobs:
+        _show(jobs.submit(LOCAL, request, key=key), as_json=as_json)
+
+
+@jobs_app.command("list")
+def list_jobs(
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Jobs.", min=1, max=500)] = 20,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """List jobs, the newest first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from heretix.accounts import LOCAL
+
+    with _jobs(db) as jobs:
+        found = jobs.list(by=LOCAL, limit=limit)
+    if as_json:
+        print_json([job.as_dict() for job in found])
+        return
+    if not found:
+        typer.echo("no jobs; `heretix jobs submit` leaves one, and so does the web app")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("job", "state", "samples", "of", "by", "what"):
+        table.add_column(column, no_wrap=column == "job")
+    for job in found:
+        table.add_row(
+            job.id,
+            job.state.value,
+            f"{job.progress.done:,}",
+            f"{job.progress.total:,}" if job.progress.total else "",
+            escape(job.owner_name),
+            escape(job.title),
+        )
+    opt.console().print(table)
+
+
+@jobs_app.command("show")
+def show(job: JobArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Show a job and what it has measured so far."""
+    from heretix.accounts import LOCAL
+
+    with _jobs(db) as jobs:
+        found = jobs.get(job, by=LOCAL)
+        runs = jobs.runs(job, by=LOCAL)
+    if as_json:
+        content = found.as_dict() | {"runs": [run.as_dict() for run in runs]}
+        print_json(content)
+        return
+    _show(found, as_json=False)
+    for run in runs:
+        belief = "no estimate" if run.prob_true is None else f"p={run.prob_true:.3f}"
+        name = run.lens if run.variant is None else f"{run.lens} {run.variant}"
+        typer.echo(f"  {run.model} {name}: {belief}  heretix show {run.execution_id}")
+
+
+@jobs_app.command("cancel")
+def cancel(job: JobArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+    """Stop a job. What was answered is kept."""
+    from heretix.accounts import LOCAL
+
+    with _jobs(db) as jobs:
+        _show(jobs.cancel(job, by=LOCAL), as_json=as_json)
+
+
+@jobs_app.command("resume")
+def resume(
+    job: JobArgument,
+    budget_usd: BudgetOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Have a job that failed or was cancelled go on where it was."""
+    from heretix.accounts import LOCAL
+
+    with _jobs(db) as jobs:
+        _show(jobs.resume(job, by=LOCAL, budget_usd=budget_usd), as_json=as_json)
+
+
+@contextmanager
+def _jobs(db: str | None, *, create: bool = False) -> Iterator[Jobs]:
+    from heretix.core.settings import Settings
+    from heretix.jobs import Jobs
+    from heretix.store import Store
+
+    settings = Settings.from_env()
+    settings = replace(settings, db=db or settings.db)
+    with Store.open(settings.db, create=create, absent=_NO_JOB) as store:
+        yield Jobs(store, settings)
+
+
+def _show(job: Job, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job.as_dict())
+        return
+    progress = job.progress
+    samples = f", {progress.done:,} of {progress.total:,} samples" if progress.total else ""
+    stopping = ", stopping" if job.cancel_requested else ""
+    typer.echo(f"{job.id}: {job.state.value}{stopping}{samples}")
+    if job.kind == "episode":
+        typer.echo(f"  {job.title}")
+    if job.error is not None:
+        typer.echo(f"  {job.error}")
+    if job.episode is not None:
+        typer.echo(f"  heretix episode show {job.episode}")
+
+
+# `heretix demo`: a small world to look around in, made here and marked as a demonstration.
+
+
+def demo(
+    db: Annotated[
+        str, typer.Option("--db", help="Store to fill: a path or a database URL.")
+    ] = "runs/demo.sqlite",
+    then_serve: Annotated[
+        bool, typer.Option("--serve", help="Then serve it, like `heretix serve --open`.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", "-p", help="With --serve: port; 0 takes a free one.", min=0, max=65535
+        ),
+    ] = 8765,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="With --serve: open it in a browser.")
+    ] = True,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Add it to a store that holds something; nothing is removed."),
+    ] = False,
+    embedded: Annotated[
+        bool,
+        typer.Option("--embedded/--no-embedded", help="Ask the embedded model too, if it is here."),
+    ] = True,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Fill a fresh store with a demonstration: claims, evidence, and an episode in each state.
+
+    Everything is measured and played here, by the same parts as in earnest, with planted and
+    made-up models (and the small embedded one, where it is installed). People, money and dates
+    are made up, and every page says so. No key, no network. A store that holds the demonstration
+    already is left as it is, and served if you like.
+    """
+    from heretix.core.settings import Settings
+    from heretix.store import Store
+    from heretix.web.demo import world_in
+
+    settings = replace(Settings.from_env(), db=db)
+    with Store.open(db) as store:
+        if then_serve:
+            _try_port(store, port)
+        world = None if force else world_in(store, settings)
+        if world is not None:
+            opt.err_console().print("the demonstration is there already", style="dim")
+        else:
+            world = _filled(store, settings, force=force, embedded=embedded)
+    if as_json:
+        print_json({"db": db, **world.as_dict()})
+    else:
+        _demo_show(world, db)
+    if then_serve:
+        serve(port=port, open_browser=open_browser, db=db)
+
+
+def _try_port(store: Store, port: int) -> None:
+    """A port that is taken is told now, not after half a minute's work."""
+
+    with listening("127.0.0.1", port, store):
+        pass
+
+
+def _filled(store: Store, settings: Settings, *, force: bool, embedded: bool) -> World:
+    from heretix.web.demo import fill
+
+    try:
+        with _told() as tell:
+            return fill(store, settings, force=force, embedded=embedded, tell=tell)
+    except KeyboardInterrupt:
+        opt.err_console().print(
+            f"Stopped. {store.name} holds a part of the demonstration; delete it and start again.",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+    """A bar for whoever watches; the steps as lines for whoever reads them later."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from heretix.web.demo import STEPS
+
+    console = opt.err_console()
+    if not console.is_terminal:
+        yield lambda step: console.print(step, style="dim", markup=False)
+        return
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("beginning", total=STEPS)
+        yield lambda step: progress.update(task, advance=1, description=step)
+
+
+def _demo_show(world: World, db: str) -> None:
+    console = opt.console()
+    states = ", ".join(f"{count} {state}" for state, count in world.episodes.items())
+    lines = (
+        f"{db} holds a demonstration. Nothing in it is a belief worth quoting.",
+        f"{world.runs} runs in {world.jobs} jobs, {world.transfers} transfers of play money",
+        f"episodes: {states}",
+        f"people, made up: {', '.join(world.people)}",
+        "",
+        f"heretix serve --open --db {db}",
+        f"heretix anomalies --db {db}",
+        f"heretix episode list --db {db}",
+        f"heretix explore leaderboard --db {db}",
+    )
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)

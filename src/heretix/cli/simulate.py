@@ -90,7 +90,7 @@ def _table(report: Report) -> Table:
     from rich.table import Table
 
     from heretix.economy.money import PLAY, format_amount
-    from heretix.economy.simulation.tally import Verdict
+    from heretix.economy.simulation.play import Verdict
 
     unit = 10**PLAY.exponent
     styles = {Verdict.GAINS: "green", Verdict.LOSES: "red"}
@@ -125,7 +125,7 @@ def _check_plot(path: Path | None) -> None:
     """Before the work, not after it: whether the picture could be written at all."""
     if path is None:
         return
-    from heretix.errors import ConfigError
+    from heretix.core.errors import ConfigError
     from heretix.report.charts.output import FORMATS
 
     if path.suffix.lower() not in FORMATS:

@@ -15,7 +15,7 @@ from heretix.cli import options as opt
 from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
-    from heretix.people import People, Person, Quotas, Role, Token
+    from heretix.accounts import People, Person, Quotas, Role, Token
 
 __all__ = ["app"]
 
@@ -48,7 +48,7 @@ def add(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Make an account. The password is asked for, or read from a line of standard input."""
-    from heretix.people import check_name
+    from heretix.accounts import check_name
 
     # Said before anybody has typed a password.
     check_name(name)
@@ -177,7 +177,7 @@ def tokens(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List a person's API tokens, make one, or end one."""
-    from heretix.people import LOCAL
+    from heretix.accounts import LOCAL
 
     with _people(db) as people:
         person = people.find(name)
@@ -239,8 +239,8 @@ def audit(
 
 @contextmanager
 def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
-    from heretix.people import People
-    from heretix.settings import Settings
+    from heretix.accounts import People
+    from heretix.core.settings import Settings
     from heretix.store import Store
 
     location = db or Settings.from_env().db
@@ -251,8 +251,8 @@ def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
 def _password() -> str:
     """From a terminal, hidden and twice; from a pipe, one line. Never from the command line,
     which other programs can read."""
-    from heretix.errors import AccountError
-    from heretix.people import check_password
+    from heretix.accounts import check_password
+    from heretix.core.errors import AccountError
 
     if sys.stdin.isatty():
         # Checked as soon as it is typed: one that can't be needn't be repeated.
@@ -275,8 +275,8 @@ def _password() -> str:
 
 
 def _role(text: str) -> Role:
-    from heretix.errors import AccountError
-    from heretix.people import Role
+    from heretix.accounts import Role
+    from heretix.core.errors import AccountError
 
     try:
         return Role(text.strip().lower())
@@ -286,7 +286,7 @@ def _role(text: str) -> Role:
 
 
 def _amount(option: str, text: str, scale: float | None) -> int | None:
-    from heretix.errors import AccountError
+    from heretix.core.errors import AccountError
 
     if text.strip().lower() == _NO_LIMIT:
         return None

@@ -1,7 +1,4 @@
-"""Redoing an episode from its record: the same rules, and nothing but what the record says.
-
-Anyone who has the record can do it; no store is needed, and nobody has to be believed.
-"""
+"""Audit an episode: redo it from its record, with the same rules and nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.economy.accounts import Escrow, escrow_account
-from heretix.economy.chain import transfer_hash
-from heretix.economy.challenge import Evidence, judge_challenge
+from heretix.core.errors import RecordError, UsageError
 from heretix.economy.codec import decode
-from heretix.economy.commitment import draw_judges, evidence_commitment
-from heretix.economy.dispute import rule_on_dispute
-from heretix.economy.episode import (
+from heretix.economy.episode.challenges import (
+    BroughtEvidence,
+    draw_judges,
+    evidence_commitment,
+    judge_challenge,
+)
+from heretix.economy.episode.disputes import rule_on_dispute
+from heretix.economy.episode.lifecycle import freeze, open_episode
+from heretix.economy.episode.settlement import Measurement, Outcome, settle
+from heretix.economy.episode.state import (
     Challenge,
     Denied,
     Episode,
@@ -25,20 +27,111 @@ from heretix.economy.episode import (
     draft_episode,
     settlement_record,
 )
-from heretix.economy.invariants import Breach
-from heretix.economy.lifecycle import freeze, open_episode
+from heretix.economy.ledger import (
+    Breach,
+    Code,
+    Escrow,
+    Explained,
+    Group,
+    Transfer,
+    body_hash,
+    escrow_account,
+    transfer_hash,
+)
 from heretix.economy.market import Bought, Market, Position, buy
-from heretix.economy.outcome import Measurement, Outcome
-from heretix.economy.sequence import line_breaches, order_breaches, time_breaches
-from heretix.economy.settlement import settle
-from heretix.economy.statement import Explained
-from heretix.economy.transfers import Code, Group, Transfer, body_hash
-from heretix.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["FORMAT", "EpisodeAudit", "verify_episode"]
+# The order and the times of an episode's moves, held against the order of its transfers.
+#
+# What a bet, a challenge or a dispute came after decides who is paid: who held a side before it was
+# attacked, and whose stake came before the close. The chain keeps that order, so it can be checked.
+
+
+def order_breaches(
+    episode: Episode, positions: Sequence[Position], transfers: Sequence[Transfer]
+) -> Iterator[Breach]:
+    """Bets, challenges and disputes stand in the chain as the record tells them."""
+    bets = positions[2:]
+    told = {
+        Code.STAKE: [(p.account, p.stake, p.at_ms) for p in bets],
+        Code.CHALLENGE: [(c.account, c.stake, c.at_ms) for c in episode.challenges],
+        Code.DISPUTE: [(d.account, d.bond, d.at_ms) for d in episode.disputes],
+    }
+    met = dict.fromkeys(told, 0)
+    last_ms = positions[0].at_ms if positions else 0
+    for transfer in sorted(transfers, key=lambda transfer: transfer.seq):
+        if transfer.code not in told:
+            continue
+        number = met[transfer.code]
+        met[transfer.code] += 1
+        if number >= len(told[transfer.code]):
+            yield Breach("order", transfer.id, f"there is no {transfer.code.value} {number}")
+            continue
+        account, amount, at_ms = told[transfer.code][number]
+        if (account, amount) != (transfer.debit, transfer.amount):
+            detail = f"{transfer.code.value} {number} is {amount} by {account} in the record"
+            yield Breach("order", transfer.id, detail)
+        if at_ms < last_ms:
+            detail = f"{transfer.code.value} {number} at {at_ms} follows a move at {last_ms}"
+            yield Breach("order", transfer.id, detail)
+        last_ms = max(last_ms, at_ms)
+        if transfer.code is Code.CHALLENGE:
+            before, taken = episode.challenges[number].positions_before, met[Code.STAKE] + 2
+            if before != taken:
+                detail = f"{taken} bets came before challenge {number}, the record says {before}"
+                yield Breach("order", transfer.id, detail)
+
+
+def time_breaches(episode: Episode) -> Iterator[Breach]:
+    """Nothing happened before it could."""
+    terms, frozen, measured = episode.terms, episode.frozen_ms, episode.measured_ms
+    window = (terms.challenge_from_ms, terms.close_until_ms)
+    for number, challenge in enumerate(episode.challenges):
+        if challenge.number != number or not window[0] <= challenge.at_ms <= window[1]:
+            detail = f"number {challenge.number} at {challenge.at_ms} isn't within {window}"
+            yield Breach("times", f"challenge {number}", detail)
+    for dispute in episode.disputes:
+        if not (frozen or 0) <= dispute.at_ms <= episode.clock_ms:
+            detail = f"at {dispute.at_ms}, not from {frozen} to {episode.clock_ms}"
+            yield Breach("times", f"dispute {dispute.round}", detail)
+    ended = episode.state in {State.SETTLED, State.VOID}
+    if (measured is not None) != (ended or episode.state in {State.MEASURED, State.DISPUTED}):
+        yield Breach("times", episode.id, f"{episode.state.value}, and measured at {measured}")
+        return
+    if frozen is None or measured is None:
+        return
+    parameters = terms.parameters
+    due = frozen + (parameters.durability_ms if len(episode.measurements) == 2 else 0)
+    if measured < due:
+        yield Breach("times", episode.id, f"measured at {measured}, which was due at {due}")
+    open_rounds = len(episode.disputes) < parameters.dispute_rounds
+    last = measured + (parameters.dispute_window_ms if ended and open_rounds else 0)
+    if episode.clock_ms < last:
+        detail = f"its last move was at {episode.clock_ms}, which could not be before {last}"
+        yield Breach("times", episode.id, detail)
+
+
+def line_breaches(
+    transfers: Sequence[Transfer], lines: Mapping[str, Sequence[Explained]]
+) -> Iterator[Breach]:
+    """Every transfer is explained by one line, which says the same of it."""
+    told: dict[str, list[tuple[str, str, int, Code]]] = {}
+    for transfer in transfers:
+        row = (transfer.id, transfer.credit, transfer.amount, transfer.code)
+        told.setdefault(transfer.group, []).append(row)
+    for group in sorted(told.keys() | lines.keys()):
+        said = [
+            (line.transfer, line.account, line.amount, line.code) for line in lines.get(group, ())
+        ]
+        if said != told.get(group, []):
+            yield Breach("lines", group, "the statement doesn't say what was transferred")
+
+
+# Redoing an episode from its record: the same rules, and nothing but what the record says.
+#
+# Anyone who has the record can do it; no store is needed, and nobody has to be believed.
 
 FORMAT: Final = "heretix-episode/1"
 
@@ -294,7 +387,7 @@ def _redo_challenges(redoing: _Redoing, episode: Episode) -> Episode:
         if not isinstance(told, dict) or "evidence" not in told:
             redoing.breach("evidence", stage, "the record doesn't say what the lens showed")
             return episode
-        evidence = decode(Evidence | None, told["evidence"], stage)  # type: ignore[arg-type]
+        evidence = decode(BroughtEvidence | None, told["evidence"], stage)  # type: ignore[arg-type]
         result = judge_challenge(
             episode, challenge.number, evidence=evidence, positions=redoing.positions, at_ms=0
         )

@@ -15,13 +15,12 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from heretix.economy.canon import canonical_json
+from heretix.core.canonical import exact_json
+from heretix.core.errors import RecordError
+from heretix.economy.episode.settlement import Measurement
+from heretix.economy.episode.state import Parameters, Terms
 from heretix.economy.money import is_whole
-from heretix.economy.outcome import Measurement
-from heretix.economy.parameters import Parameters
 from heretix.economy.rewards import Step
-from heretix.economy.terms import Terms
-from heretix.errors import RecordError
 
 __all__ = ["decode", "dumps", "encode", "loads"]
 
@@ -54,7 +53,7 @@ def decode(kind: type[T], data: object, path: str = "record") -> T:
 
 def dumps(value: object) -> str:
     """A record in the one spelling that is hashed."""
-    return canonical_json(encode(value))
+    return exact_json(encode(value))
 
 
 def loads(kind: type[T], text: str, path: str = "record") -> T:

@@ -14,33 +14,13 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
-from heretix.economy.accounts import AccountKind, house_account, user_account
-from heretix.economy.information import CONTEXT, clip_belief, gap_divergence
+from heretix.core.errors import UsageError
+from heretix.economy.ledger import AccountKind, Code, Draft, Group, house_account, user_account
 from heretix.economy.money import PPM, XC, require_ppm, require_whole
-from heretix.economy.transfers import Code, Draft, Group
-from heretix.errors import UsageError
+from heretix.economy.rewards import CONTEXT, clip_belief, gap_divergence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = [
-    "CreditRules",
-    "Crediting",
-    "Grant",
-    "Interval",
-    "NoCredit",
-    "PastReward",
-    "StakeRules",
-    "burn_due",
-    "burn_group",
-    "credit",
-    "credit_group",
-    "failure_rate",
-    "halved",
-    "min_stake",
-    "remaining",
-    "reputation",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,438 @@
-"""The ledger's rules: what is refused, in which order, and what is written otherwise.
-
-`judge` decides about one group from what the group touches; a database loads just that, asks,
-and writes what `link` returns in the same transaction. `Ledger` does the same in memory.
-"""
+"""The ledger: accounts, transfers, the hash chain, refusals by precedence, and invariants."""
 
 from __future__ import annotations
 
+import unicodedata
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from heretix.economy.accounts import Account, AccountKind
-from heretix.economy.chain import GENESIS, link
-from heretix.economy.money import CURRENCIES, MAX_AMOUNT, Currency, format_amount
-from heretix.economy.transfers import Group, Transfer, body_hash
-from heretix.errors import UsageError
+from heretix.core.canonical import digest
+from heretix.core.errors import UsageError
+from heretix.economy.money import CURRENCIES, MAX_AMOUNT, Currency, format_amount, is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Applied", "Ledger", "LedgerState", "Refused", "Status", "Verdict", "apply", "judge"]
+# Accounts: who can hold money, and who may owe it.
+#
+# An account holds one currency. Its id says what it is, so that a ledger line can be read by
+# itself: `user:ada:PLAY`, `escrow:ep-7:stake:PLAY`, `operations:PLAY`.
+
+MAX_NAME: Final = 64
+"""Characters of a name: an index holds ids, and a table shows them."""
+
+
+class AccountKind(StrEnum):
+    """What an account is for."""
+
+    USER = "user"
+    ESCROW = "escrow"
+    """Money that an episode holds until it ends."""
+    HOUSE = "house"
+    """Seeds markets."""
+    OPERATIONS = "operations"
+    """Takes what attempts and rejected disputes cost."""
+    PLATFORM = "platform"
+    EPC_FUND = "epc_fund"
+    """Pays for durable updates."""
+    ROUNDING = "rounding"
+    """Takes the dust."""
+    ISSUANCE = "issuance"
+    """Where a currency comes from and goes to: the one kind that may be below zero."""
+
+
+class Escrow(StrEnum):
+    """The pots of an episode."""
+
+    STAKE = "stake"
+    CHALLENGE = "challenge"
+    BOND = "bond"
+    BUDGET = "budget"
+    DISPUTE = "dispute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One holder of one currency."""
+
+    id: str
+    kind: AccountKind
+    currency: str
+    episode: str | None = None
+    """The episode whose pot this is; only an escrow has one."""
+
+    @property
+    def may_be_negative(self) -> bool:
+        """Whether the account may owe: everyone else can only spend what they have."""
+        return self.kind is AccountKind.ISSUANCE
+
+
+def user_account(name: str, currency: str) -> Account:
+    """The account of a person or an agent."""
+    _require_name("name", name)
+    return Account(id=f"user:{name}:{currency}", kind=AccountKind.USER, currency=currency)
+
+
+def house_account(kind: AccountKind, currency: str) -> Account:
+    """An account of the operator's: there is one of each kind for each currency."""
+    if kind in {AccountKind.USER, AccountKind.ESCROW}:
+        raise UsageError(f"`kind` must be one of the operator's accounts, got {kind.value!r}")
+    return Account(id=f"{kind.value}:{currency}", kind=kind, currency=currency)
+
+
+def escrow_account(episode: str, pot: Escrow, currency: str) -> Account:
+    """One pot of one episode."""
+    _require_name("episode", episode)
+    return Account(
+        id=f"escrow:{episode}:{pot.value}:{currency}",
+        kind=AccountKind.ESCROW,
+        currency=currency,
+        episode=episode,
+    )
+
+
+def _require_name(name: str, value: str) -> None:
+    # A colon would let one name spell another account's id.
+    if not value or ":" in value or not value.isprintable():
+        raise UsageError(
+            f"`{name}` must be printable text without a colon, got {value[:MAX_NAME]!r}; "
+            "choose another name"
+        )
+    if len(value) > MAX_NAME:
+        raise UsageError(
+            f"`{name}` must have at most {MAX_NAME} characters, got {len(value)}; choose another"
+        )
+    # Two spellings that look the same would be two accounts, one of them an impostor's.
+    plain = " ".join(unicodedata.normalize("NFC", value).split())
+    if value != plain:
+        raise UsageError(
+            f"`{name}` must have single spaces, none at its ends, and composed letters, got "
+            f"{value!r}; write it as {plain!r}"
+        )
+
+
+# Transfers: one amount from one account to another, in groups that stand or fall together.
+
+MAX_KEY = 200
+
+
+class Code(StrEnum):
+    """Why money moved."""
+
+    ISSUE = "issue"
+    BURN = "burn"
+    SEED = "seed"
+    BUDGET = "budget"
+    STAKE = "stake"
+    LATE_STAKE_REFUND = "late_stake_refund"
+    CHALLENGE = "challenge"
+    CHALLENGE_REFUND = "challenge_refund"
+    CHALLENGE_FEE = "challenge_fee"
+    RESILIENCE_YIELD = "resilience_yield"
+    BOND = "bond"
+    BOND_RETURN = "bond_return"
+    CLAWBACK = "clawback"
+    REWARD = "reward"
+    BUDGET_RETURN = "budget_return"
+    PAYOUT = "payout"
+    STAKE_REFUND = "stake_refund"
+    FEE = "fee"
+    DUST = "dust"
+    DISPUTE = "dispute"
+    DISPUTE_RETURN = "dispute_return"
+    DISPUTE_LOST = "dispute_lost"
+    REVERSAL = "reversal"
+    CORRECTION = "correction"
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it puts right something already written, even in a finished episode."""
+        return self in {Code.REVERSAL, Code.CORRECTION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A transfer that is asked for. `debit` gives, `credit` receives."""
+
+    id: str
+    """The client's idempotency key: chosen once, sent again on a retry."""
+    debit: str
+    credit: str
+    amount: int
+    currency: str
+    code: Code
+    episode: str | None = None
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.amount):
+            raise UsageError(
+                f"`amount` must be a whole number of minor units, got {self.amount!r}; "
+                "round it on purpose before it comes near the ledger"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Drafts that are applied all together, in order, or not at all."""
+
+    id: str
+    drafts: tuple[Draft, ...]
+    closes: str | None = None
+    """The episode that ends with this group: its pots must then be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A transfer that was written. Nothing about it ever changes."""
+
+    id: str
+    body_hash: str
+    debit: str
+    credit: str
+    amount: int
+    currency: str
+    code: Code
+    episode: str | None
+    group: str
+    seq: int
+    """Place in the chain, from 1."""
+    prev_hash: str
+    hash: str
+
+
+def body_hash(transfer: Draft | Transfer, group: str) -> str:
+    """Hash of what is asked for, without the key it is asked under."""
+    return digest(
+        {
+            "amount": transfer.amount,
+            "code": transfer.code.value,
+            "credit": transfer.credit,
+            "currency": transfer.currency,
+            "debit": transfer.debit,
+            "episode": transfer.episode,
+            "group": group,
+        }
+    )
+
+
+def client_group(account: str, key: str) -> str:
+    """The id of a group that a client asked for under an idempotency key of its own.
+
+    Keys live under the account that chose them: nobody can take another's key, nor the id
+    under which an episode will settle.
+    """
+    if not key or len(key) > MAX_KEY or not key.isprintable():
+        raise UsageError(
+            f"`key` must be printable text of 1 to {MAX_KEY} characters, got {key!r}; "
+            "a random UUID serves well"
+        )
+    return f"by:{account}:{key}"
+
+
+def reversal(transfer: Transfer) -> Draft:
+    """The draft that undoes a transfer. Its id follows from the transfer's: undone once at most."""
+    return Draft(
+        id=f"reverse:{transfer.id}",
+        debit=transfer.credit,
+        credit=transfer.debit,
+        amount=transfer.amount,
+        currency=transfer.currency,
+        code=Code.REVERSAL,
+        episode=transfer.episode,
+    )
+
+
+# A statement: a group of transfers in the making, each with the sentence that explains it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """One line for people: who receives what, and why."""
+
+    transfer: str
+    account: str
+    amount: int
+    code: Code
+    text: str
+
+
+class Statement:
+    """Collects the transfers of one group. Ids follow from the group's, in order."""
+
+    def __init__(self, group: str, *, episode: str, currency: str, mark: str | None = None) -> None:
+        self._group = group
+        # A mark stands in every id, so that the chain, which covers ids, commits to it.
+        self._prefix = group if mark is None else f"{group}/{mark}"
+        self._episode = episode
+        self._currency = currency
+        self._drafts: list[Draft] = []
+        self._lines: list[Explained] = []
+
+    @property
+    def lines(self) -> tuple[Explained, ...]:
+        """The explanations, in the order of the transfers."""
+        return tuple(self._lines)
+
+    def pot(self, pot: Escrow) -> str:
+        """The id of one of the episode's pots."""
+        return escrow_account(self._episode, pot, self._currency).id
+
+    def house(self, kind: AccountKind) -> str:
+        """The id of one of the operator's accounts."""
+        return house_account(kind, self._currency).id
+
+    def move(self, debit: str, credit: str, amount: int, code: Code, text: str) -> None:
+        """Add a transfer; nothing is written for an amount of zero."""
+        assert amount >= 0, f"{code}: {amount}"
+        if amount == 0:
+            return
+        draft = Draft(
+            id=f"{self._prefix}/{len(self._drafts)}",
+            debit=debit,
+            credit=credit,
+            amount=amount,
+            currency=self._currency,
+            code=code,
+            episode=self._episode,
+        )
+        self._drafts.append(draft)
+        self._lines.append(
+            Explained(transfer=draft.id, account=credit, amount=amount, code=code, text=text)
+        )
+
+    def group(self, *, closes: bool = False) -> Group | None:
+        """The group, or None when no money moves."""
+        if not self._drafts:
+            return None
+        return Group(
+            id=self._group,
+            drafts=tuple(self._drafts),
+            closes=self._episode if closes else None,
+        )
+
+
+# The hash chain: each transfer carries the hash of the one before it.
+#
+# A line that is changed, dropped, added or moved breaks every hash after it.
+
+GENESIS: Final = "0" * 64
+"""What the first transfer has in place of a predecessor's hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a chain."""
+
+    seq: int
+    id: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What reading a whole chain showed."""
+
+    count: int
+    last_hash: str
+    faults: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was wrong."""
+        return not self.faults
+
+
+def transfer_hash(*, id_: str, body: str, seq: int, prev_hash: str) -> str:
+    """Hash of a transfer in its place."""
+    return digest({"body_hash": body, "id": id_, "prev_hash": prev_hash, "seq": seq})
+
+
+def link(group: Group, *, last_seq: int, last_hash: str) -> tuple[Transfer, ...]:
+    """Give a group's drafts their places at the end of the chain."""
+    transfers = []
+    for draft in group.drafts:
+        last_seq += 1
+        body = body_hash(draft, group.id)
+        hash_ = transfer_hash(id_=draft.id, body=body, seq=last_seq, prev_hash=last_hash)
+        transfers.append(
+            Transfer(
+                id=draft.id,
+                body_hash=body,
+                debit=draft.debit,
+                credit=draft.credit,
+                amount=draft.amount,
+                currency=draft.currency,
+                code=draft.code,
+                episode=draft.episode,
+                group=group.id,
+                seq=last_seq,
+                prev_hash=last_hash,
+                hash=hash_,
+            )
+        )
+        last_hash = hash_
+    return tuple(transfers)
+
+
+def verify(transfers: Iterable[Transfer]) -> Verification:
+    """Re-derive every hash from the first transfer on, and name whatever doesn't fit."""
+    faults: list[Fault] = []
+    ids: set[str] = set()
+    finished_groups: set[str] = set()
+    count, last_hash, group = 0, GENESIS, None
+    for transfer in transfers:
+        count += 1
+        faults.extend(
+            Fault(transfer.seq, transfer.id, detail)
+            for detail in _faults_of(transfer, seq=count, prev_hash=last_hash)
+        )
+        if transfer.id in ids:
+            faults.append(Fault(transfer.seq, transfer.id, "this id stands twice"))
+        if transfer.group != group:
+            if transfer.group in finished_groups:
+                detail = f"group {transfer.group!r} is broken up by other transfers"
+                faults.append(Fault(transfer.seq, transfer.id, detail))
+            if group is not None:
+                finished_groups.add(group)
+        ids.add(transfer.id)
+        last_hash, group = transfer.hash, transfer.group
+    return Verification(count=count, last_hash=last_hash, faults=tuple(faults))
+
+
+def replay(transfers: Iterable[Transfer]) -> dict[str, int]:
+    """Balances that follow from the transfers alone."""
+    balances: defaultdict[str, int] = defaultdict(int)
+    for transfer in transfers:
+        balances[transfer.debit] -= transfer.amount
+        balances[transfer.credit] += transfer.amount
+    return dict(balances)
+
+
+def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]:
+    if transfer.seq != seq:
+        yield f"place {transfer.seq} stands where place {seq} belongs"
+    if transfer.prev_hash != prev_hash:
+        yield "doesn't follow the transfer before it"
+    if transfer.body_hash != body_hash(transfer, transfer.group):
+        yield "the body differs from its hash"
+    expected = transfer_hash(
+        id_=transfer.id,
+        body=transfer.body_hash,
+        seq=transfer.seq,
+        prev_hash=transfer.prev_hash,
+    )
+    if transfer.hash != expected:
+        yield "the hash differs from what it covers"
+    if transfer.amount <= 0:
+        yield f"the amount is {transfer.amount}, not above zero"
+
+
+# The ledger's rules: what is refused, in which order, and what is written otherwise.
+#
+# `judge` decides about one group from what the group touches; a database loads just that, asks,
+# and writes what `link` returns in the same transaction. `Ledger` does the same in memory.
 
 
 class Status(StrEnum):
@@ -364,3 +777,108 @@ def _after(group: Group, balances: Mapping[str, int]) -> dict[str, int]:
 
 
 _RANK: Final = {status: rank for rank, status in enumerate(Status)}
+
+
+# What must hold of a ledger at every moment; each rule says which account breaks it.
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that doesn't hold, and of what."""
+
+    rule: str
+    subject: str
+    detail: str
+
+
+def unbalanced_currencies(
+    accounts: Mapping[str, Account], balances: Mapping[str, int]
+) -> Iterator[Breach]:
+    """The balances of each currency add up to zero."""
+    sums: defaultdict[str, int] = defaultdict(int)
+    for name, balance in balances.items():
+        sums[accounts[name].currency] += balance
+    for currency, total in sums.items():
+        if total:
+            yield Breach("zero_sum", currency, f"the balances add up to {total}, not to 0")
+
+
+def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[Breach]:
+    """An account is what its id says: one that is called an issuer's could owe without end."""
+    for account, person in owned:
+        kind, *inner, currency = account.id.split(":")
+        pot = kind == AccountKind.ESCROW
+        said = (
+            kind,
+            currency,
+            inner[0] if pot and len(inner) == 2 else None,
+            inner[0] if kind == AccountKind.USER and len(inner) == 1 else None,
+        )
+        kept = (account.kind.value, account.currency, account.episode, person)
+        if said != kept:
+            yield Breach("account", account.id, f"is kept as {kept}, its id says {said}")
+
+
+def overdrafts(accounts: Mapping[str, Account], balances: Mapping[str, int]) -> Iterator[Breach]:
+    """Nobody but the issuer is below zero."""
+    for name, balance in balances.items():
+        if balance < 0 and not accounts[name].may_be_negative:
+            yield Breach("no_overdraft", name, f"the balance is {balance}")
+
+
+def leftover_escrows(
+    accounts: Mapping[str, Account], balances: Mapping[str, int], episodes: Mapping[str, bool]
+) -> Iterator[Breach]:
+    """The pots of an episode that has ended are empty."""
+    for account in accounts.values():
+        ended = account.episode is not None and not episodes.get(account.episode, True)
+        left = balances.get(account.id, 0)
+        if ended and left:
+            yield Breach("empty_escrow", account.id, f"{left} is left after the episode ended")
+
+
+def crossed_currencies(
+    accounts: Mapping[str, Account], transfers: Iterable[Transfer]
+) -> Iterator[Breach]:
+    """No transfer takes one currency and gives another."""
+    for transfer in transfers:
+        ends = {accounts[transfer.debit].currency, accounts[transfer.credit].currency}
+        if ends != {transfer.currency}:
+            yield Breach("one_currency", transfer.id, f"{transfer.currency} between {sorted(ends)}")
+
+
+def broken_replay(transfers: Iterable[Transfer], balances: Mapping[str, int]) -> Iterator[Breach]:
+    """The chain verifies, and replaying it gives the balances."""
+    chain = tuple(transfers)
+    for fault in verify(chain).faults:
+        yield Breach("chain", fault.id, fault.detail)
+    replayed = replay(chain)
+    for name in sorted(replayed.keys() | balances.keys()):
+        expected, kept = replayed.get(name, 0), balances.get(name, 0)
+        if expected != kept:
+            yield Breach("replay", name, f"the chain gives {expected}, the balance is {kept}")
+
+
+def stake_mismatch(escrow: str, balance: int, stakes: Iterable[int]) -> Iterator[Breach]:
+    """The stake pot of an episode holds exactly its open positions."""
+    total = sum(stakes)
+    if balance != total:
+        yield Breach("stakes", escrow, f"holds {balance}, the open positions are {total}")
+
+
+def breaches(
+    *,
+    accounts: Mapping[str, Account],
+    balances: Mapping[str, int],
+    episodes: Mapping[str, bool],
+    transfers: Iterable[Transfer],
+) -> tuple[Breach, ...]:
+    """Everything that doesn't hold of a ledger; empty when all is well."""
+    chain = tuple(transfers)
+    return (
+        *unbalanced_currencies(accounts, balances),
+        *overdrafts(accounts, balances),
+        *leftover_escrows(accounts, balances, episodes),
+        *crossed_currencies(accounts, chain),
+        *broken_replay(chain, balances),
+    )

@@ -13,9 +13,9 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Final
 
-from heretix.economy.information import BELIEF_MAX, BELIEF_MIN
+from heretix.core.errors import ConfigError
 from heretix.economy.money import PPM, ceil_div, ceil_part, require_ppm, require_whole, share_out
-from heretix.errors import ConfigError
+from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from heretix.errors import UsageError
+from heretix.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heretix.evidence.digest import sha256_text
+from heretix.core.canonical import sha256_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

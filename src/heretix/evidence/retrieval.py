@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.errors import InsufficientEvidenceError, ServerError
+from heretix.core.canonical import sha256_text
+from heretix.core.errors import InsufficientEvidenceError, ServerError
 from heretix.evidence.bundle import Bundle, Dropped, DropReason
-from heretix.evidence.digest import sha256_text
-from heretix.evidence.excerpt import content_words
-from heretix.evidence.judgement import DECLARED, declared_stance
-from heretix.evidence.policy import classify_provided
-from heretix.evidence.rules import admitted
-from heretix.evidence.selection import LIMITS, Candidate, gather, relevance_of, select
+from heretix.evidence.policy.policy import classify_provided
+from heretix.evidence.policy.rules import admitted
+from heretix.evidence.reliability import DECLARED, declared_stance
+from heretix.evidence.select import LIMITS, Candidate, gather, relevance_of, select
+from heretix.evidence.text.excerpt import content_words
 
 if TYPE_CHECKING:
     from datetime import date
 
     from heretix.evidence.document import Document
-    from heretix.evidence.judgement import DocumentJudge, Verdict
-    from heretix.evidence.policy import Policy
+    from heretix.evidence.policy.policy import Policy
+    from heretix.evidence.reliability import DocumentJudge, Verdict
     from heretix.evidence.search import Hit, Search
 
 __all__ = [

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from heretix.jobs.background import BackgroundWorker
-from heretix.jobs.episode_request import EpisodeRequest
 from heretix.jobs.feed import Feed, JobEvent
-from heretix.jobs.job import Job, JobRun, JobState, Progress
-from heretix.jobs.jobs import Jobs, Usage
-from heretix.jobs.planning import JobPlan
-from heretix.jobs.request import GivenDocument, MeasureRequest
-from heretix.jobs.worker import Worker
+from heretix.jobs.job import (
+    EpisodeRequest,
+    GivenDocument,
+    Job,
+    JobRun,
+    JobState,
+    MeasureRequest,
+    Progress,
+)
+from heretix.jobs.jobs import JobPlan, Jobs, Usage
+from heretix.jobs.worker import BackgroundWorker, Worker
 
 __all__ = [
     "BackgroundWorker",

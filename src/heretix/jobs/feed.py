@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import StoreError
+from heretix.core.errors import StoreError
 from heretix.jobs.job import JobState, Progress
 from heretix.store import jobs as rows
 

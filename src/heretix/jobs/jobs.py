@@ -1,20 +1,37 @@
-"""Jobs: submitted within quotas, looked at, cancelled, resumed. Workers do the rest."""
+"""Jobs: planned, submitted within quotas, looked at, cancelled, resumed. Workers do the rest."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import ConfigError, ConflictError, QuotaError, RecordError
-from heretix.jobs.episode_request import EpisodeRequest
-from heretix.jobs.job import Job, JobRun, JobState, Progress
-from heretix.jobs.planning import JobPlan, plan_request
-from heretix.people import LOCAL, Person, Role
-from heretix.people.audit import iso, note
-from heretix.people.replies import check_key
+from heretix.accounts import LOCAL, Person, Role
+from heretix.accounts.audit import iso, note
+from heretix.accounts.limits import check_key
+from heretix.config import Claim
+from heretix.core.errors import (
+    ConfigError,
+    ConflictError,
+    InsufficientEvidenceError,
+    MissingKeyError,
+    QuotaError,
+    RecordError,
+)
+from heretix.evidence.bundle import dump_bundle, load_bundle
+from heretix.evidence.retrieval import retrieve_provided
+from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
+from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
+from heretix.measurement.experiments import Experiments, with_experiments
+from heretix.measurement.gather import gather_bundles
+from heretix.measurement.measurement import Measurement, plan_content, prepare
+from heretix.providers.catalog import IN_PROCESS, require_key
+from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
+from heretix.store.jobs import mean_latency_ms
 from heretix.store.people import person_by_id
 
 if TYPE_CHECKING:
@@ -22,14 +39,232 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from heretix.jobs.job import Request
-    from heretix.jobs.request import MeasureRequest
+    from heretix.core.settings import Settings
+    from heretix.evidence.bundle import Bundle, Shortfall
+    from heretix.evidence.document import Document
+    from heretix.jobs.job import GivenDocument, MeasureRequest, Request
+    from heretix.measurement.gather import Bundles
+    from heretix.measurement.measurement import Estimate
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.providers.catalog import ModelId
-    from heretix.settings import Settings
     from heretix.store import Store
 
-__all__ = ["Jobs", "Usage"]
+# From a request to the measurement that it asks for, with its evidence.
+#
+# What a lens shows is gathered once a job and kept: a worker that takes over shows the same
+# documents, so nothing that was answered is asked again.
+
+
+def asked(
+    request: MeasureRequest, settings: Settings, *, budget_usd: float | None, calls: bool = True
+) -> Measurement:
+    """The measurement that a request stands for, without its evidence yet."""
+    config = request.config(settings, budget_usd=budget_usd)
+    measurement = prepare(config, settings, claims=request.claims, calls=calls)
+    negation = Claim(request.negation) if request.negation is not None else None
+    return replace(measurement, negation=negation)
+
+
+def with_bundles(
+    measurement: Measurement, request: MeasureRequest, bundles: Bundles
+) -> Measurement:
+    """The measurement with its evidence, and with the experiments on it."""
+    experiments = Experiments(influence=request.influence, canary=request.canary, sham=request.sham)
+    return with_experiments(replace(measurement, bundles=bundles), experiments)
+
+
+def gathered(request: MeasureRequest, settings: Settings, *, stamp: str) -> Bundles:
+    """What the lenses show. Takes a while: call it from a thread that has no event loop."""
+    if not request.shows_evidence:
+        return {}
+    claims = request.claims_asked()
+    config = request.config(settings, budget_usd=None)
+    searched = [lens for lens in request.lenses if lens != "SEL"]
+    bundles = asyncio.run(gather_bundles(claims, searched, config.evidence, settings))
+    if "SEL" in request.lenses:
+        documents = _documents(request.documents, stamp)
+        for claim in claims:
+            bundles[claim.text, "SEL"] = retrieve_provided(claim.text, documents)["SEL"]
+    return bundles
+
+
+def keep_bundles(store: Store, bundles: Bundles) -> str:
+    """Store what the lenses show, and return what a job remembers of it."""
+    named = []
+    for (claim, lens), found in bundles.items():
+        lacking = str(found) if isinstance(found, InsufficientEvidenceError) else None
+        bundle: Bundle | None = (
+            found.bundle if isinstance(found, InsufficientEvidenceError) else found
+        )
+        if bundle is not None:
+            store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+        named.append(
+            {
+                "claim": claim,
+                "lens": lens,
+                "bundle_id": bundle.bundle_id if bundle is not None else None,
+                "lacking": lacking,
+            }
+        )
+    return json.dumps(named, ensure_ascii=False)
+
+
+def kept_bundles(store: Store, bundles_json: str) -> Bundles:
+    """What the lenses of a job show, as it was kept."""
+    bundles: Bundles = {}
+    for entry in json.loads(bundles_json):
+        bundle_id, lacking = entry["bundle_id"], entry["lacking"]
+        bundle = load_bundle(store.bundle(bundle_id)) if bundle_id is not None else None
+        found: Bundle | InsufficientEvidenceError | None = bundle
+        if lacking is not None:
+            found = InsufficientEvidenceError(lacking, bundle=bundle)
+        assert found is not None, "a bundle, or why there is none"
+        bundles[entry["claim"], entry["lens"]] = found
+    return bundles
+
+
+def _documents(given: Sequence[GivenDocument], stamp: str) -> list[Document]:
+    documents: dict[str, Document] = {}
+    for document in given:
+        text = clean_text(document.text)
+        found = stated_fields(document.model_dump(mode="json"), text=text)
+        made = make_document(found, raw=text.encode(), url=document.url, retrieved_at=stamp)
+        documents.setdefault(made.doc_id, made)
+    return list(documents.values())
+
+
+# What a request will take, told before anything is called: questions, calls, cost and time.
+
+_AT_A_TIME: Final = 8
+"""Calls in flight that a plan reckons with. Many providers allow more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """A claim and a lens that can't be measured: there is too little evidence."""
+
+    claim: str
+    shortfall: Shortfall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What a job would do."""
+
+    estimate: Estimate
+    duration_s: float | None
+    """None where nothing is known to go by."""
+    duration_basis: str
+    plans: tuple[dict[str, Any], ...]
+    """The first plan of each model and lens, as JSON, with the full text of what is asked."""
+    models: tuple[str, ...]
+    demonstration: tuple[str, ...]
+    """Models among them whose numbers aren't beliefs worth quoting."""
+    unsent: tuple[str, ...]
+    """Options that a model doesn't accept, and that aren't sent, each in a sentence."""
+    lacking: tuple[Lacking, ...]
+    """Lenses without enough evidence."""
+    missing_keys: tuple[str, ...] = ()
+    """What has to be set before it can be started here."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What won't be as asked, in sentences."""
+        told = (f"{found.claim[:60]}: {found.shortfall}" for found in self.lacking)
+        return (*self.unsent, *told)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"notes": self.notes}
+
+
+def plan_request(
+    request: MeasureRequest, store: Store, settings: Settings, *, calls: bool, keys: bool = False
+) -> JobPlan:
+    """Plan without calling a model. Call it from a thread that has no event loop.
+
+    With `keys`, those that are missing here are told: whoever measures needs them.
+    """
+    # Imported as needed: a server answers before anybody plans.
+
+    measurement = asked(request, settings, budget_usd=request.budget_usd, calls=calls)
+    bundles = gathered(request, settings, stamp=iso(time.time()))
+    measurement = with_bundles(measurement, request, bundles)
+    estimate = measurement.estimate(store)
+    duration_s, basis = _duration(measurement, estimate, store)
+    return JobPlan(
+        estimate=estimate,
+        duration_s=duration_s,
+        duration_basis=basis,
+        plans=tuple(_first_plans(measurement)),
+        models=tuple(model.identity for model in measurement.models),
+        demonstration=tuple(
+            model.identity
+            for model in measurement.models
+            if model.is_demonstration or model.is_made_up
+        ),
+        unsent=tuple(
+            f"{model} doesn't accept `{name}`; it isn't sent"
+            for model in measurement.models
+            for name in measurement.ignored_options(model)
+        ),
+        lacking=tuple(
+            Lacking(claim=claim, shortfall=found.bundle.shortfall)
+            for (claim, _), found in bundles.items()
+            if isinstance(found, InsufficientEvidenceError)
+        ),
+        missing_keys=tuple(_missing_keys(measurement)) if keys else (),
+    )
+
+
+def _first_plans(measurement: Measurement) -> Iterator[dict[str, Any]]:
+    for model in measurement.models:
+        seen: set[str] = set()
+        for claim, lens in measurement.pairs():
+            if lens not in seen:
+                seen.add(lens)
+                yield {"lens": lens, **plan_content(measurement.plan(claim, model, lens))}
+
+
+def _missing_keys(measurement: Measurement) -> Iterator[str]:
+    for model in measurement.models:
+        try:
+            require_key(model, measurement.settings)
+        except MissingKeyError:
+            yield (
+                f"`{model}` needs a key: set {model.endpoint.key_variable} where this server runs "
+                "and start it again, or choose a model that needs none"
+            )
+
+
+def _duration(
+    measurement: Measurement, estimate: Estimate, store: Store
+) -> tuple[float | None, str]:
+    """Models are asked side by side: the slowest decides."""
+    if not estimate.to_call:
+        return 0.0, "everything is stored already"
+    calls = estimate.to_call / len(measurement.models)
+    longest, basis = 0.0, ""
+    for model in measurement.models:
+        with store.reading() as connection:
+            latency_ms = mean_latency_ms(connection, model.identity)
+        if latency_ms is None:
+            return None, f"{model} hasn't been asked here yet, so its speed isn't known"
+        at_a_time = _at_a_time(model, measurement)
+        needed = calls * latency_ms / 1000 / at_a_time
+        if needed >= longest:
+            longest = needed
+            basis = f"{at_a_time} calls at a time, {latency_ms:,.0f} ms each as in its latest runs"
+    return longest, basis
+
+
+def _at_a_time(model: ModelId, measurement: Measurement) -> int:
+    if model.endpoint.kind not in IN_PROCESS:
+        return _AT_A_TIME
+    return min(_AT_A_TIME, open_provider(model, measurement.settings).max_concurrency)
+
+
+# Jobs: submitted within quotas, looked at, cancelled, resumed. Workers do the rest.
 
 _MOST: Final = 500
 _MOST_USD: Final = 1_000_000
@@ -217,8 +452,7 @@ class Jobs:
 
     def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
         """The artifacts of what a job has measured so far, one a claim."""
-        from heretix.jobs.measuring import asked, kept_bundles, with_bundles
-        from heretix.measurement.assembly import assemble
+        from heretix.measurement.assemble import assemble
 
         with self._store.reading() as connection:
             row = _visible(rows.job_by_id(connection, job_id), job_id, by)
@@ -274,11 +508,10 @@ class Jobs:
 
     def _measurable(self, request: MeasureRequest) -> tuple[ModelId, ...]:
         # Imported as needed, here and above: a server answers before anybody submits.
-        from heretix.evidence.corpus import corpus_path
         from heretix.evidence.demo import DEMO_CORPUS
-        from heretix.jobs.measuring import asked
-        from heretix.measurement.lenses import corpora_folder
-        from heretix.measurement.spending import Spending
+        from heretix.evidence.sources.corpus import corpus_path
+        from heretix.measurement.gather import corpora_folder
+        from heretix.measurement.pacing import Spending
         from heretix.providers.prices import load_prices
 
         budget_usd, settings = request.budget_usd, self._settings

@@ -1,37 +1,316 @@
-"""Workers: they claim jobs, keep them alive by a heartbeat, and measure what they ask for.
-
-Nothing of a job lives in its worker alone. A worker that ends gives its jobs back; one that dies
-is replaced when its lease is over, and the samples it had stored are taken from the store.
-"""
+"""Workers: claim jobs, keep them alive by a heartbeat, and measure what they ask for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import math
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from heretix.errors import HeretixError, ProviderError, StoreBusyError, StoreError
-from heretix.jobs.episode_request import EpisodeRequest
-from heretix.jobs.job import Job, JobState, Progress
-from heretix.people.audit import iso
+from heretix.accounts.audit import iso
+from heretix.core.clock import HeldClock
+from heretix.core.errors import (
+    ConflictError,
+    HeretixError,
+    ProviderError,
+    RefusedError,
+    StoreBusyError,
+    StoreError,
+)
+from heretix.economy.codec import decode
+from heretix.economy.episode.state import draft_id
+from heretix.economy.exchange import Exchange, readable
+from heretix.economy.judging.panel import Panel
+from heretix.economy.judging.workflow import Clerk, Proposal
+from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
+from heretix.measurement.runner import Tally
+from heretix.providers.registry import Opener, open_provider
 from heretix.store import jobs as rows
 from heretix.store import new_owner
 
 if TYPE_CHECKING:
-    from heretix.economy.clock import Clock
-    from heretix.jobs.request import MeasureRequest
-    from heretix.jobs.tracker import Tracker
+    from types import TracebackType
+
+    from heretix.core.clock import Clock
+    from heretix.core.settings import Settings
+    from heretix.jobs.job import MeasureRequest
     from heretix.measurement.lane import Retry
     from heretix.measurement.measurement import Measurement
-    from heretix.providers.sharing import SharedModels
-    from heretix.settings import Settings
+    from heretix.measurement.record import RunRecord
+    from heretix.measurement.runner import Runner
+    from heretix.plan import Plan
+    from heretix.providers.local import SharedModels
+    from heretix.sample import Sample
     from heretix.store import Store
 
-__all__ = ["LEASE_S", "Worker"]
+# What a worker sees of the job that it is working on, until it is written down.
+
+
+class _Counts(Tally):
+    """A tally that nobody is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(0, lambda _: None, math.inf)
+
+
+@dataclass(eq=False)
+class Tracker:
+    """Watches a run. Only the event loop that measures touches it."""
+
+    job_id: str
+    spent_before_micros: int | None
+    """What earlier attempts and runners spent; None when that isn't known."""
+    budget_micros: int | None = None
+    """What all attempts may spend together; None: no limit."""
+    phase: Phase = "evidence"
+    counts: Tally = field(default_factory=_Counts)
+    runs_total: int = 0
+    _planned: int = 0
+    _ended: set[tuple[str, str, str, str | None]] = field(default_factory=set)
+    """Claims, models, lenses and variants that have a record."""
+    _failed: set[tuple[str, str, str, str | None]] = field(default_factory=set)
+    """Of those, where not one call was answered."""
+    _fresh: list[dict[str, Any]] = field(default_factory=list)
+    last_error: str | None = None
+
+    def expect(self, *, samples: int, runs: int) -> None:
+        """The plan is made, and this is how much it asks for."""
+        self.phase = "measuring"
+        self.counts.total = samples
+        self.runs_total = runs
+
+    def watch(self, runner: Runner) -> None:
+        """From now on this runner works for the job; what was spent before it stays spent."""
+        self.spent_before_micros = self.spent_micros
+        self.counts.runner = runner
+
+    def planned(self, plan: Plan, cached: int) -> None:
+        """Count a plan. One that is larger than expected sharpens an earlier one."""
+        self._planned += plan.N
+        self.counts.total = max(self.counts.total, self._planned)
+        self.counts.planned(plan, cached)
+
+    def sampled(self, plan: Plan, sample: Sample) -> None:
+        """Count a call that ended."""
+        if sample.failed:
+            self.last_error = sample.error
+        self.counts.sampled(plan, sample)
+
+    def shared(self, plan: Plan, sample: Sample) -> None:
+        """Count what another process paid for."""
+        self.counts.shared(plan, sample)
+
+    def finished(self, record: RunRecord) -> None:
+        """Keep what a record says, until it is taken away."""
+        variant = record.evidence.variant if record.evidence else None
+        name = (record.claim, record.model, record.lens, variant)
+        self._ended.add(name)
+        if record.usage.failed == record.usage.attempted:
+            self._failed.add(name)
+        else:
+            self._failed.discard(name)
+        lo, hi = record.aggregates.ci95 or (None, None)
+        self._fresh.append(
+            {
+                "job_id": self.job_id,
+                "run_id": record.run_id,
+                "execution_id": record.execution_id,
+                "claim": record.claim,
+                "model": record.model,
+                "lens": record.lens,
+                "variant": variant,
+                "status": record.status,
+                "prob_true": record.aggregates.prob_true_rpl,
+                "ci_lo": lo,
+                "ci_hi": hi,
+                "reason": record.reason,
+                "finished_at": record.finished_at,
+            }
+        )
+
+    def take_runs(self) -> list[dict[str, Any]]:
+        """Runs that were finished since this was asked last."""
+        fresh, self._fresh = self._fresh, []
+        # The last execution of a recipe counts; no database takes two in one statement.
+        return list({row["run_id"]: row for row in fresh}.values())
+
+    def put_back(self, rows: list[dict[str, Any]]) -> None:
+        """What was taken couldn't be written; it will be next time."""
+        self._fresh = rows + self._fresh
+
+    @property
+    def all_failed(self) -> bool:
+        """Everything was asked, and nothing was answered."""
+        return bool(self._ended) and self._failed == self._ended
+
+    @property
+    def spent_micros(self) -> int | None:
+        """What the job has spent in all attempts; None when that isn't known."""
+        status = self.counts.runner.status if self.counts.runner else None
+        spent_usd = status.spent_usd if status else 0.0
+        if spent_usd is None or self.spent_before_micros is None:
+            return None
+        return self.spent_before_micros + round(spent_usd * 1e6)
+
+    @property
+    def budget_left_usd(self) -> float | None:
+        """What is left to spend; None: no limit."""
+        if self.budget_micros is None:
+            return None
+        spent = self.spent_micros
+        left = 0 if spent is None else self.budget_micros - spent
+        # Nothing at all can't be asked for; a millionth of a dollar ends with the first call.
+        return max(left, 1) / 1e6
+
+    def progress(self, phase: Phase | None = None) -> Progress:
+        """How the job is doing at this moment."""
+        counts = self.counts.as_dict()
+        spent = self.spent_micros
+        ended = phase == "ended"
+        return Progress(
+            phase=phase or self.phase,
+            done=counts["done"],
+            total=counts["total"],
+            cached=counts["cached"],
+            failed=counts["failed"],
+            in_flight=0 if ended else counts["in_flight"],
+            runs_done=len(self._ended),
+            runs_total=max(self.runs_total, len(self._ended)),
+            spent_usd=None if spent is None else spent / 1e6,
+            per_second=counts["per_second"],
+            eta_s=None if ended else counts["eta_s"],
+        )
+
+
+# A move of an episode, as a worker makes it: measured anew, then decided once.
+#
+# A decision is one transaction of the exchange's. Whoever takes the job up looks first what is left
+# to do: a worker that died after it had decided has decided for all that follow.
+
+
+class Proceeding:
+    """One job's move, against one store."""
+
+    def __init__(
+        self,
+        request: EpisodeRequest,
+        store: Store,
+        settings: Settings,
+        *,
+        clock: Clock,
+        tracker: Tracker,
+        opener: Opener = open_provider,
+    ) -> None:
+        self._request = request
+        self._store = store
+        self._clock = clock
+        self._tracker = tracker
+        self._exchange = Exchange(store, clock=clock)
+        panel = Panel(
+            store,
+            settings,
+            observer=tracker,
+            watch=tracker.watch,
+            budget_left_usd=lambda: tracker.budget_left_usd,
+            opener=opener,
+        )
+        self._clerk = Clerk(store, self._exchange, panel, clock=clock, settings=settings)
+
+    async def run(self) -> None:
+        """Make the move, or what is left of it."""
+        try:
+            if self._request.move == "draft":
+                await self._draft()
+            else:
+                await self._move_on(self._episode)
+        except RefusedError as exc:
+            raise readable(exc) from exc
+
+    @property
+    def _episode(self) -> str:
+        assert self._request.episode is not None, "only drafts have no episode yet"
+        return self._request.episode
+
+    async def _draft(self) -> None:
+        proposal = decode(Proposal, self._request.proposal, "proposal")
+        key = self._tracker.job_id
+        self._exchange.ensure_house(proposal.currency)
+        if not self._exchange.knows(draft_id(key)):
+            self._expect(proposal.K * proposal.R, runs=len(proposal.models))
+            await self._clerk.draft(proposal, key=key)
+        if self._request.opens:
+            self._open(draft_id(key), proposal)
+
+    def _open(self, episode_id: str, proposal: Proposal) -> None:
+        terms = self._exchange.episode(episode_id).terms
+        # Terms count from the moment they were written: that is when it opens, too.
+        written_ms = terms.challenge_from_ms - proposal.challenge_after_ms
+        Exchange(self._store, clock=HeldClock(written_ms)).open(episode_id)
+        if terms.challenge_from_ms <= self._clock.now_ms():
+            self._exchange.begin_challenge(episode_id)
+
+    async def _move_on(self, episode_id: str) -> None:
+        terms, left = self._exchange.episode(episode_id).terms, self._left()
+        self._expect(terms.K * terms.R, runs=self._runs_left(left))
+        while left:
+            try:
+                await self._step()
+            except (ConflictError, RefusedError):
+                # A worker that was taken for dead may have decided meanwhile: that stands.
+                if self._left() == left:
+                    raise
+            left = self._left()
+
+    def _left(self) -> tuple[str | int, ...]:
+        """What the job was begun for and isn't decided yet."""
+        request = self._request
+        episode = self._exchange.episode(self._episode)
+        if request.move == "judge":
+            return tuple(self._clerk.pending(episode))
+        if request.stage is None:
+            return () if episode.measured_ms is not None else ("conclusion",)
+        if request.move == "measure":
+            told = {found.stage for found in self._exchange.measurements(self._episode)}
+            return () if request.stage in told else (request.stage,)
+        dispute = episode.disputes[int(request.stage.removeprefix("round:")) - 1]
+        return () if dispute.upheld is not None else (request.stage,)
+
+    def _runs_left(self, left: tuple[str | int, ...]) -> int:
+        """Every model without and with the evidence: once a challenge, twice in a dispute."""
+        request = self._request
+        if request.move == "judge":
+            challenges = self._exchange.episode(self._episode).challenges
+            times = sum(challenges[int(number)].bundle_sha256 is not None for number in left)
+        elif request.stage is None:
+            times = 0
+        else:
+            times = len(left) * (2 if request.move == "rule" else 1)
+        return 2 * times * len(request.models)
+
+    async def _step(self) -> None:
+        request = self._request
+        if request.move == "judge":
+            await self._clerk.judge_next(self._episode, final=request.final)
+        elif request.move == "measure":
+            await self._clerk.measure(self._episode, final=request.final)
+        else:
+            await self._clerk.rule(
+                self._episode, ground_confirmed=request.confirmed, final=request.final
+            )
+
+    def _expect(self, samples_a_run: int, *, runs: int) -> None:
+        self._tracker.expect(samples=samples_a_run * runs, runs=runs)
+
+
+# Workers: they claim jobs, keep them alive by a heartbeat, and measure what they ask for.
+#
+# Nothing of a job lives in its worker alone. A worker that ends gives its jobs back; one that dies
+# is replaced when its lease is over, and the samples it had stored are taken from the store.
 
 LEASE_S: Final = 15.0
 """How long a job stays a worker's without a sign of life."""
@@ -164,7 +443,6 @@ class Worker:
     async def _do(self, claimed: _Claimed) -> None:
         """Work on a job to its end, whatever that is."""
         # Here and below: a server has a worker at once, and what measures when it must.
-        from heretix.jobs.tracker import Tracker
 
         job = claimed.job
         tracker = Tracker(job.id, job.spent_micros, job.budget_micros)
@@ -209,8 +487,7 @@ class Worker:
         await self._end(claimed, tracker, JobState.FAILED, problem)
 
     async def _proceed(self, request: EpisodeRequest, tracker: Tracker) -> None:
-        from heretix.economy.clock import SystemClock
-        from heretix.jobs.proceeding import Proceeding
+        from heretix.core.clock import SystemClock
 
         clock = self._clock or SystemClock()
         move = Proceeding(
@@ -238,7 +515,7 @@ class Worker:
 
     def _shared_models(self) -> SharedModels:
         """Jobs that are worked on at the same time load an embedded model once."""
-        from heretix.providers.sharing import SharedModels
+        from heretix.providers.local import SharedModels
 
         self._models = self._models or SharedModels()
         return self._models
@@ -246,13 +523,7 @@ class Worker:
     def _prepare(
         self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
     ) -> Measurement:
-        from heretix.jobs.measuring import (
-            asked,
-            gathered,
-            keep_bundles,
-            kept_bundles,
-            with_bundles,
-        )
+        from heretix.jobs.jobs import asked, gathered, keep_bundles, kept_bundles, with_bundles
 
         job = claimed.job
         measurement = asked(request, self._settings, budget_usd=budget_usd)
@@ -395,3 +666,47 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# A worker beside a server: in a thread of its own, so that pages stay quick while it measures.
+
+
+class BackgroundWorker:
+    """Works on jobs from `start` to `stop`. Jobs that are under way then go back to the queue."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        parallel: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        """`clock` is what episodes go by; without one, the time of the machine."""
+        self._worker = Worker(store, settings, parallel=parallel, clock=clock)
+        self._thread = threading.Thread(target=self._run, name="heretix-worker", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait until what was answered is stored."""
+        self._worker.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        asyncio.run(self._worker.run())

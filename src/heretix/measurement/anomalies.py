@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.metrics import discoveries
-from heretix.errors import RecordError
-from heretix.evidence.bundlefile import load_bundle
-from heretix.measurement.assembly import metrics_by_model
+from heretix.core.errors import RecordError
+from heretix.evidence.bundle import load_bundle
+from heretix.measurement.assemble import metrics_by_model
 from heretix.measurement.record import RunRecord
 from heretix.plan import canonical_json
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from heretix.errors import HeretixError, MissingKeyError, RecordError, StoreReadOnlyError
+from heretix.core.errors import HeretixError, MissingKeyError, RecordError, StoreReadOnlyError
 from heretix.providers import gguf
 from heretix.providers.base import Request
 from heretix.providers.catalog import ENDPOINTS, ModelId, default_model, parse_model
@@ -25,8 +25,8 @@ from heretix.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heretix.core.settings import Settings
     from heretix.providers.http import HttpReply
-    from heretix.settings import Settings
 
 __all__ = ["Check", "State", "examine"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import stamina
 
-from heretix.errors import (
+from heretix.core.errors import (
     BatchPendingError,
     BudgetReachedError,
     HeretixError,
@@ -34,8 +34,8 @@ from heretix.store.batches import holding_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from heretix.measurement.pacing import Spending
     from heretix.measurement.runner import Runner
-    from heretix.measurement.spending import Spending
     from heretix.plan import Plan, PlannedSample
     from heretix.providers.base import Provider, Reply, Request
     from heretix.sample import Sample

@@ -1,25 +1,22 @@
-"""A measurement: what was asked, made ready to plan, describe and run.
-
-The command line, the library and everything later begin here, so that the same request means
-the same plans wherever it is made.
-"""
+"""A measurement: what was asked, made ready to plan, describe, run and resume."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.estimator import MIN_SAMPLES
 from heretix.config import Claim, RunConfig, check_claim
-from heretix.errors import ClaimError, ConfigError, InsufficientEvidenceError
-from heretix.measurement.lenses import Bundles, evidence_of
-from heretix.measurement.pacing import Limits
+from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
+from heretix.measurement.execution import plan_json
+from heretix.measurement.gather import Bundles, evidence_of
+from heretix.measurement.pacing import Limits, Spending
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
-from heretix.measurement.spending import Spending
 from heretix.plan import Evidence, Plan, Precision, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import (
@@ -27,6 +24,7 @@ from heretix.providers.catalog import (
     ModelId,
     Options,
     default_model,
+    parse_model,
     require_keys,
     sent_options,
 )
@@ -34,14 +32,55 @@ from heretix.providers.prices import Price, cost_micros, load_prices
 from heretix.providers.registry import Opener, open_provider, resolve_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
     from heretix.measurement.lane import Retry
-    from heretix.settings import Settings
     from heretix.store import Store
 
-__all__ = ["Estimate", "Measurement", "prepare"]
+# What a plan will ask, as JSON: for people and programs that look before they measure.
+
+
+def plan_content(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "run_id": plan.run_id,
+        "claim": plan.claim,
+        "model": plan.model.identity,
+        "provider": plan.model.provider,
+        "demonstration": plan.model.is_demonstration,
+        "prompt_version": plan.bank.version,
+        "sampling": {"K": plan.K, "R": plan.R, "T": plan.T, "N": plan.N},
+        "sampler": {
+            "T_bank": plan.bank.T_bank,
+            "rotation_offset": plan.rotation_offset,
+            "tpl_indices": list(plan.tpl_indices),
+            "seq": list(plan.seq),
+        },
+        "planned_counts": {str(index): count for index, count in plan.counts.items()},
+        "imbalance_ratio": plan.imbalance_ratio,
+        "aggregation": {
+            "agg": plan.agg,
+            "center": plan.center,
+            "trim": plan.trim,
+            "B": plan.B,
+            "bootstrap_seed": plan.bootstrap_seed,
+            "seed_source": plan.seed_source,
+        },
+        "max_output_tokens": plan.max_output_tokens,
+        "options": plan.options.as_dict(),
+        "templates": [
+            {"paraphrase_idx": index, "prompt_sha256": prompt.sha256, "user": prompt.user}
+            for index, prompt in plan.prompts.items()
+        ],
+    }
+
+
+# A measurement: what was asked, made ready to plan, describe and run.
+#
+# The command line, the library and everything later begin here, so that the same request means
+# the same plans wherever it is made.
 
 _CHARS_PER_TOKEN: Final = 4
 _ANSWER_TOKENS: Final = 12
@@ -359,3 +398,92 @@ def _plus(micros: int | None, price: Price | None, tokens_in: int, tokens_out: i
     if micros is None or price is None:
         return None
     return micros + cost_micros(price, tokens_in, tokens_out)
+
+
+# From what the store keeps of an execution back to its plan, after a restart.
+#
+# Planning is a pure function, so what was asked for and the bank's text are enough; that the result
+# is the same plan is checked, not hoped for.
+
+
+def bank_of(row: Mapping[str, Any]) -> Bank:
+    """The bank that a row of `prompts` holds."""
+    return Bank.of(
+        version=row["prompt_version"],
+        system=row["system"],
+        user_template=row["user_template"],
+        paraphrases=json.loads(row["paraphrases_json"]),
+        source=row["source"],
+    )
+
+
+def config_of(asked: Mapping[str, Any]) -> RunConfig:
+    """The configuration behind what `plan_json` kept."""
+    names = ("K", "R", "T", "B", "agg", "center", "trim", "max_output_tokens")
+    return RunConfig.parse(
+        {
+            **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
+            **asked["options"],
+            "seed": asked["bootstrap_seed"] if asked["seed_source"] == "config" else None,
+        },
+        source="execution",
+    )
+
+
+def replan(config_json: str, bank: Bank) -> Plan:
+    """The plan whose `plan_json` this is. Another Heretix may plan otherwise: that is refused."""
+    asked = json.loads(config_json)
+    seed, source = asked["bootstrap_seed"], asked["seed_source"]
+    plan = make_plan(
+        asked["claim"],
+        parse_model(asked["model"]),
+        bank,
+        config_of(asked),
+        claim_id=asked.get("claim_id"),
+        env_seed=seed if source == "environment" else None,
+    )
+    if plan_json(plan) != config_json:
+        raise RecordError(
+            f"the plan of {asked['claim']!r} for {asked['model']} can't be made again: this "
+            "Heretix plans differently than the one that submitted it; use that version"
+        )
+    return plan
+
+
+# An execution that was stopped, made ready to go on.
+
+
+def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
+    """The measurement that an execution was part of, for its claim and model alone.
+
+    The plan is the same, so what is stored is taken from the cache, and exactly the missing calls
+    are made.
+    """
+    started = store.started(ref)
+    if not started.run_id.startswith("heretix-rpl-"):
+        raise RecordError(
+            f"`{started.execution_id}` was shown evidence, which isn't kept with what was asked; "
+            "give the same `heretix lens` or `heretix run` command again: its samples are cached"
+        )
+    asked: dict[str, Any] = json.loads(started.config_json)
+    if asked["seed_source"] == "environment":
+        settings = replace(settings, rpl_seed=asked["bootstrap_seed"])
+    model = resolve_model(asked["model"], settings)
+    measurement = Measurement(
+        config=config_of(asked),
+        settings=settings,
+        bank=_bank(store, asked["prompt_version"]),
+        models=(model,),
+        claims=(Claim(asked["claim"], asked.get("claim_id")),),
+    )
+    # Opening connects to nothing yet, but says what is wrong with a key.
+    open_provider(model, settings, options=measurement.options)
+    return measurement
+
+
+def _bank(store: Store, version: str) -> Bank:
+    """The bank as the store has it: the file it came from may be gone."""
+    row = store.bank(version)
+    if row is None:
+        raise RecordError(f"`{store.name}` has no text of prompt bank {version}")
+    return bank_of(row)

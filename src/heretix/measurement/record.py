@@ -1,30 +1,28 @@
-"""The artifact: the canonical record of what an execution planned, got and concluded.
-
-These are its types, and the JSON schema is made from them. `build` fills them in.
-"""
+"""The artifact: the canonical record of what an execution planned, got and concluded."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from heretix.core.errors import ConfigError, RecordError
 from heretix.plan import canonical_json
 from heretix.sample import Noncompliance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "SCHEMA",
-    "Artifact",
-    "LensRecord",
-    "MetricsRecord",
-    "RunRecord",
-    "SampleRecord",
-    "digest_of",
-]
+# The artifact: the canonical record of what an execution planned, got and concluded.
+#
+# These are its types, and the JSON schema is made from them. `build` fills them in.
 
 SCHEMA: Final = "heretix-artifact/1"
 
@@ -395,3 +393,95 @@ def digest_of(run: RunRecord) -> str:
     """SHA-256 over all of a run but its own digest: any changed character shows."""
     content = run.model_dump(mode="json", exclude={"sha256"})
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+# The JSON schema of artifacts, as published with the package.
+#
+# `python -m heretix.measurement.schema` writes it anew after a change to the record.
+
+_FILE: Final = "artifact-1.schema.json"
+
+
+def artifact_schema() -> dict[str, Any]:
+    """The schema that the record's types imply."""
+    schema = Artifact.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def packaged_schema() -> dict[str, Any]:
+    """The schema that the package ships."""
+    text = (resources.files(__package__) / _FILE).read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+if __name__ == "__main__":
+    target = Path(__file__).with_name(_FILE)
+    target.write_text(json.dumps(artifact_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+# Artifacts as files: written whole or not at all.
+
+
+def artifact_json(artifact: Artifact, *, indent: int | None = 2) -> str:
+    """An artifact as JSON text."""
+    # Fields of the lenses are left out of artifacts that have none.
+    content = artifact.model_dump(mode="json", by_alias=True)
+    for name in ("claim", "lenses", "bundles", "metrics", "experiments"):
+        if content[name] is None:
+            del content[name]
+    return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def check_target(path: Path, *, lines: bool) -> None:
+    """Refuse, before any call is paid for, a place that can't be written."""
+    if lines and path.suffix.lower() not in {".jsonl", ".ndjson"}:
+        raise ConfigError(
+            f"`--out` must end in .jsonl for a file of claims (one artifact a line), "
+            f"got {path.name!r}"
+        )
+    if path.is_dir():
+        raise ConfigError(f"`--out` must be a file, got the directory {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(f"`--out` {path}: {exc.strerror}") from exc
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise ConfigError(f"`--out` {path} can't be written: permission denied")
+
+
+def write_artifact(path: Path, artifact: Artifact) -> None:
+    """Write one artifact."""
+    _write(path, [artifact_json(artifact)])
+
+
+def write_lines(path: Path, artifacts: Iterable[Artifact]) -> None:
+    """Write artifacts one a line."""
+    _write(path, (artifact_json(artifact, indent=None) for artifact in artifacts))
+
+
+def _write(path: Path, texts: Iterable[str]) -> None:
+    """Write beside the target and move into place: a reader sees the old file or the new one."""
+    if path.exists() and not path.is_file():
+        # A pipe or a device can't be replaced; it is written to as it is.
+        _write_to(path, texts)
+        return
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        _write_to(temporary, texts)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def _write_to(path: Path, texts: Iterable[str]) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            for text in texts:
+                file.write(text + "\n")
+    except OSError as exc:
+        raise RecordError(f"`{path.name}` can't be written: {exc.strerror}") from exc

@@ -1,8 +1,4 @@
-"""Can a record be believed? Everything derived in it is derived again, from the record alone.
-
-No database and no network: the bank, the raw answers and the settings in the record are enough
-to make its identities, hashes, readings, estimate, interval, rates and diagnostics anew.
-"""
+"""Verify a record: everything derived in it is derived again, from the record alone."""
 
 from __future__ import annotations
 
@@ -17,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from heretix.belief.paired import Difference, paired_difference, unpaired_difference
 from heretix.config import RunConfig, check_claim
-from heretix.errors import BankError, HeretixError, RecordError
-from heretix.evidence.bundlefile import read_bundle
-from heretix.measurement.assembly import lens_records, metrics_by_model
+from heretix.core.errors import BankError, HeretixError, RecordError
+from heretix.evidence.bundle import read_bundle
+from heretix.evidence.select import LIMITS
+from heretix.measurement.assemble import lens_records, metrics_by_model
 from heretix.measurement.build import build_run
-from heretix.measurement.experiments import compared
+from heretix.measurement.experiments import canary, compared, under_policy, without
+from heretix.measurement.gather import evidence_of
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -32,7 +31,7 @@ from heretix.measurement.record import (
     SampleRecord,
     digest_of,
 )
-from heretix.measurement.showing import Difference, shown_differences, sufficiency_differences
+from heretix.measurement.vector import logits_by_stem
 from heretix.plan import Evidence, Plan, PlannedSample, Precision, PrecisionStep, make_plan
 from heretix.prompts.bank import Bank, load_bank
 from heretix.prompts.frame import Frame, ShownItem
@@ -42,8 +41,142 @@ from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer
 
 if TYPE_CHECKING:
     from heretix.evidence.bundle import Bundle
+    from heretix.measurement.record import EvidenceRecord
 
-__all__ = ["Difference", "Verification", "read_artifacts", "verify_artifact", "verify_run"]
+# Two runs against each other.
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The difference between two beliefs, B minus A."""
+
+    a: str
+    b: str
+    paired: bool
+    difference: Difference
+
+
+def compare(a: RunRecord, b: RunRecord) -> Comparison:
+    """Paired by template when the banks agree: what the wordings share then cancels out."""
+    shared = set(logits_by_stem(a)) & set(logits_by_stem(b))
+    paired = a.prompts.bank_sha256 == b.prompts.bank_sha256 and len(shared) >= 2
+    difference = (paired_difference if paired else unpaired_difference)(
+        logits_by_stem(a),
+        logits_by_stem(b),
+        B=a.aggregation.B,
+        center=a.aggregation.center,
+        trim=a.aggregation.trim,
+        seed=a.aggregation.bootstrap_seed ^ b.aggregation.bootstrap_seed,
+    )
+    return Comparison(a.execution_id, b.execution_id, paired, difference)
+
+
+# Did a run show what its bundle holds? Every item, in every experiment, against the bundle.
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A place where the record and what follows from it don't agree."""
+
+    path: str
+    recorded: object
+    derived: object
+
+
+def sufficiency_differences(
+    path: str, bundle: Bundle, runs: Sequence[RunRecord], claim: str
+) -> Iterator[Mismatch]:
+    """Where a bundle was called too small, or large enough, by a rule of its own.
+
+    A record can't show what a search didn't find; it can show that what is said to be too little
+    is, and that nothing was measured with it.
+    """
+    if bundle.claim != claim:
+        yield Mismatch(f"{path}.claim", bundle.claim, claim)
+    limits = LIMITS.get(bundle.lens)
+    if limits is None or bundle.limits.min_items != limits.min_items:
+        needed = None if limits is None else limits.min_items
+        yield Mismatch(f"{path}.limits.min_items", bundle.limits.min_items, needed)
+    measured = [
+        run.execution_id
+        for run in runs
+        if run.evidence and run.lens == bundle.lens and run.evidence.bundle_id is not None
+    ]
+    if not bundle.sufficient and measured:
+        yield Mismatch(f"{path}.items", f"measured in {measured[0]}", "too few to be measured")
+
+
+def shown_differences(
+    run: RunRecord, bundles: Mapping[str, Bundle], runs: Sequence[RunRecord]
+) -> Iterator[Mismatch]:
+    """Where a run showed something else than its bundle, or names a bundle that isn't here."""
+    shown = run.evidence
+    if shown is None or (shown.bundle_id is None and run.lens == "NUL" and not shown.items):
+        return
+    path = f"{run.execution_id}.evidence"
+    bundle = bundles.get(shown.bundle_id or "")
+    if bundle is None:
+        yield Mismatch(f"{path}.bundle_id", shown.bundle_id, "no bundle of that id is here")
+        return
+    if (bundle.lens, bundle.claim) != (run.lens, run.claim):
+        yield Mismatch(f"{path}.bundle_id", f"{run.lens} of this claim", bundle.lens)
+        return
+    whole = {
+        other.evidence.bundle_id
+        for other in runs
+        if other.evidence and other.lens == run.lens and other.evidence.variant is None
+    }
+    of_another_policy = (shown.variant or "").startswith("policy:")
+    if not of_another_policy and shown.bundle_id not in whole:
+        yield Mismatch(f"{path}.bundle_id", shown.bundle_id, "not what the lens showed whole")
+    yield from _item_differences(path, shown, bundle)
+
+
+def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Iterator[Mismatch]:
+    items = [(item.id, item.text) for item in shown.items]
+    if shown.variant == "sham":
+        # The texts are the package's; what the bundle decides is how many and how long.
+        lengths = {item.id: len(item.text) for item in _as_is(bundle).items}
+        if [name for name, _ in items] != list(lengths) or any(
+            len(text) > lengths[name] for name, text in items
+        ):
+            yield Mismatch(f"{path}.items", "as recorded", "as many, and none longer")
+        return
+    expected = _expected(shown.variant, bundle)
+    if expected is None:
+        yield Mismatch(f"{path}.variant", shown.variant, "no experiment on this bundle")
+        return
+    if items != [(item.id, item.text) for item in expected.items]:
+        yield Mismatch(f"{path}.items", "as recorded", f"{shown.variant or 'the bundle'}")
+    if (None if shown.order is None else tuple(shown.order)) != expected.order:
+        yield Mismatch(f"{path}.order", shown.order, expected.order)
+
+
+def _expected(variant: str | None, bundle: Bundle) -> Evidence | None:
+    """What the experiment called `variant` shows of a bundle; None if there is no such one."""
+    if variant is None:
+        return _as_is(bundle)
+    if variant == "canary":
+        return canary(bundle)
+    kind, _, name = variant.partition(":")
+    made = None
+    if kind == "without" and any(name in {item.id, item.publisher} for item in bundle.items):
+        made = without(bundle, name)
+    elif kind == "policy":
+        made = under_policy(bundle)
+    return made if made is not None and made.variant == variant else None
+
+
+def _as_is(bundle: Bundle) -> Evidence:
+    evidence = evidence_of(bundle.lens, bundle)
+    assert evidence is not None, "a bundle belongs to an evidence lens"
+    return evidence
+
+
+# Can a record be believed? Everything derived in it is derived again, from the record alone.
+#
+# No database and no network: the bank, the raw answers and the settings in the record are enough
+# to make its identities, hashes, readings, estimate, interval, rates and diagnostics anew.
 
 _TOLERANCE: Final = 1e-9
 """Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
@@ -58,7 +191,7 @@ class Verification:
     run_id: str
     checked: int
     """Values that were derived again and compared."""
-    differences: tuple[Difference, ...]
+    differences: tuple[Mismatch, ...]
     notes: tuple[str, ...]
 
     @property
@@ -101,16 +234,16 @@ def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
 
 def verify_run(run: RunRecord) -> Verification:
     """Derive a run again and compare every value."""
-    differences: list[Difference] = []
+    differences: list[Mismatch] = []
     derived_digest = digest_of(run)
     if derived_digest != run.sha256:
-        differences.append(Difference("sha256", run.sha256, derived_digest))
+        differences.append(Mismatch("sha256", run.sha256, derived_digest))
     notes: list[str] = []
     checked = 1
     try:
         rebuilt = _rebuild(run)
     except (HeretixError, ArithmeticError, ValueError, KeyError, IndexError) as exc:
-        differences.append(Difference("(plan)", "a plan", f"none: {exc}"))
+        differences.append(Mismatch("(plan)", "a plan", f"none: {exc}"))
     else:
         recorded = run.model_dump(mode="json", exclude={"sha256"})
         derived = rebuilt.model_dump(mode="json", exclude={"sha256"})
@@ -139,7 +272,7 @@ def verify_artifact(artifact: Artifact) -> list[Verification]:
     if any(part is not None for part in between) or (shown and len(found) > 1):
         return [*found, verify_vector(artifact)]
     if artifact.claim not in {None, *(run.claim for run in artifact.runs)}:
-        difference = Difference("claim", artifact.claim, artifact.runs[0].claim)
+        difference = Mismatch("claim", artifact.claim, artifact.runs[0].claim)
         found[0] = replace(found[0], differences=(*found[0].differences, difference))
     return [replace(one, notes=(*one.notes, _NO_BUNDLE)) for one in found] if shown else found
 
@@ -153,13 +286,13 @@ _NO_BUNDLE: Final = (
 def verify_vector(artifact: Artifact) -> Verification:
     """Verify what lies between the runs: bundles, lines, metrics, experiments."""
     runs, claim = artifact.runs, artifact.claim or artifact.runs[0].claim
-    differences: list[Difference] = []
+    differences: list[Mismatch] = []
     bundles: dict[str, Bundle] = {}
     for number, bundle in enumerate(artifact.bundles or []):
         try:
             loaded = read_bundle(bundle)
         except HeretixError as exc:
-            differences.append(Difference(f"bundles[{number}]", "a bundle", f"none: {exc}"))
+            differences.append(Mismatch(f"bundles[{number}]", "a bundle", f"none: {exc}"))
         else:
             bundles[loaded.bundle_id] = loaded
             differences += sufficiency_differences(f"bundles[{number}]", loaded, runs, claim)
@@ -360,7 +493,7 @@ def _bank_note(run: RunRecord) -> str:
     return f"bank {run.prompt_version} DIFFERS from the packaged one of that version"
 
 
-def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Difference]:
+def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Mismatch]:
     """All leaves of two JSON trees, side by side; a leaf only one side has pairs with None."""
     if isinstance(recorded, Mapping) and isinstance(derived, Mapping):
         for key in sorted(recorded.keys() | derived.keys()):
@@ -370,7 +503,7 @@ def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Difference]:
         for index, (one, other) in enumerate(zip(recorded, derived, strict=True)):
             yield from _compare(f"{path}[{index}]", one, other)
     else:
-        yield Difference(path, recorded, derived)
+        yield Mismatch(path, recorded, derived)
 
 
 def _both_lists(one: object, other: object) -> bool:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from heretix.errors import BankError
-from heretix.linedyaml import (
+from heretix.core.errors import BankError
+from heretix.core.yaml_lines import (
     YamlFault,
     compose,
     control_character,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from heretix.errors import BankError
+from heretix.core.errors import BankError
 from heretix.prompts.bank import CLAIM, PARAPHRASE, Bank, Prompt
 
 if TYPE_CHECKING:

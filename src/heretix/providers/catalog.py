@@ -10,12 +10,12 @@ import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.errors import MissingKeyError, ModelError
+from heretix.core.errors import MissingKeyError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
 
 __all__ = [
     "DEMONSTRATION_MODELS",

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import RejectedError
+from heretix.core.errors import RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     MAX_CONCURRENCY,

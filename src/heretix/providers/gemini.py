@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from heretix.errors import RejectedError
+from heretix.core.errors import RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     MAX_CONCURRENCY,

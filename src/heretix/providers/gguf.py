@@ -27,10 +27,10 @@ from typing import IO, TYPE_CHECKING, Final
 
 import platformdirs
 
-from heretix.errors import ModelError
+from heretix.core.errors import ModelError
 
 if TYPE_CHECKING:
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
 
 __all__ = [
     "KNOWN",

@@ -1,4 +1,4 @@
-"""One POST to a provider, with every way it can fail mapped once to `heretix.errors`.
+"""One POST to a provider, with every way it can fail mapped once to `heretix.core.errors`.
 
 Adapters build bodies and read answers; this module only moves them. It doesn't retry: the runner
 does. It doesn't follow redirects: a key must not travel. No key reaches a message or a `repr`.
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ConnectionFailedError,

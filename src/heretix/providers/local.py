@@ -18,18 +18,24 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from heretix.errors import ModelError, RejectedError, ServerError
+from heretix.core.errors import ModelError, RejectedError, ServerError
 from heretix.providers import gguf
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.registry import Opener, open_provider
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from heretix.core.settings import Settings
+    from heretix.providers.base import Provider
+    from heretix.providers.catalog import ModelId, Options
     from heretix.providers.gguf import LocalModel
-    from heretix.settings import Settings
 
-__all__ = ["DEFAULT_TEMPERATURE", "LocalProvider"]
+# The embedded model: a GGUF file answered in this process, with no key and no network.
+#
+# The same request gives the same answer to the last bit, whichever copy of the model serves it and
+# whatever that copy served before. `_Engine` says what this takes.
 
 DEFAULT_TEMPERATURE: Final = 1.0
 """The model's own distribution, nothing sharpened or cut off: replicates show its real spread."""
@@ -410,3 +416,94 @@ def _import_engine(name: str) -> Any:
             f"`local:{name}` needs the embedded engine, which isn't installed: "
             "`uv sync --extra local`, or `pip install '.[local]'` in the clone"
         ) from exc
+
+
+# An embedded model is loaded once, however many measurements of a process ask it at a time.
+
+
+class SharedModels:
+    """Opens providers as `open_provider` does, an embedded model once for all who want it.
+
+    It is loaded by the first call and let go of by the last user. Who else asks changes no answer:
+    an embedded model's answer follows from the request alone. Of one event loop.
+    """
+
+    def __init__(self, opener: Opener = open_provider) -> None:
+        self._opener = opener
+        self._held: dict[str, _Held] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
+        """The provider of `model`; the caller closes it, and others go on with what they share."""
+        opened = self._opener(model, settings, options=options)
+        if model.endpoint.kind != "local":
+            return opened
+        name = model.identity
+        # A provider that was only opened holds nothing yet: one too many is just forgotten.
+        held = self._held.setdefault(name, _Held(opened, after=self._closing.get(name)))
+        held.users += 1
+        return _Share(self, name, held)
+
+    async def give_back(self, name: str, held: _Held) -> None:
+        """One user less."""
+        held.users -= 1
+        if held.users:
+            return
+        del self._held[name]
+        closing = self._closing[name] = asyncio.create_task(held.let_go())
+        closing.add_done_callback(lambda done: self._closed(name, done))
+        # To its end: whoever opens the model next waits until this one's memory is free.
+        await asyncio.shield(closing)
+
+    def _closed(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._closing.get(name) is task:
+            del self._closing[name]
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A provider that is open."""
+
+    provider: Provider
+    after: asyncio.Task[None] | None
+    """How the one before it is let go of."""
+    users: int = 0
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, once the memory of the one before is free."""
+        await self._wait()
+        return await self.provider.ask(request)
+
+    async def let_go(self) -> None:
+        """Close it; its memory is free once that of the one before is, too."""
+        await self._wait()
+        await self.provider.aclose()
+
+    async def _wait(self) -> None:
+        if self.after is not None:
+            await asyncio.wait([self.after])
+
+
+class _Share:
+    """One user's part of a provider."""
+
+    def __init__(self, models: SharedModels, name: str, held: _Held) -> None:
+        self._models = models
+        self._name = name
+        self._held = held
+        self._closed = False
+
+    @property
+    def max_concurrency(self) -> int:
+        """As if there were nobody else: calls of several users wait for each other."""
+        return self._held.provider.max_concurrency
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, once the model's memory is free."""
+        return await self._held.ask(request)
+
+    async def aclose(self) -> None:
+        """Let go of it. A second time is no harm."""
+        if not self._closed:
+            self._closed = True
+            await self._models.give_back(self._name, self._held)

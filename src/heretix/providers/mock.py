@@ -1,21 +1,18 @@
-"""A provider that makes answers up: deterministic, offline, free, and faulty on request.
-
-An answer is a pure function of the model's name, the claim, the wording and the repeat. Its spread
-is like that of a real model: claims differ widely, wordings less, repeats least. Faults are asked
-for in the name (`mock:gpt-5?fenced=0.1&error=0.05`), which is part of every identity, so that
-spoilt samples never mix with sound ones.
-"""
+"""Random-looking numbers that are decided by what they are for: the same on every machine."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import sigmoid
-from heretix.errors import (
+from heretix.core.errors import (
     CallTimeoutError,
     ConnectionFailedError,
     ModelError,
@@ -25,10 +22,34 @@ from heretix.errors import (
     ServerError,
 )
 from heretix.providers.base import Provider, Reply, Request
-from heretix.providers.draws import digest, normal, uniform
 from heretix.sample import Finish
 
-__all__ = ["FAULTS", "MockProvider"]
+# Random-looking numbers that are decided by what they are for: the same on every machine.
+
+
+def normal(*parts: str | int) -> float:
+    """A draw from the standard normal distribution."""
+    return NormalDist().inv_cdf(uniform(*parts))
+
+
+def uniform(*parts: str | int) -> float:
+    """A number strictly between 0 and 1."""
+    return ((int.from_bytes(digest(*parts)[:8], "big") >> 11) + 0.5) / 2**53
+
+
+def digest(*parts: str | int) -> bytes:
+    """What the numbers are made of."""
+    # JSON keeps the parts apart, whatever a claim holds.
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+# A provider that makes answers up: deterministic, offline, free, and faulty on request.
+#
+# An answer is a pure function of the model's name, the claim, the wording and the repeat. Its
+# spread
+# is like that of a real model: claims differ widely, wordings less, repeats least. Faults are asked
+# for in the name (`mock:gpt-5?fenced=0.1&error=0.05`), which is part of every identity, so that
+# spoilt samples never mix with sound ones.
 
 # Standard deviations in log-odds. What all mocks share outweighs what is a mock's own, so that
 # two of them disagree about as two models of one generation do.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import ProviderError, RateLimitedError, RejectedError
+from heretix.core.errors import ProviderError, RateLimitedError, RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     MAX_CONCURRENCY,

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from heretix.errors import ConfigError
-from heretix.linedyaml import YamlFault, compose, entries, listed, shown
+from heretix.core.errors import ConfigError
+from heretix.core.yaml_lines import YamlFault, compose, entries, listed, shown
 from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, ModelId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heretix.settings import Settings
+    from heretix.core.settings import Settings
 
 __all__ = ["FREE", "Price", "PriceTable", "cost_micros", "load_prices", "priced_models"]
 

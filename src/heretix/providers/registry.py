@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 from heretix.providers.catalog import ModelId, Options, parse_model, require_key
 
 if TYPE_CHECKING:
+    from heretix.core.settings import Settings
     from heretix.providers.base import Provider
-    from heretix.providers.batch import BatchProvider
+    from heretix.providers.batch.base import BatchProvider
     from heretix.providers.http import Target
-    from heretix.settings import Settings
 
 __all__ = ["Opener", "open_batch_provider", "open_provider", "resolve_model"]
 
@@ -78,11 +78,11 @@ def open_batch_provider(
     """Make the provider of `model` ready to take batches; few of them do."""
     match model.endpoint.kind:
         case "openai":
-            from heretix.providers.openai_batch import OpenAIBatchProvider
+            from heretix.providers.batch.openai import OpenAIBatchProvider
 
             return OpenAIBatchProvider(_target(model, settings, options, timeout_s))
         case "anthropic":
-            from heretix.providers.anthropic_batch import AnthropicBatchProvider
+            from heretix.providers.batch.anthropic import AnthropicBatchProvider
 
             return AnthropicBatchProvider(_target(model, settings, options, timeout_s))
         case _:

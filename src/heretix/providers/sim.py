@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import logit, sigmoid
-from heretix.errors import ModelError
+from heretix.core.errors import ModelError
 from heretix.providers.base import Provider, Reply, Request
-from heretix.providers.draws import normal
+from heretix.providers.mock import normal
 
 __all__ = ["Planted", "SimProvider"]
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from heretix.errors import ConfigError, MissingPartError, RecordError
+from heretix.core.errors import ConfigError, MissingPartError, RecordError
 from heretix.sample import Sample
 from heretix.store import RunSummary, ledger
-from heretix.store.listing import RunFilter, runs_by_id, samples_by_key
+from heretix.store.runs import RunFilter, runs_by_id, samples_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

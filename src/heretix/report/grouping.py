@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heretix.measurement.assembly import as_they_are
+from heretix.measurement.assemble import as_they_are
 from heretix.measurement.record import Artifact
 from heretix.report.charts import (
     belief_vector,
     document_influence,
-    drift,
     evidence_controls,
     model_comparison,
 )
-from heretix.report.charts.lenses import claim_of
-from heretix.report.theme import LIGHT, Theme
+from heretix.report.charts.beliefs import claim_of
+from heretix.report.charts.studies import drift
+from heretix.report.charts.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from heretix.store.leases import LEASE_S, new_owner
-from heretix.store.records import (
+from heretix.store.executions import (
     ExecutionResult,
     ExecutionStart,
     ExecutionSummary,
@@ -12,8 +11,8 @@ from heretix.store.records import (
     Status,
     StoredRecord,
 )
+from heretix.store.samples import LEASE_S, SampleWriter, new_owner
 from heretix.store.store import Store
-from heretix.store.writer import SampleWriter
 
 __all__ = [
     "LEASE_S",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, and_, bindparam, case, func, insert, select, update
 
-from heretix.errors import RecordError
-from heretix.store import leases as lease_rows
+from heretix.core.errors import RecordError
+from heretix.store import samples as lease_rows
 from heretix.store import samples as sample_rows
 from heretix.store.schema import batch_samples, batches, executions, leases, results, samples
 

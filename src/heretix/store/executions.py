@@ -1,31 +1,202 @@
-"""Executions in the database: how they start and finish, and what they make of their run."""
+"""Executions, runs, prompt banks and bundles in the database: how they start and finish."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Boolean, Connection, bindparam, insert, or_, select, update
 
-from heretix.store.engine import conflict_insert
-from heretix.store.records import ExecutionResult, ExecutionStart, ExecutionSummary
-from heretix.store.schema import execution_samples, executions, results, runs, samples
+from heretix.core.errors import BankError, RecordError
+from heretix.store.db import conflict_insert
+from heretix.store.schema import (
+    bundles,
+    execution_samples,
+    executions,
+    prompts,
+    results,
+    runs,
+    samples,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy.sql.dml import Insert
 
-__all__ = [
-    "LATEST_FIRST",
-    "claim_sha256",
-    "executions_of",
-    "finish_executions",
-    "latest_of",
-    "start_executions",
-]
+# What the store says of runs and executions, and what it is told of them.
+
+Status = Literal["ok", "no_estimate", "interrupted"]
+"""How an execution ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStart:
+    """An execution that begins."""
+
+    execution_id: str
+    run: Mapping[str, Any]
+    """Columns of `runs` that are known before anything was measured."""
+    config_json: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """An execution that ended."""
+
+    execution_id: str
+    status: Status
+    record_json: str
+    finished_at: str
+    run: Mapping[str, Any]
+    """Every column of `runs`, aggregates included (None where there is no number), except
+    `execution_id`, `created_at` and `updated_at`, which the store knows."""
+    samples: Sequence[tuple[str, bool]]
+    """The `cache_key` of each sample used, and whether it came from the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The latest summary of a recipe. Numbers are None until an execution gave some."""
+
+    run_id: str
+    claim: str
+    model: str
+    provider: str
+    prompt_version: str
+    lens: str
+    bundle_id: str | None
+    variant: str | None
+    K: int
+    R: int
+    T: int
+    B: int
+    seed: int | None
+    bootstrap_seed: int | None
+    prob_true_rpl: float | None
+    ci_lo: float | None
+    ci_hi: float | None
+    ci_width: float | None
+    stability_score: float | None
+    stability_band: str | None
+    is_stable: bool | None
+    template_iqr_logit: float | None
+    imbalance_ratio: float | None
+    rpl_compliance_rate: float | None
+    cache_hit_rate: float | None
+    execution_id: str
+    """The execution that this row speaks of."""
+    created_at: str
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSummary:
+    """One invocation of a recipe."""
+
+    execution_id: str
+    run_id: str
+    created_at: str
+    status: Status | None
+    """None while it runs, and for ever when it was killed."""
+    finished_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """The record of a finished execution, as it stood in the artifact."""
+
+    execution_id: str
+    run_id: str
+    status: Status
+    finished_at: str
+    record_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedExecution:
+    """What an execution was asked to do, finished or not."""
+
+    execution_id: str
+    run_id: str
+    claim: str
+    model: str
+    config_json: str
+    created_at: str
+    lens: str
+    variant: str | None
+    answered: int
+    """Answers stored under its run; one that it shares with another run may count there."""
+    status: Status | None
+
+
+# Prompt banks in the database: one version, one text.
+
+_TEXT: Final = {
+    "system": "system",
+    "user_template": "user_template",
+    "paraphrases_json": "paraphrases",
+}
+"""Columns that hold the text, and what a bank's file calls them."""
+_KNOWN: Final = select(prompts).where(prompts.c.prompt_version == bindparam("version"))
+
+
+def known_bank(connection: Connection, prompt_version: str) -> Mapping[str, Any] | None:
+    """The bank that is registered under a version."""
+    row = connection.execute(_KNOWN, {"version": prompt_version}).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def insert_bank(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Register a bank, unless its version is taken."""
+    connection.execute(_insert(connection.dialect.name), row)
+
+
+def refuse_other_text(known: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Two texts under one version would make two measurements look like one."""
+    differing = [name for column, name in _TEXT.items() if known[column] != row[column]]
+    if differing:
+        raise BankError(
+            f"`version` {row['prompt_version']} of bank `{row['source']}` is taken: this store has "
+            f"it from bank `{known['source']}`, with other text in {', '.join(differing)}; "
+            f"bump `version` in `{row['source']}`"
+        )
+
+
+@cache
+def _insert(dialect: str) -> Insert:
+    return conflict_insert(dialect, prompts).on_conflict_do_nothing(
+        index_elements=[prompts.c.prompt_version]
+    )
+
+
+# Bundles of evidence in the database.
+
+
+def save_bundle(connection: Connection, row: dict[str, Any]) -> None:
+    """Keep a bundle; one that is there already is the same, since its id is its content."""
+    insert = conflict_insert(connection.dialect.name, bundles)
+    connection.execute(insert.on_conflict_do_nothing(), row)
+
+
+def find_bundle(connection: Connection, ref: str) -> str:
+    """The JSON of the bundle whose id begins with `ref`."""
+    wanted = ref.strip().lower()
+    statement = select(bundles.c.bundle_json).where(
+        bundles.c.bundle_id.startswith(wanted, autoescape=True)
+    )
+    found = connection.scalars(statement.limit(2)).all() if wanted else []
+    if len(found) != 1:
+        problem = "fits several bundles; give more of it" if found else "names no stored bundle"
+        raise RecordError(f"`{ref}` {problem}; `heretix evidence build` makes one")
+    return str(found[0])
+
+
+# Executions in the database: how they start and finish, and what they make of their run.
 
 LATEST_FIRST: Final = (results.c.finished_at.desc(), results.c.execution_id.desc())
 """A run stands for the execution that finished last; of two of one moment, for the greater id.

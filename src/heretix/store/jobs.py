@@ -21,11 +21,9 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.economy_schema import episodes
-from heretix.store.engine import conflict_insert
-from heretix.store.leases import is_gone
-from heretix.store.schema import runs, samples
-from heretix.store.web_schema import job_runs, jobs
+from heretix.store.db import conflict_insert
+from heretix.store.samples import is_gone
+from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import bindparam, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from heretix.store.economy_schema import accounts, chain, statements, transfers
-from heretix.store.engine import conflict_insert
+from heretix.store.db import conflict_insert
+from heretix.store.schema import accounts, chain, statements, transfers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""People in the database: accounts, sessions, tokens, attempts to sign in, and the audit log."""
+"""Accounts in the database: people, sessions, tokens, attempts, audit log, idempotent replies."""
 
 from __future__ import annotations
 
@@ -18,40 +18,16 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.engine import conflict_insert
-from heretix.store.web_schema import attempts, audit, people, sessions, tokens
+from heretix.store.db import conflict_insert
+from heretix.store.schema import attempts, audit, idempotency, people, sessions, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import Select
+    from sqlalchemy import RowMapping, Select
     from sqlalchemy.sql.dml import ReturningInsert
 
-__all__ = [
-    "append_audit",
-    "audit_entries",
-    "count_attempts",
-    "count_people",
-    "delete_session",
-    "delete_sessions",
-    "forget_attempts",
-    "insert_person",
-    "insert_session",
-    "insert_token",
-    "list_people",
-    "list_tokens",
-    "person_by_id",
-    "person_by_name",
-    "prune_sessions",
-    "replace_hash",
-    "session_and_person",
-    "token_and_person",
-    "token_by_id",
-    "touch_session",
-    "touch_token",
-    "update_person",
-    "update_token",
-]
+# People in the database: accounts, sessions, tokens, attempts to sign in, and the audit log.
 
 _SESSION: Final = select(
     people,
@@ -268,3 +244,43 @@ def _one_more(dialect: str) -> ReturningInsert[int, float]:
         )
         .returning(attempts.c.count, attempts.c.since)
     )
+
+
+# Answers to writes in the database, by who asked and the key that came with the request.
+
+
+def begin_reply(connection: Connection, row: dict[str, Any]) -> bool:
+    """Take a key; False when somebody has it."""
+    insertion = conflict_insert(connection.dialect.name, idempotency).on_conflict_do_nothing()
+    return connection.scalar(insertion.returning(idempotency.c.key), row) is not None
+
+
+def reply(connection: Connection, scope: str, key: str) -> RowMapping | None:
+    """What is known of a key; nobody else changes it in the meantime."""
+    statement = select(idempotency).where(_is(scope, key)).with_for_update()
+    return connection.execute(statement).mappings().first()
+
+
+def finish_reply(
+    connection: Connection, scope: str, key: str, *, status: int, response_json: str
+) -> None:
+    """Keep the answer."""
+    connection.execute(
+        update(idempotency)
+        .where(_is(scope, key))
+        .values(status=status, response_json=response_json)
+    )
+
+
+def drop_reply(connection: Connection, scope: str, key: str) -> None:
+    """Let a key go that has no answer."""
+    connection.execute(delete(idempotency).where(_is(scope, key), idempotency.c.status.is_(None)))
+
+
+def prune_replies(connection: Connection, *, before: float) -> None:
+    """Forget old answers."""
+    connection.execute(delete(idempotency).where(idempotency.c.begun_at < before))
+
+
+def _is(scope: str, key: str) -> Any:
+    return (idempotency.c.scope == scope) & (idempotency.c.key == key)

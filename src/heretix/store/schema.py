@@ -1,7 +1,4 @@
-"""The tables, written down once for SQLite and PostgreSQL.
-
-A new table is added here and in a new migration; a test holds the two equal on both databases.
-"""
+"""The schema: every table, written down once for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -27,22 +25,9 @@ from sqlalchemy import (
 if TYPE_CHECKING:
     from sqlalchemy import Dialect
 
-__all__ = [
-    "HEAD",
-    "AnyText",
-    "Unsigned64",
-    "batch_samples",
-    "batches",
-    "bundles",
-    "execution_samples",
-    "executions",
-    "leases",
-    "metadata",
-    "prompts",
-    "results",
-    "runs",
-    "samples",
-]
+# The tables, written down once for SQLite and PostgreSQL.
+#
+# A new table is added here and in a new migration; a test holds the two equal on both databases.
 
 HEAD: Final = "0006"
 """The newest migration. Known without importing Alembic, which costs a third of a second."""
@@ -283,3 +268,322 @@ batch_samples: Final = Table(
 """The samples that executions wait for, and the batch that brings each: their own (`owned`),
 one that was submitted before, or none when a live run was asking for it already. A failed request
 keeps its `error` here, since an older answer may stand in `samples`."""
+
+
+# The tables of the economy: the chain of transfers, accounts, episodes and what belongs to them.
+#
+# Money is 64-bit integers of minor units. Moments are milliseconds since 1970, as the rules
+# count them.
+
+# SQLite keeps a table in the order of its key only if that is called INTEGER; it holds 64 bits.
+_SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
+
+chain: Final = Table(
+    "chain",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("last_hash", String, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)
+"""The end of the chain, in one row that the migration wrote. Every writer takes it first."""
+
+accounts: Final = Table(
+    "accounts",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("episode", String),
+    Column("person", String),
+    Column("balance", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Index(None, "episode"),
+    Index(None, "person"),
+)
+"""Who can hold money, and what they hold. `person` is the name behind a user's account."""
+
+transfers: Final = Table(
+    "transfers",
+    metadata,
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    Column("id", String, nullable=False),
+    Column("body_hash", String, nullable=False),
+    Column("debit", ForeignKey(accounts.c.id), nullable=False),
+    Column("credit", ForeignKey(accounts.c.id), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("code", String, nullable=False),
+    Column("episode", String),
+    Column("group_id", String, nullable=False),
+    Column("prev_hash", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    CheckConstraint("amount > 0", name="amount"),
+    Index(None, "id", unique=True),
+    Index(None, "group_id"),
+    Index(None, "debit", "seq"),
+    Index(None, "credit", "seq"),
+    Index(None, "episode", "seq"),
+)
+"""The chain. A row is written once and never changes."""
+
+episodes: Final = Table(
+    "episodes",
+    metadata,
+    Column("episode_id", String, primary_key=True),
+    Column("claim", AnyText, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("terms_hash", String),
+    # What a bet changes stands in columns; `record_json` is everything else, so that a bet
+    # neither reads nor writes it. The hash lets a reader keep what it has decoded.
+    Column("market_money", BigInteger),
+    Column("market_heretic", BigInteger),
+    Column("market_orthodox", BigInteger),
+    Column("position_count", Integer, nullable=False),
+    Column("clock_ms", BigInteger, nullable=False),
+    Column("close_ms", BigInteger),
+    Column("record_json", AnyText, nullable=False),
+    Column("record_sha256", String, nullable=False),
+    # The seed that the close and the judges are drawn from, in hex. Nothing shows it before the
+    # freeze; then it is part of `record_json`.
+    Column("secret", String, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
+    Index(None, "created_ms"),
+    Index(None, "state", "created_ms"),
+)
+"""One row an episode, as its last move left it. `is_open`: its pots may still hold money."""
+
+positions: Final = Table(
+    "positions",
+    metadata,
+    Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("account", ForeignKey(accounts.c.id), nullable=False),
+    Column("side", String, nullable=False),
+    Column("stake", BigInteger, nullable=False),
+    Column("shares", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("house", Boolean, nullable=False),
+    Index(None, "account"),
+    CheckConstraint("side IN ('heretic', 'orthodox')", name="side"),
+)
+"""One row a bet. `shares` are micro-shares, which a market's limit keeps within 64 bits."""
+
+statements: Final = Table(
+    "statements",
+    metadata,
+    Column("group_id", String, primary_key=True),
+    Column("episode_id", String),
+    Column("move", String, nullable=False),
+    # What was asked for under the key, and which bet, challenge or dispute came of it: enough
+    # to answer a retry with the first result, or to refuse a key used for something else.
+    Column("request_hash", String, nullable=False),
+    Column("subject", Integer),
+    Column("lines_json", AnyText, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "episode_id", "first_seq"),
+)
+"""One row a group of transfers: the move that asked for it, and a sentence for each transfer."""
+
+episode_measurements: Final = Table(
+    "episode_measurements",
+    metadata,
+    Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
+    Column("stage", String, primary_key=True),
+    Column("measurement_json", AnyText, nullable=False),
+    Column("executions_json", AnyText, nullable=False),
+    Column("bundle_id", String),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""What an episode was told by a measurement, and the executions that it came from.
+
+`stage` is `c0`, `gate:N` for challenge N, `first`, `second`, or `round:N` for dispute N."""
+
+exploration_grants: Final = Table(
+    "exploration_grants",
+    metadata,
+    Column("claim_id", String, primary_key=True),
+    Column("claim", AnyText, nullable=False),
+    Column("person", String, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("found", BigInteger, nullable=False),
+    Column("day", Integer, nullable=False),
+    Column("week", Integer, nullable=False),
+    Column("evidence_json", AnyText, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "person", "week"),
+)
+"""Credits by claim: a claim is credited once. Days and weeks are counted from 1970."""
+
+reputation_events: Final = Table(
+    "reputation_events",
+    metadata,
+    Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("account", String, nullable=False),
+    Column("passed", Boolean),
+    Column("amount", BigInteger),
+    Column("scale", BigInteger),
+    Column("at_ms", BigInteger, nullable=False),
+    Index(None, "account", "at_ms"),
+    CheckConstraint("kind IN ('attempt', 'reward')", name="kind"),
+)
+"""What a person's standing follows from: attempts, passed or not, and settled rewards."""
+
+
+# The tables of people and jobs: accounts, sessions, tokens, the audit log, and what to measure.
+#
+# Moments that are compared are seconds since 1970; those that are shown are ISO 8601. Whoever owns
+# something is named by id and not by a foreign key: the one person of a store without accounts has
+# no row.
+
+# SQLite numbers rows by itself only if their key is called INTEGER; it holds 64 bits.
+_WEB_SCHEMA_SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
+
+people: Final = Table(
+    "people",
+    metadata,
+    Column("person_id", String, primary_key=True),
+    Column("name", AnyText, nullable=False),
+    Column("folded_name", AnyText, nullable=False),
+    Column("role", String, nullable=False),
+    Column("active", Boolean, nullable=False),
+    Column("password_hash", String),
+    Column("jobs_per_day", Integer),
+    Column("running_jobs", Integer),
+    Column("usd_micros_per_day", BigInteger),
+    Column("created_at", String, nullable=False),
+    UniqueConstraint("folded_name"),
+    CheckConstraint("role IN ('reader', 'explorer', 'operator')", name="role"),
+)
+"""One row an account. `folded_name` is the name without case and compatibility forms."""
+
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("token_sha256", String, primary_key=True),
+    Column("person_id", ForeignKey(people.c.person_id), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("address", AnyText),
+    Index(None, "person_id"),
+    Index(None, "expires_at"),
+)
+"""One row a browser that is signed in; its token isn't kept, only the hash."""
+
+tokens: Final = Table(
+    "tokens",
+    metadata,
+    Column("token_id", String, primary_key=True),
+    Column("token_sha256", String, nullable=False),
+    Column("person_id", ForeignKey(people.c.person_id), nullable=False),
+    Column("label", AnyText, nullable=False),
+    Column("role", String, nullable=False),
+    Column("created_at", String, nullable=False),
+    Column("expires_at", Double),
+    Column("last_used_at", Double),
+    Column("revoked_at", String),
+    UniqueConstraint("token_sha256"),
+    CheckConstraint("role IN ('reader', 'explorer', 'operator')", name="role"),
+    Index(None, "person_id"),
+)
+"""One row a token for programs. A revoked one stays, so that the log can be understood."""
+
+attempts: Final = Table(
+    "attempts",
+    metadata,
+    Column("subject", AnyText, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("since", Double, nullable=False),
+    Index(None, "since"),
+)
+"""How often signing in was tried lately, by name, by address, and by both."""
+
+audit: Final = Table(
+    "audit",
+    metadata,
+    Column("seq", _WEB_SCHEMA_SEQ, primary_key=True),
+    Column("at", String, nullable=False),
+    Column("person_id", String),
+    Column("who", AnyText, nullable=False),
+    Column("what", String, nullable=False),
+    Column("subject", AnyText),
+    Column("address", AnyText),
+    Index(None, "who"),
+    Index(None, "what"),
+)
+"""Who did what. Rows are only ever added."""
+
+idempotency: Final = Table(
+    "idempotency",
+    metadata,
+    Column("scope", AnyText, primary_key=True),
+    Column("key", AnyText, primary_key=True),
+    Column("body_sha256", String, nullable=False),
+    Column("status", Integer),
+    Column("response_json", AnyText),
+    Column("begun_at", Double, nullable=False),
+    Index(None, "begun_at"),
+)
+"""Answers to writes, so that the same write again gets the same answer. No status: under way."""
+
+jobs: Final = Table(
+    "jobs",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("owner_id", String, nullable=False),
+    Column("owner_name", AnyText, nullable=False),
+    Column("key", AnyText),
+    Column("request_json", AnyText, nullable=False),
+    Column("state", String, nullable=False),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("progress_json", AnyText, nullable=False),
+    Column("bundles_json", AnyText),
+    Column("budget_micros", BigInteger),
+    Column("spent_micros", BigInteger),
+    Column("day", String, nullable=False),
+    Column("worker", String),
+    Column("lease_until", Double),
+    Column("attempt", Integer, nullable=False),
+    Column("losses", Integer, nullable=False),
+    Column("error", AnyText),
+    Column("error_kind", String),
+    Column("created_at", String, nullable=False),
+    Column("updated_at", String, nullable=False),
+    Column("started_at", String),
+    Column("finished_at", String),
+    UniqueConstraint("owner_id", "key"),
+    CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled')", name="state"),
+    Index(None, "state", "created_at"),
+    Index(None, "owner_id", "day"),
+    Index(None, "created_at", "job_id"),
+)
+"""One row a measurement to make. `revision` grows with every change that a watcher would see;
+`day` is the one whose quotas it counts against; `losses` counts workers that vanished with it."""
+
+job_runs: Final = Table(
+    "job_runs",
+    metadata,
+    Column("job_id", ForeignKey(jobs.c.job_id), primary_key=True),
+    Column("run_id", String, primary_key=True),
+    Column("execution_id", String, nullable=False),
+    Column("claim", AnyText, nullable=False),
+    Column("model", String, nullable=False),
+    Column("lens", String, nullable=False),
+    Column("variant", String),
+    Column("status", String, nullable=False),
+    Column("prob_true", Double),
+    Column("ci_lo", Double),
+    Column("ci_hi", Double),
+    Column("reason", AnyText),
+    Column("finished_at", String, nullable=False),
+)
+"""What a job has measured so far, by recipe: the latest execution of each."""

@@ -11,13 +11,26 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sqlalchemy.exc import DBAPIError
 
-from heretix.errors import StoreError
-from heretix.store import banks, bundles, catalogue, executions, leases, samples
-from heretix.store.engine import WRITES, make_engine
-from heretix.store.faults import mapped_faults, unwritable
-from heretix.store.location import Location
-from heretix.store.migration import NOTHING_MEASURED, absent_store, ensure_schema
-from heretix.store.sealed import Seal, can_be_written, is_sealed, sealed
+from heretix.core.errors import StoreError
+from heretix.store import executions, samples
+from heretix.store import executions as banks
+from heretix.store import executions as bundles
+from heretix.store import runs as catalogue
+from heretix.store import samples as leases
+from heretix.store.db import (
+    NOTHING_MEASURED,
+    WRITES,
+    Location,
+    Seal,
+    absent_store,
+    can_be_written,
+    ensure_schema,
+    is_sealed,
+    make_engine,
+    mapped_faults,
+    sealed,
+    unwritable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from heretix.sample import Sample
-    from heretix.store.records import (
+    from heretix.store.executions import (
         ExecutionResult,
         ExecutionStart,
         ExecutionSummary,

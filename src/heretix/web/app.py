@@ -11,16 +11,16 @@ from fastapi import Depends, FastAPI
 
 from heretix.version import VERSION
 from heretix.web import problems
-from heretix.web.addresses import Heads, Unslashed
-from heretix.web.api.describing import describe
+from heretix.web.api.v1 import describe
 from heretix.web.assets import Assets, serve_asset
-from heretix.web.identity import arrive
-from heretix.web.security import Edge, Limits
+from heretix.web.auth import arrive
+from heretix.web.edge import Edge, Limits
+from heretix.web.routing import Heads, Unslashed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from heretix.web.desk import Desk
+    from heretix.web.state import Desk
 
 __all__ = ["PAGES", "create_app"]
 
@@ -32,13 +32,10 @@ PAGES: Final = (
     "heretix.web.pages.runs",
     "heretix.web.api.v1",
     "heretix.web.pages.account",
-    "heretix.web.pages.compare",
     "heretix.web.pages.economy",
     "heretix.web.pages.evidence",
     "heretix.web.pages.home",
     "heretix.web.pages.jobs",
-    "heretix.web.pages.measure",
-    "heretix.web.pages.method",
 )
 """Modules with a `router` each."""
 

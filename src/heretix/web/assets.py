@@ -96,7 +96,7 @@ def theme_css() -> str:
 
     Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
     """
-    from heretix.report.theme import DARK, LIGHT, Theme, tooltip_css
+    from heretix.report.charts.theme import DARK, LIGHT, Theme, tooltip_css
 
     pairs = [
         (field.name.replace("_", "-"), getattr(LIGHT, field.name), getattr(DARK, field.name))

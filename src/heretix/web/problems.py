@@ -1,38 +1,95 @@
-"""Errors as readers see them: a problem document for programs, a page for people."""
-
-from __future__ import annotations
+"""Errors as readers see them: a problem document for programs (RFC 9457), a page for people."""
 
 import json
 import logging
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
-from heretix import errors
-from heretix.errors import HeretixError, RateLimitedError
-from heretix.web.addresses import methods_of
+from heretix.core import errors
+from heretix.core.errors import HeretixError, RateLimitedError
+from heretix.web.routing import methods_of
 from heretix.web.templating import bare_page
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+# Refusals as the API documents them: one form for all of them (RFC 9457).
 
-    from fastapi import FastAPI
-    from fastapi.exceptions import RequestValidationError
-    from starlette.requests import Request
-    from starlette.types import Scope
+MEDIA_TYPE: Final = "application/problem+json"
 
-__all__ = [
-    "STATUS",
-    "ProblemResponse",
-    "install",
-    "problem_content",
-    "problem_response",
-    "status_of",
-    "told_of",
-]
+
+class Misfit(BaseModel):
+    """One thing that is wrong with a request."""
+
+    where: str
+    problem: str
+
+
+class Problem(BaseModel):
+    """Why a request was refused, and what to do."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="`urn:heretix:problem:KIND`, or `about:blank`.")
+    title: str
+    status: int
+    detail: str
+    reason: str | None = Field(
+        default=None, description="Why the economy's rules refuse a move, as they enumerate it."
+    )
+    problems: list[Misfit] = Field(
+        default=[], description="Everything that is wrong with the request, where that is known."
+    )
+
+
+_MEANINGS: Final = {
+    400: "The request can't be read.",
+    401: "Nobody knows who asks: sign in, or send a token.",
+    403: "Who asks may not do that.",
+    404: "There is no such thing.",
+    405: "This address answers another method.",
+    408: "The body didn't come in time.",
+    409: "It doesn't fit what is there by now.",
+    413: "The body is too large.",
+    415: "The body is in another character set than UTF-8.",
+    421: "The server isn't served under this name.",
+    422: "Something in the request is wrong; `problems` names it.",
+    429: "Too much at a time, or more than a quota; `Retry-After` says when.",
+    431: "The address or the headers are too large.",
+    501: "An optional part isn't installed.",
+    502: "A provider failed.",
+    503: "The store or a provider is busy.",
+    504: "A provider didn't answer in time.",
+    507: "The server has no space left.",
+}
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How an operation documents that it may refuse with these."""
+    return {
+        status: {
+            "description": _MEANINGS.get(status, HTTPStatus(status).phrase),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in statuses
+    }
+
+
+REFUSALS: Final = refusals(
+    400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 502, 503, 504, 507
+)
+"""What every operation may answer. Each that can do less documents no less: a client reads all
+of them in one way."""
+
+
+# Errors as readers see them: a problem document for programs, a page for people.
 
 log = logging.getLogger("heretix.web")
 
@@ -114,7 +171,7 @@ def problem_content(
 def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
     """What a problem says of an error: its kind, a detail, and the economy's reason to refuse."""
     # Only the economy's refusals have moments in them; nothing else needs to know of money.
-    from heretix.economy.refusal import readable
+    from heretix.economy.exchange import readable
 
     told = {"detail": str(error), "kind": type(error).__name__.removesuffix("Error")}
     if isinstance(error, errors.StoreError) and not at_the_machine:

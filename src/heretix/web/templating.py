@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,27 +13,264 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from heretix.core.errors import UsageError
+from heretix.economy.exchange import require_currency
+from heretix.economy.market import MAX_POOL, MICRO
+from heretix.economy.money import CURRENCIES, PPM, format_amount
+from heretix.evidence.bundle import DropReason
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
+from heretix.report.charts import chart_json
+from heretix.report.charts.theme import LIGHT, TEXT_PX
 from heretix.report.words import few_wordings, label_of
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from fractions import Fraction
 
     from starlette.requests import Request
 
-__all__ = [
-    "bare_page",
-    "environment",
-    "etag_of",
-    "fragment",
-    "fresh",
-    "interval",
-    "page",
-    "prob",
-    "signed",
-    "usd",
-]
+# Why a document was left out of a bundle, as people read it.
+
+REASONS: Final = {
+    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
+    DropReason.AFTER_AS_OF: "published after the day that was asked for",
+    DropReason.UNDATED: "without a date, where dates were required",
+    DropReason.UNREADABLE: "no text could be read from it",
+    DropReason.HOLDS_NONCE: "holds the code that marks documents",
+    DropReason.INJECTION: "tries to give the model orders",
+    DropReason.UNREAD: "its page couldn't be fetched or read",
+    DropReason.OFF_TOPIC: "speaks of something else than the claim",
+    DropReason.BELOW_FLOOR: "less reliable than was asked for",
+    DropReason.DUPLICATE: "says what another document says",
+    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
+    DropReason.OVER_BUDGET: "there was no room left",
+}
+
+
+# Why money moved, as people read it: records give reasons in whole minor units, parts per million
+# and milliseconds.
+
+_STEP: Final = re.compile(r"(step \d+) by (user:.+): (evidence [0-9a-f]+)")
+_SLOTS: Final = re.compile(r"\bK must be at least \d+, got \d+")
+# A 1 of a formula such as `(1-q)` isn't an amount, and neither is the number of a bet.
+_NUMBER: Final = re.compile(
+    r"(?<![\w.])(?:"
+    r"(?P<named>(?:bet|step|challenge|dispute) \d+)"
+    r"|(?P<shares>\d+) micro-shares"
+    r"|(?P<least>\d+) ppm(?P<got>(?: wide)?, got )(?P<found>\d+)"
+    r"|(?P<ppm>\d+) ppm"
+    r"|(?<=\bat )(?P<at_ms>1\d{12})"
+    r"|(?P<amount>-?\d+)"
+    r")(?![\w.%]|-[a-z])"
+)
+_UNDERSCORE: Final = re.compile(r"(?<=[a-z])_(?=[a-z])")
+
+
+def reason(text: str, currency: str) -> str:
+    """A reason with its amounts in the currency, its shares as percent and its times as dates."""
+    if found := _STEP.fullmatch(text):
+        return f"{found[1]} by {holder(found[2])}: {found[3]}"
+    if _SLOTS.search(text):
+        return text
+    said = _NUMBER.sub(lambda number: _said(number, currency), text)
+    return _UNDERSCORE.sub(" ", said.replace(" - ", " − "))
+
+
+def _said(number: re.Match[str], currency: str) -> str:
+    match number.lastgroup:
+        case "shares":
+            return f"{shares(int(number['shares']), currency)} shares"
+        case "found":
+            return f"{_percent(number['least'])}{number['got']}{_percent(number['found'])}"
+        case "ppm":
+            return _percent(number["ppm"])
+        case "at_ms":
+            return when(int(number["at_ms"])).striptags()
+        case "amount":
+            return money(int(number["amount"]), currency).rpartition(" ")[0]
+        case _:
+            return number[0]
+
+
+def _percent(ppm: str) -> str:
+    return f"{100 * int(ppm) / PPM:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+# Money, beliefs and moments of the economy, as pages write and read them.
+
+CODES: Final[Mapping[str, str]] = {
+    "issue": "issued",
+    "burn": "decayed",
+    "seed": "the house's seed",
+    "budget": "budget for rewards",
+    "stake": "bet",
+    "late_stake_refund": "late bet, given back",
+    "challenge": "challenge",
+    "challenge_refund": "challenge, given back",
+    "challenge_fee": "fee of a failed challenge",
+    "resilience_yield": "resilience yield",
+    "bond": "bond",
+    "bond_return": "bond, given back",
+    "clawback": "clawed back",
+    "reward": "reward",
+    "budget_return": "budget, given back",
+    "payout": "payout",
+    "stake_refund": "bet, given back",
+    "fee": "fee",
+    "dust": "rounding",
+    "dispute": "dispute",
+    "dispute_return": "dispute, given back",
+    "dispute_lost": "dispute, lost",
+    "reversal": "reversal",
+    "correction": "correction",
+}
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_LONGEST_MS: Final = 3_650 * _UNITS_MS["d"]
+_DURATION: Final = re.compile(r"(\d+)([smhdw])")
+
+
+def money(amount: int | None, currency: str) -> str:
+    """An amount with its currency, with a real minus."""
+    if amount is None:
+        return NONE
+    return format_amount(amount, CURRENCIES[currency]).replace("-", "−")
+
+
+def money_change(amount: int, currency: str) -> str:
+    """What came in or went out, with its sign."""
+    return f"{'+' if amount > 0 else ''}{money(amount, currency)}"
+
+
+def plain_amount(amount: int, currency: str) -> str:
+    """An amount as it is typed into a form."""
+    exponent = CURRENCIES[currency].exponent
+    return str(Decimal(amount).scaleb(-exponent).quantize(Decimal(1).scaleb(-exponent)))
+
+
+def amount_of(name: str, text: str, currency: str) -> int:
+    """Minor units of an amount as people type it."""
+    exponent = require_currency(currency).exponent
+    try:
+        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
+        if not 0 < minor <= MAX_POOL or minor != minor.to_integral_value():
+            raise InvalidOperation
+    except ArithmeticError as exc:
+        raise UsageError(
+            f"`{name}` must be above 0 with at most {exponent} decimals, got {text!r}"
+        ) from exc
+    return int(minor)
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as 10m or 1d12h."""
+    parts = _DURATION.findall(text.strip())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+        raise UsageError(
+            f"`{name}` must be a duration such as 30s, 10m, 36h, 7d or 1d12h, got {text!r}"
+        )
+    length = sum(int(number[:12]) * _UNITS_MS[unit] for number, unit in parts)
+    if length > _LONGEST_MS:
+        raise UsageError(f"`{name}` must be ten years at most, got {text!r}")
+    return length
+
+
+def span(ms: int) -> str:
+    """A length of time in its largest whole units."""
+    parts, left = [], ms
+    for unit, size in sorted(_UNITS_MS.items(), key=lambda item: -item[1]):
+        count, left = divmod(left, size)
+        if count and unit != "w":
+            parts.append(f"{count} {unit}")
+        elif count:
+            parts.append(f"{count * 7} d")
+    return " ".join(parts[:2]) or "at once"
+
+
+def ppm(value: int | None, digits: int = 2) -> str:
+    """Parts per million as percent."""
+    return NONE if value is None else f"{value / PPM:.{digits}%}"
+
+
+def price(value: Fraction) -> str:
+    """A price of a share."""
+    return f"{float(value):.4f}"
+
+
+def chance(value: Fraction) -> str:
+    """A probability that a price implies."""
+    return f"{float(value):.1%}"
+
+
+def shares(micro: int, currency: str) -> str:
+    """Shares: as many as units of the currency that they pay."""
+    return f"{micro / MICRO / 10 ** CURRENCIES[currency].exponent:,.4f}"
+
+
+def when(at_ms: int | None) -> Markup:
+    """A moment in UTC, exact for machines and short for people."""
+    if at_ms is None:
+        return escape(NONE)
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    exact = moment.isoformat(timespec="milliseconds")
+    shown = moment.strftime("%-d %b %Y, %H:%M UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, shown)
+
+
+def holder(account: str) -> str:
+    """Whose account it is, as people say it."""
+    kind, _, rest = account.partition(":")
+    if kind == "user":
+        return rest.rpartition(":")[0]
+    if kind == "escrow":
+        return f"pot: {rest.split(':')[1]}s" if rest.count(":") == 2 else account
+    names = {"epc_fund": "the reward fund", "rounding": "rounding", "issuance": "the mint"}
+    return names.get(kind, f"the {kind}" if kind in {"house", "platform"} else kind)
+
+
+def code(value: str) -> str:
+    """Why money moved, in words."""
+    return CODES.get(value, value)
+
+
+FILTERS: Final[Mapping[str, Callable[..., str]]] = {
+    "chance": chance,
+    "code": code,
+    "holder": holder,
+    "money": money,
+    "money_change": money_change,
+    "plain_amount": plain_amount,
+    "ppm": ppm,
+    "price": price,
+    "shares": shares,
+    "span": span,
+    "when": when,
+}
+"""What templates of the economy call them by."""
+
+
+# Charts as pages show them: the specification alone, fetched when the page is there.
+#
+# A page stays small and quick this way, and its charts are kept by the browser on their own.
+
+
+def page_chart(chart: Mapping[str, Any]) -> bytes:
+    """A chart without the headline that stands on the page already; what it is of stays."""
+    title = chart.get("title")
+    if not isinstance(title, dict) or not title.get("subtitle"):
+        return chart_json(dict(chart)).encode()
+    # All of it in one voice: a line that was broken in two is still one line.
+    said = {
+        "text": title["subtitle"],
+        "fontSize": TEXT_PX,
+        "fontWeight": "normal",
+        "lineHeight": 17,
+        "color": LIGHT.muted,
+    }
+    return chart_json({**chart, "title": said}).encode()
+
+
+# Templates: one environment, the formats that every page shares, and answers with an ETag.
 
 NONE: Final = "—"
 
@@ -96,7 +335,7 @@ def page(
     **values: Any,
 ) -> Response:
     """A whole page for whoever asked. A reader that has it already is told so."""
-    from heretix.web.identity import visit_of
+    from heretix.web.auth import visit_of
 
     visit = visit_of(request)
     desk = request.app.state.desk

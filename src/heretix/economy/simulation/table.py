@@ -11,27 +11,15 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from heretix.economy.accounts import (
-    AccountKind,
-    Escrow,
-    escrow_account,
-    house_account,
-    user_account,
+from heretix.economy.episode.challenges import (
+    commit,
+    evidence_commitment,
+    judge_challenge,
+    reveal,
+    seed_commitment,
 )
-from heretix.economy.challenge import commit, judge_challenge, reveal
-from heretix.economy.commitment import evidence_commitment, seed_commitment
-from heretix.economy.dispute import dispute_bond, raise_dispute, rule_on_dispute
-from heretix.economy.episode import (
-    Episode,
-    Fate,
-    Ground,
-    Moved,
-    draft_episode,
-    kept_positions,
-)
-from heretix.economy.exploration import failure_rate, min_stake
-from heretix.economy.ledger import Applied, Ledger
-from heretix.economy.lifecycle import (
+from heretix.economy.episode.disputes import dispute_bond, raise_dispute, rule_on_dispute
+from heretix.economy.episode.lifecycle import (
     begin_challenge,
     close_episode,
     conclude_unmeasured,
@@ -40,21 +28,41 @@ from heretix.economy.lifecycle import (
     open_episode,
     stake,
 )
+from heretix.economy.episode.settlement import decide
+from heretix.economy.episode.state import (
+    HOUR_MS,
+    Episode,
+    Fate,
+    Ground,
+    Moved,
+    Terms,
+    draft_episode,
+    kept_positions,
+)
+from heretix.economy.exploration import failure_rate, min_stake
+from heretix.economy.ledger import (
+    AccountKind,
+    Applied,
+    Code,
+    Draft,
+    Escrow,
+    Group,
+    Ledger,
+    client_group,
+    escrow_account,
+    house_account,
+    user_account,
+)
 from heretix.economy.money import PLAY
-from heretix.economy.outcome import decide
-from heretix.economy.parameters import HOUR_MS
 from heretix.economy.simulation.world import LENS, POOL
-from heretix.economy.terms import Terms
-from heretix.economy.transfers import Code, Draft, Group, client_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from heretix.economy.episode import Challenge, Denied
-    from heretix.economy.judging import Direction
+    from heretix.economy.episode.settlement import Measurement, Outcome
+    from heretix.economy.episode.state import Challenge, Denied, Parameters
+    from heretix.economy.judging.gate import Direction
     from heretix.economy.market import Market, Position, Side
-    from heretix.economy.outcome import Measurement, Outcome
-    from heretix.economy.parameters import Parameters
     from heretix.economy.simulation.world import Bundle, Claim, World
 
 __all__ = ["COMPUTE_COST", "PROBE_COST", "Books", "Moment", "Shown", "Table"]

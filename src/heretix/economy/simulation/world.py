@@ -16,13 +16,13 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import logit, sigmoid
-from heretix.economy.canon import sha256_hex
-from heretix.economy.challenge import Evidence
-from heretix.economy.information import clip_belief
-from heretix.economy.judging import Direction, GateReading
+from heretix.core.canonical import sha256_hex
+from heretix.economy.episode.challenges import BroughtEvidence
+from heretix.economy.episode.settlement import JudgeReading, Measurement
+from heretix.economy.judging.gate import Direction, GateReading
 from heretix.economy.money import PPM
-from heretix.economy.outcome import JudgeReading, Measurement
-from heretix.providers.draws import normal, uniform
+from heretix.economy.rewards import clip_belief
+from heretix.providers.mock import normal, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,7 +178,7 @@ class World:
 
     def gate(
         self, claim: Claim, accepted: Sequence[Bundle], bundle: Bundle, challenge: int
-    ) -> Evidence:
+    ) -> BroughtEvidence:
         """The lens with a bundle on top of what was accepted before, paired with it without."""
         before = self.together(accepted, LENS)
         error = self.nature.gate_sd * normal(self.seed, "gate", claim.number, challenge)
@@ -186,7 +186,7 @@ class World:
         start = logit(claim.c0_ppm / PPM) + before
         half = _Z95 * self.nature.gate_sd
         width = sigmoid(start + moved + half) - sigmoid(start + moved - half)
-        return Evidence(
+        return BroughtEvidence(
             gate=GateReading(
                 p_up_ppm=_ppm(NormalDist().cdf(moved / self.nature.gate_sd)),
                 slots=_SLOTS,

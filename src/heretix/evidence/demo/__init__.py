@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from heretix.evidence.extraction import extract, make_document
+from heretix.evidence.sources.extract import extract, make_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

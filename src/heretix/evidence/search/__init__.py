@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from heretix.errors import ConfigError
+from heretix.core.errors import ConfigError
 from heretix.evidence.search.base import Hit, Search
-from heretix.evidence.search.local import LocalSearch
+from heretix.evidence.search.corpus import LocalSearch
 from heretix.evidence.search.replay import RecordingSearch, ReplaySearch
 
 if TYPE_CHECKING:

@@ -13,16 +13,14 @@ from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import RecordError
-from heretix.evidence.digest import canonical_json, sha256_json
+from heretix.core.canonical import canonical_json, sha256_json
+from heretix.core.errors import RecordError
 from heretix.evidence.document import Document
 from heretix.evidence.search.base import Hit, Search, domains
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-__all__ = ["RecordingSearch", "ReplaySearch"]
 
 SCHEMA: Final = "heretix-search-1"
 _DOCUMENT_FIELDS: Final = tuple(one.name for one in fields(Document))

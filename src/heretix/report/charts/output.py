@@ -11,8 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.errors import ConfigError
-from heretix.report.theme import css_variables, dark_css, tooltip_css
+from heretix.core.errors import ConfigError
+from heretix.report.charts.theme import css_variables, dark_css, tooltip_css
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,54 +1,253 @@
-"""Episodes: terms, market, evidence, settlement, and the moves that people make as themselves."""
+"""Episodes over HTTP: terms, market, evidence, settlement, and every move."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heretix.economy.accounts import user_account
+from heretix.accounts import Person, Role
+from heretix.core.errors import RecordError, UsageError
 from heretix.economy.audit import verify_episode
-from heretix.economy.commitment import SECRET_BYTES, evidence_commitment
-from heretix.economy.episode import Ground, State
-from heretix.economy.exhibit import objection
-from heretix.economy.judging import Direction
-from heretix.economy.market import MAX_POOL, Side
-from heretix.errors import RecordError, UsageError
-from heretix.evidence.bundle import Bundle
-from heretix.evidence.bundlefile import dump_bundle, read_bundle
-from heretix.people import Person, Role
+from heretix.economy.codec import encode
+from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
+from heretix.economy.episode.state import HOUR_MS, Episode, Fate, Ground, Parameters, State
+from heretix.economy.judging.gate import Direction
+from heretix.economy.judging.panel import objection
+from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.economy.ledger import Code, user_account
+from heretix.economy.market import MAX_POOL, Market, Quote, Side, price_ppm
+from heretix.evidence.bundle import Bundle, dump_bundle, read_bundle
 from heretix.plan import canonical_json
-from heretix.web.api.episode_views import (
-    BreachView,
-    ChallengeView,
-    DisputeView,
-    EpisodeAuditView,
-    EpisodeLine,
-    EpisodeView,
-    LeastStake,
-    PositionView,
-    QuoteView,
-    StatementView,
-)
-from heretix.web.api.floor import begun, exchange_of, hearing_cost, known_episode, note_move
+from heretix.web.api.jobs import BEGUN, JobView
 from heretix.web.api.resource import (
     MAX_SEQ,
     NOT_CHANGED,
     Cursor,
+    Key,
     Limit,
     Page,
     cursor_of,
-    desk_of,
     read_cursor,
     resource,
     slice_of,
+    writes,
 )
-from heretix.web.api.writing import Key, writes
-from heretix.web.identity import require
+from heretix.web.auth import VisitNow, require
+from heretix.web.moves import Beginning, begun, exchange_of, hearing_cost, known_episode, note_move
+from heretix.web.state import desk_of
 from heretix.web.templating import fresh
 
-__all__ = ["EpisodeId", "changes", "router"]
+# Episodes as the API shows them. Moments are milliseconds since 1970, beliefs parts per million,
+# amounts whole minor units.
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class MarketView(_View):
+    """What a market holds: money, and micro-shares of each side."""
+
+    money: int
+    heretic: int
+    orthodox: int
+
+
+class PositionView(_View):
+    """One bet."""
+
+    number: int
+    account: str
+    side: Side
+    stake: int
+    shares: int
+    """In micro-shares."""
+    at_ms: int
+    house: bool
+    """The seed, which is the house's own money."""
+
+
+class ChallengeView(_View):
+    """Evidence on its way: a commitment, then what it hid, then a ruling."""
+
+    number: int
+    account: str
+    direction: Direction
+    commitment: str
+    stake: int
+    at_ms: int
+    positions_before: int
+    bundle_sha256: str | None
+    fate: Fate
+
+
+class StepView(_View):
+    """One accepted piece of evidence, and how far it moved the credited path."""
+
+    number: int
+    account: str
+    evidence: str
+    c_from_ppm: int
+    c_wanted_ppm: int
+    c_to_ppm: int
+    bond: int
+
+
+class DisputeView(_View):
+    """A claim that the measurement is wrong, with money behind it."""
+
+    round: int
+    account: str
+    ground: Ground
+    bond: int
+    at_ms: int
+    upheld: bool | None
+
+
+class EpisodeLine(_View):
+    """One line of a list of episodes."""
+
+    id: str
+    claim: str
+    currency: str
+    state: State
+    market: MarketView | None
+    position_count: int
+    clock_ms: int
+    close_ms: int | None
+    created_ms: int
+    updated_ms: int
+
+
+class HeldPositionView(_View):
+    """A bet of one's own, and the episode it is in."""
+
+    episode: str
+    claim: str
+    state: State
+    position: PositionView
+    late: bool
+    """It came after the effective close, so that it was given back."""
+
+
+class ExplainedView(_View):
+    """Who received what, and why."""
+
+    transfer: str
+    account: str
+    amount: int
+    code: Code
+    text: str
+
+
+class StatementView(_View):
+    """What one move paid, each line explained."""
+
+    group: str
+    move: str
+    lines: list[ExplainedView]
+    at_ms: int
+
+
+class EpisodeView(_View):
+    """An episode, as it stands."""
+
+    id: str
+    state: State
+    terms: dict[str, Any]
+    terms_hash: str | None
+    belief_ppm: int
+    market: MarketView | None
+    heretic_ppm: int | None
+    """The probability of a Heretic win that the market's price implies."""
+    position_count: int
+    clock_ms: int
+    close_ms: int | None
+    frozen_ms: int | None
+    measured_ms: int | None
+    seed: str | None
+    """In hex, once the freeze has revealed it."""
+    judges: list[str]
+    challenges: list[ChallengeView]
+    steps: list[StepView]
+    measurements: list[dict[str, Any]]
+    disputes: list[DisputeView]
+
+    @classmethod
+    def of(cls, episode: Episode) -> "EpisodeView":
+        """An episode as anybody may see it."""
+        told = encode(episode)
+        return cls(
+            belief_ppm=episode.belief_ppm,
+            heretic_ppm=_implied(episode.market),
+            **{name: told[name] for name in cls.model_fields if name in told},
+        )
+
+
+class QuoteView(BaseModel):
+    """What a bet would buy now, and what it can come to."""
+
+    side: Side
+    stake: int
+    shares: int
+    """In micro-shares; what `min_shares` may ask for."""
+    average_price_ppm: int
+    marginal_price_ppm: int
+    implied_ppm: int
+    tau_max_ppm: int
+    fee_ppm: int
+    floor: int
+    """The least gain, before the fee, if the side wins at the full rate."""
+    floor_after_fee: int
+    worst_case: int
+    """The most that it can lose."""
+
+    @classmethod
+    def of(cls, offer: Quote) -> "QuoteView":
+        """A quote in whole numbers."""
+        return cls(
+            side=offer.side,
+            stake=offer.stake,
+            shares=offer.shares,
+            average_price_ppm=price_ppm(offer.average_price),
+            marginal_price_ppm=price_ppm(offer.marginal_price),
+            implied_ppm=price_ppm(offer.probability),
+            tau_max_ppm=offer.tau_max_ppm,
+            fee_ppm=offer.fee_ppm,
+            floor=offer.floor(offer.tau_max_ppm),
+            floor_after_fee=offer.floor_after_fee(offer.tau_max_ppm),
+            worst_case=offer.worst_case,
+        )
+
+
+class BreachView(_View):
+    """A rule that doesn't hold, and of what."""
+
+    rule: str
+    subject: str
+    detail: str
+
+
+class EpisodeAuditView(BaseModel):
+    """Whether an episode follows from its own record."""
+
+    ok: bool
+    breaches: list[BreachView]
+
+
+class LeastStake(BaseModel):
+    """What must be put behind a challenge, at least."""
+
+    amount: int
+
+
+def _implied(market: Market | None) -> int | None:
+    return None if market is None else price_ppm(market.probability(Side.HERETIC))
+
+
+# Episodes: terms, market, evidence, settlement, and the moves that people make as themselves.
 
 router = resource("episodes")
 changes = writes("episodes")
@@ -283,3 +482,166 @@ def _bundle_of(given: dict[str, Any], sha256: str, claim: str) -> Bundle:
     if (refused := objection(bundle, claim)) is not None:
         raise UsageError(f"`bundle` can't be brought as evidence: {refused}")
     return bundle
+
+
+# What operators do with episodes: draft, open, freeze, have them judged and measured, settle.
+
+operations = writes("proceedings", role=Role.OPERATOR)
+
+Operator = Annotated[Person, require(Role.OPERATOR)]
+Model = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9][!-~]*$", strict=True)]
+Span = Annotated[int, Field(ge=0, le=3650 * DAY_MS, strict=True, description="Milliseconds.")]
+
+
+async def _beginning(request: Request, key: Key, person: Operator, visit: VisitNow) -> Beginning:
+    return Beginning(desk=desk_of(request), person=person, key=f"api {key}", address=visit.address)
+
+
+BeginningNow = Annotated[Beginning, Depends(_beginning)]
+
+
+class _ProceedingsGiven(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ProposalGiven(_ProceedingsGiven):
+    """An episode to be. Without models, planted ones play: to learn the game without a key."""
+
+    claim: str = Field(min_length=1, max_length=2_000)
+    models: list[Model] = Field(default=list(PRACTICE_MODELS), min_length=1, max_length=8)
+    judge_pool: list[Model] = Field(default=list(PRACTICE_JUDGES), min_length=3, max_length=64)
+    lens: str = Field(default="HEL", pattern=r"^(MEL|HEL|SEL)(@[0-9a-f]{64})?$")
+    bank: str = Field(default="rpl_v1", pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)
+    K: int = Field(default=16, ge=1, le=64, strict=True)
+    R: int = Field(default=2, ge=1, le=32, strict=True)
+    T: int = Field(default=16, ge=1, le=64, strict=True)
+    B: int = Field(default=5_000, ge=100, le=100_000, strict=True)
+    judges: int = Field(default=5, ge=3, le=64, strict=True)
+    seed_stake: int = Field(default=100_000, ge=1, le=MAX_POOL, strict=True)
+    seed_heretic_ppm: int = Field(default=500_000, ge=1, le=999_999, strict=True)
+    challenge_after_ms: Span = 0
+    challenge_for_ms: Span = 7 * DAY_MS
+    candle_ms: Span = DAY_MS
+    reveal_for_ms: Span = DAY_MS
+    durability_ms: Span = 7 * DAY_MS
+    dispute_window_ms: Span = 48 * HOUR_MS
+    draft_only: bool = Field(default=False, description="Written down, but not opened yet.")
+
+    @field_validator("models", "judge_pool")
+    @classmethod
+    def _refuse_paths(cls, models: list[str]) -> list[str]:
+        for name in models:
+            if name.startswith("local:") and ("/" in name or "\\" in name):
+                raise ValueError(f"must name a local model by its name, got {name!r}: no path")
+        return models
+
+    @model_validator(mode="after")
+    def _check_candle(self) -> Self:
+        if self.candle_ms > self.challenge_for_ms:
+            raise ValueError("`candle_ms` must not be longer than `challenge_for_ms`")
+        return self
+
+    def proposal(self) -> Proposal:
+        """As the economy has it."""
+        apart = {"judges", "durability_ms", "dispute_window_ms", "draft_only"}
+        same: dict[str, Any] = {
+            name: getattr(self, name) for name in type(self).model_fields if name not in apart
+        }
+        same |= {"models": tuple(self.models), "judge_pool": tuple(self.judge_pool)}
+        return Proposal(
+            **same,
+            parameters=Parameters(
+                judges=self.judges,
+                durability_ms=self.durability_ms,
+                dispute_window_ms=self.dispute_window_ms,
+            ),
+        )
+
+
+class Finality(_ProceedingsGiven):
+    """Whether failed calls count."""
+
+    final: bool = Field(
+        default=False, description="Models that can't be reached count as missing, for good."
+    )
+
+
+class Ruling(Finality):
+    """How a dispute is to be ruled on."""
+
+    ground_confirmed: bool | None = Field(
+        default=None, description="Null: a recomputation is made, and says."
+    )
+
+
+@operations.post("/episodes", status_code=202, responses=BEGUN)
+def create_episode(given: ProposalGiven, beginning: BeginningNow) -> JobView:
+    """Have measured what the models believe now, then fix the terms and, unless told not to, open
+    it. The job says how far that is, and which episode came of it."""
+    return JobView.of(beginning.draft(given.proposal(), opens=not given.draft_only))
+
+
+@operations.post("/episodes/{episode_id}/open")
+def open_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Fix the terms of a draft; the house's seed and the budget for rewards are set aside."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    exchange_of(desk).ensure_house()
+    exchange_of(desk).open(episode_id)
+    return _moved(request, "open", begun(desk, episode_id))
+
+
+@operations.post("/episodes/{episode_id}/begin")
+def begin_challenges(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """From now on evidence can be committed, once its time has come."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    return _moved(request, "begin", exchange_of(desk).begin_challenge(episode_id))
+
+
+@operations.post("/episodes/{episode_id}/freeze")
+def freeze_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Reveal the secret, draw the close and the judges, give late stakes back."""
+    desk = desk_of(request)
+    begun(desk, episode_id)
+    return _moved(request, "freeze", exchange_of(desk).freeze(episode_id))
+
+
+@operations.post("/episodes/{episode_id}/judge", status_code=202, responses=BEGUN)
+def judge_challenges(
+    episode_id: EpisodeId, beginning: BeginningNow, given: Finality | None = None
+) -> JobView:
+    """Have every challenge that is left measured, in their order."""
+    return JobView.of(beginning.judging(episode_id, final=bool(given and given.final)))
+
+
+@operations.post("/episodes/{episode_id}/measure", status_code=202, responses=BEGUN)
+def measure_episode(
+    episode_id: EpisodeId, beginning: BeginningNow, given: Finality | None = None
+) -> JobView:
+    """Have the judges measured: at the freeze, and again when the durability window is over."""
+    return JobView.of(beginning.measuring(episode_id, final=bool(given and given.final)))
+
+
+@operations.post("/episodes/{episode_id}/rule", status_code=202, responses=BEGUN)
+def rule_on_dispute(
+    episode_id: EpisodeId, beginning: BeginningNow, given: Ruling | None = None
+) -> JobView:
+    """Have the larger panel measure, and rule on the dispute."""
+    given = given or Ruling()
+    job = beginning.ruling(episode_id, confirmed=given.ground_confirmed, final=given.final)
+    return JobView.of(job)
+
+
+@operations.post("/episodes/{episode_id}/settle")
+def settle_episode(request: Request, episode_id: EpisodeId) -> EpisodeView:
+    """Pay everybody what is due, or give everything back where the episode is void."""
+    desk = desk_of(request)
+    known_episode(desk, episode_id)
+    return _moved(request, "settle", exchange_of(desk).close(episode_id))
+
+
+def _moved(request: Request, move: str, found: Episode) -> EpisodeView:
+    """The episode after a move that was made at once."""
+    note_move(request, move, found.id)
+    return EpisodeView.of(found)

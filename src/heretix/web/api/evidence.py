@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heretix.evidence.address import MAX_URL_CHARS
-from heretix.evidence.policy import Policy, load_policy
+from heretix.evidence.policy.policy import Policy, load_policy
+from heretix.evidence.policy.publisher import MAX_URL_CHARS
 from heretix.measurement.anomalies import Anomaly
 from heretix.measurement.record import MetricRecord
 from heretix.web.api.resource import (
@@ -18,11 +18,11 @@ from heretix.web.api.resource import (
     Limit,
     Page,
     cursor_of,
-    desk_of,
     read_cursor,
     resource,
     unchanging,
 )
+from heretix.web.state import desk_of
 
 __all__ = ["router"]
 

@@ -1,32 +1,119 @@
-"""Jobs: measurements that somebody asked for, their progress, and what they found."""
+"""Jobs over HTTP: which models there are, what a request would take, progress and results."""
 
 from typing import Annotated, Any, Final
 
 from fastapi import Body, Header, Path, Query
 from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from heretix.accounts import Person, Role
 from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
 from heretix.jobs.job import JobKind
-from heretix.people import Person, Role
+from heretix.measurement.measurement import Estimate
+from heretix.providers import gguf
+from heretix.providers.catalog import ENDPOINTS, default_model
 from heretix.web.api.resource import (
     MAX_SEQ,
     PREFIX,
     Cursor,
+    Key,
     Limit,
     Page,
     cursor_of,
-    desk_of,
     read_cursor,
     resource,
     slice_of,
+    writes,
 )
-from heretix.web.api.writing import Key, writes
-from heretix.web.identity import VisitNow, require
-from heretix.web.jobevents import EVENT_SCHEMA, event_stream
+from heretix.web.auth import VisitNow, require
+from heretix.web.events import EVENT_SCHEMA, event_stream
+from heretix.web.state import desk_of
 
-__all__ = ["BEGUN", "JobView", "changes", "router"]
+# Before a measurement: which models there are, and what a request would take.
+
+planning = resource("planning")
+plans = resource("planning", role=Role.EXPLORER)
+
+
+class LocalModel(BaseModel):
+    """A model file that this server knows, and whether it is there."""
+
+    model: str
+    state: str
+    size_bytes: int
+    licence: str
+    demonstration: bool
+
+
+class ProviderView(BaseModel):
+    """A provider, and whether it can be asked from here."""
+
+    name: str
+    needs_key: bool
+    has_key: bool
+
+
+class ModelsView(BaseModel):
+    """What can be asked."""
+
+    default: str
+    """Asked when a request names none."""
+    local: list[LocalModel]
+    providers: list[ProviderView]
+
+
+class PlanView(BaseModel):
+    """What a request would take. Nothing was started."""
+
+    estimate: Estimate
+    duration_s: float | None
+    duration_basis: str
+    models: list[str]
+    demonstration: list[str]
+    notes: list[str]
+    plans: list[dict[str, Any]]
+
+
+@planning.get("/models")
+def list_models(request: Request) -> ModelsView:
+    """The models that run here, and the providers that can be asked."""
+    settings = desk_of(request).settings
+    local = [gguf.status(name, settings) for name in gguf.KNOWN]
+    return ModelsView(
+        default=default_model(settings).identity,
+        local=[
+            LocalModel(
+                model=f"local:{found.name}",
+                state=found.state,
+                size_bytes=found.size_bytes,
+                licence=found.licence,
+                demonstration=found.demonstration,
+            )
+            for found in local
+        ],
+        providers=[
+            ProviderView(
+                name=name,
+                needs_key=endpoint.needs_key,
+                has_key=bool(endpoint.key_variable and settings.env.get(endpoint.key_variable)),
+            )
+            for name, endpoint in ENDPOINTS.items()
+        ],
+    )
+
+
+@plans.post("/plan")
+async def plan_measurement(request: Request, measure: MeasureRequest) -> PlanView:
+    """Calls, tokens, price and time of a request. It starts nothing, so it needs no key."""
+    desk = desk_of(request)
+    async with desk.planning:
+        plan = await run_in_threadpool(desk.jobs.plan, measure)
+    return PlanView.model_validate(plan.as_dict())
+
+
+# Jobs: measurements that somebody asked for, their progress, and what they found.
 
 router = resource("jobs")
 changes = writes("jobs")

@@ -6,22 +6,21 @@ from fastapi import Query
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from heretix.economy.accounts import AccountKind
-from heretix.economy.track import Standing
-from heretix.economy.transfers import Code
-from heretix.web.api.episode_views import BreachView
-from heretix.web.api.floor import exchange_of, track_of
+from heretix.economy.exploration_service import Standing
+from heretix.economy.ledger import AccountKind, Code
+from heretix.web.api.episodes import BreachView
 from heretix.web.api.resource import (
     Cursor,
     Limit,
     Page,
     Text,
     cursor_of,
-    desk_of,
     read_cursor,
     resource,
     slice_of,
 )
+from heretix.web.moves import exchange_of, track_of
+from heretix.web.state import desk_of
 
 __all__ = ["router"]
 

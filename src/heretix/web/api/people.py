@@ -5,21 +5,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 
+from heretix.accounts import Person, Quotas, Role
+from heretix.accounts.sessions import Token
+from heretix.economy.exploration_service import Standing
 from heretix.economy.money import PLAY
-from heretix.economy.track import Standing
-from heretix.people import Person, Quotas, Role
-from heretix.people.token import Token
-from heretix.web.api.episode_views import HeldPositionView
-from heretix.web.api.floor import exchange_of, track_of
-from heretix.web.api.resource import (
-    Cursor,
-    Limit,
-    Page,
-    desk_of,
-    resource,
-    slice_of,
-)
-from heretix.web.identity import VisitNow, require
+from heretix.web.api.episodes import HeldPositionView
+from heretix.web.api.resource import Cursor, Limit, Page, resource, slice_of
+from heretix.web.auth import VisitNow, require
+from heretix.web.moves import exchange_of, track_of
+from heretix.web.state import desk_of
 
 __all__ = ["router"]
 

@@ -1,27 +1,45 @@
-"""Runs and claims: what was measured."""
+"""Runs over HTTP: claims, runs, executions, samples, comparisons and exports."""
 
-from typing import Annotated, Literal
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, cast
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
-from heretix.errors import RecordError
-from heretix.store import ExecutionSummary, RunSummary
-from heretix.store.listing import ClaimSummary, RunFilter, claims_page, find_run, runs_page
+from heretix.belief.paired import PairedDifference, UnpairedDifference
+from heretix.core.errors import RecordError
+from heretix.measurement.record import RunRecord, SampleRecord
+from heretix.measurement.verify import Comparison, compare, verify_run
+from heretix.report.export import FORMATS, Format, export
+from heretix.store import ExecutionSummary, RunSummary, StoredRecord
+from heretix.store.runs import (
+    ClaimSummary,
+    RunFilter,
+    claims_page,
+    exact_record,
+    find_run,
+    runs_page,
+)
 from heretix.web.api.resource import (
+    NOT_CHANGED,
     Cursor,
     Limit,
     Page,
     Ref,
     Text,
-    desk_of,
     page_of,
     read_cursor,
     resource,
+    slice_of,
+    unchanging,
 )
+from heretix.web.problems import refusals
+from heretix.web.state import Desk, desk_of
 
-__all__ = ["router"]
+# Runs and claims: what was measured.
 
 router = resource("runs")
 
@@ -78,3 +96,141 @@ def list_claims(
             connection, search=q, limit=limit + 1, after=(after[0], after[1]) if after else None
         )
     return page_of(found, limit, "updated_at", "claim_sha256")
+
+
+# Executions: the record of each, its samples, and whether it can be believed.
+
+executions = resource("executions")
+
+
+class DifferenceView(BaseModel):
+    """A value in a record that doesn't follow from the rest of it."""
+
+    path: str
+    recorded: Any
+    derived: Any
+
+
+class VerificationView(BaseModel):
+    """What came of deriving a record again."""
+
+    execution_id: str
+    run_id: str
+    ok: bool
+    checked: int
+    differences: list[DifferenceView]
+    notes: list[str]
+
+
+@executions.get("/executions/{ref}", response_model=RunRecord, responses=NOT_CHANGED)
+def get_execution(request: Request, ref: Ref) -> Response:
+    """The record of a finished execution, or of the latest one of a run.
+
+    It never changes: its ETag is the execution's id.
+    """
+    stored = _stored(desk_of(request), ref)
+    return unchanging(
+        request, stored.record_json, stored.execution_id, exact=ref == stored.execution_id
+    )
+
+
+@executions.get("/executions/{ref}/samples")
+def list_samples(
+    request: Request, ref: Ref, limit: Limit = 100, cursor: Cursor = None
+) -> Page[SampleRecord]:
+    """The samples of an execution in the order of its plan, with the raw answers."""
+    samples = json.loads(_stored(desk_of(request), ref).record_json)["samples"]
+    return slice_of(samples, SampleRecord.model_validate, limit=limit, cursor=cursor)
+
+
+@executions.get("/executions/{ref}/verify")
+def verify_execution(request: Request, ref: Ref) -> VerificationView:
+    """Derive everything in a record again, from the record alone, and say where it differs."""
+    desk = desk_of(request)
+    execution_id = _stored(desk, ref).execution_id
+    key = ("api verify", execution_id)
+    verified = desk.shelf.kept.get(key, lambda: _verified(desk, execution_id))
+    return cast("VerificationView", verified)
+
+
+def _stored(desk: Desk, ref: str) -> StoredRecord:
+    """By the whole id at once, else by whatever the reference fits."""
+    with desk.store.reading() as connection:
+        found = exact_record(connection, ref)
+    return found or desk.store.find(ref)
+
+
+def _verified(desk: Desk, execution_id: str) -> VerificationView:
+    found = verify_run(desk.shelf.record(execution_id))
+    return VerificationView(
+        execution_id=found.execution_id,
+        run_id=found.run_id,
+        ok=found.ok,
+        checked=found.checked,
+        differences=[
+            DifferenceView(path=d.path, recorded=d.recorded, derived=d.derived)
+            for d in found.differences
+        ],
+        notes=list(found.notes),
+    )
+
+
+# Two runs against each other.
+
+comparisons = resource("compare")
+
+RefQuery = Annotated[str, Query(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
+
+
+class ComparisonView(BaseModel):
+    """The difference between two beliefs, B minus A, with its interval."""
+
+    a: str
+    b: str
+    paired: bool
+    difference: PairedDifference | UnpairedDifference
+
+
+@comparisons.get("/compare")
+def compare_runs(request: Request, a: RefQuery, b: RefQuery) -> ComparisonView:
+    """The difference of two runs; paired by wording where they used the same bank."""
+    desk = desk_of(request)
+    one, other = (desk.store.find(ref).execution_id for ref in (a, b))
+    found = desk.shelf.kept.get(
+        ("api compare", one, other),
+        lambda: compare(desk.shelf.record(one), desk.shelf.record(other)),
+    )
+    return ComparisonView.model_validate(asdict(cast("Comparison", found)))
+
+
+# Whole tables for other tools, sent as they are read.
+
+exports = resource("export")
+
+
+@exports.get(
+    "/export/{table}.{ending}",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {media: {} for media in FORMATS.values()}},
+        **refusals(501),
+    },
+)
+def export_table(
+    request: Request,
+    table: Literal["runs", "samples", "transfers"],
+    ending: Annotated[Format, Path(description="JSON Lines, or Parquet.")],
+    only: Text = None,
+) -> StreamingResponse:
+    """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""
+    store = desk_of(request).store
+    if table == "samples" and only is not None:
+        only = store.started(only).run_id
+    return StreamingResponse(
+        export(store, table, ending, chosen=only),
+        media_type=FORMATS[ending],
+        headers={
+            "content-disposition": f'attachment; filename="{table}.{ending}"',
+            "cache-control": "no-store",
+        },
+    )

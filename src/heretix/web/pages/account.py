@@ -7,11 +7,11 @@ from fastapi import APIRouter, Form, Path, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from heretix.errors import AccessError, AccountError, SignInError, TooManyRequestsError
-from heretix.people import IssuedToken, Person, Role
-from heretix.web.desk import desk_of
-from heretix.web.identity import Visit, VisitNow, require, visit_of
+from heretix.accounts import IssuedToken, Person, Role
+from heretix.core.errors import AccessError, AccountError, SignInError, TooManyRequestsError
+from heretix.web.auth import Visit, VisitNow, require, visit_of
 from heretix.web.problems import status_of
+from heretix.web.state import desk_of
 from heretix.web.templating import page
 
 __all__ = ["router"]

@@ -7,16 +7,15 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from heretix.errors import PolicyError
+from heretix.accounts import Role
+from heretix.core.errors import PolicyError
 from heretix.evidence.bundle import Bundle, DropReason
-from heretix.evidence.policy import Policy, load_policy
-from heretix.evidence.rules import ADMITS, SourceClass
-from heretix.evidence.signals import Primitive
-from heretix.people import Role
-from heretix.web.desk import desk_of
-from heretix.web.identity import require
-from heretix.web.leftout import REASONS
-from heretix.web.templating import page
+from heretix.evidence.policy.policy import Policy, load_policy
+from heretix.evidence.policy.rules import ADMITS, SourceClass
+from heretix.evidence.reliability import Primitive
+from heretix.web.auth import require
+from heretix.web.state import desk_of
+from heretix.web.templating import REASONS, page
 
 __all__ = ["router"]
 

@@ -6,19 +6,18 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from heretix.accounts import Person, Role
 from heretix.config import check_claim
-from heretix.economy.accounts import user_account
-from heretix.economy.exchange import Exchange
-from heretix.economy.records import Entry
-from heretix.economy.track import Credited
-from heretix.economy.treasury import STARTING_PURSE
-from heretix.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
-from heretix.people import Person, Role
-from heretix.web.api.floor import exchange_of, track_of
-from heretix.web.desk import Desk, desk_of
-from heretix.web.identity import require
+from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
+from heretix.economy.exchange import STARTING_PURSE, Exchange
+from heretix.economy.exploration_service import Credited
+from heretix.economy.ledger import user_account
+from heretix.economy.repository import Entry
+from heretix.web.auth import require
+from heretix.web.moves import exchange_of, track_of
 from heretix.web.pages.episodes import purse_of
 from heretix.web.problems import status_of
+from heretix.web.state import Desk, desk_of
 from heretix.web.templating import page
 
 __all__ = ["router"]

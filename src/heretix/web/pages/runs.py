@@ -1,27 +1,128 @@
-"""A measured claim: belief, evidence, wordings, samples, provenance, and its verification."""
+"""A measured claim: belief, evidence, wordings, samples; and several runs side by side."""
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from heretix.measurement.record import Artifact, RunRecord
-from heretix.people import Role
-from heretix.store import ExecutionSummary
+from heretix.accounts import Role
+from heretix.core.errors import NoEstimateError, RecordError
+from heretix.measurement.record import SCHEMA, Artifact, ExperimentRecord, MetricsRecord, RunRecord
+from heretix.store import ExecutionSummary, RunSummary
 from heretix.store.executions import latest_of
-from heretix.web.claim import ClaimView, claim_view, vector_artifact
-from heretix.web.desk import Desk, desk_of
-from heretix.web.identity import admit, require
+from heretix.web.auth import admit, require
+from heretix.web.state import Desk, desk_of
 from heretix.web.templating import fragment, fresh, page
 
-__all__ = ["router"]
+if TYPE_CHECKING:
+    from heretix.measurement.verify import Comparison
+
+# A claim as its page shows it: one run in focus, and what else is known of the same claim.
+
+LENS_ORDER: Final = ("RPL", "NUL", "MEL", "HEL", "SEL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimView:
+    """What surrounds a run."""
+
+    vector: tuple[RunSummary, ...]
+    """The latest run of each lens, of the same model; the one in focus stands for its lens."""
+    variants: tuple[RunSummary, ...]
+    """Experiments on those lenses."""
+    others: tuple[RunSummary, ...]
+    """The same claim in other models, and other recipes of this one."""
+
+    @property
+    def prior(self) -> float | None:
+        """The raw prior, where it was measured."""
+        return next((run.prob_true_rpl for run in self.vector if run.lens == "RPL"), None)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What everything between the lenses follows from."""
+        return tuple(run.execution_id for run in (*self.vector, *self.variants))
+
+
+def claim_view(desk: Desk, record: RunRecord) -> ClaimView:
+    """Everything measured of the claim of `record`, in one look-up."""
+    found = desk.store.runs_of_claim(record.claim)
+    variant = record.evidence.variant if record.evidence else None
+    latest: dict[str, RunSummary] = {}
+    rest: list[RunSummary] = []
+    # The run in focus is looked at first, then the others of its model, the latest first.
+    for run in sorted(found, key=lambda run: run.run_id != record.run_id):
+        mine = run.model == record.model and run.variant is None
+        if mine and run.prob_true_rpl is not None and run.lens not in latest:
+            latest[run.lens] = run
+        elif run.variant is None and run.run_id != record.run_id:
+            rest.append(run)
+    # A variant belongs to the lens whose bundle it changed.
+    bundles = {run.bundle_id for run in latest.values() if run.bundle_id}
+    variants = [
+        run
+        for run in found
+        if run.variant and run.model == record.model and run.bundle_id in bundles
+    ]
+    if variant is not None:
+        rest = [run for run in rest if run.run_id != record.run_id]
+    return ClaimView(
+        vector=tuple(latest[lens] for lens in LENS_ORDER if lens in latest),
+        variants=tuple(variants),
+        others=tuple(rest),
+    )
+
+
+def vector_artifact(desk: Desk, view: ClaimView) -> Artifact:
+    """The lenses of a claim and what lies between them, as `heretix lens` would write it."""
+    return desk.shelf.artifacts.get(view.key, lambda: _artifact(desk, view))
+
+
+def _artifact(desk: Desk, view: ClaimView) -> Artifact:
+    from heretix.measurement.assemble import metrics_by_model
+    from heretix.measurement.experiments import compared
+    from heretix.measurement.vector import lens_record
+
+    runs = [desk.shelf.record(run.execution_id) for run in (*view.vector, *view.variants)]
+    plain = runs[: len(view.vector)]
+    publishers = _publishers(desk, plain)
+    metrics: dict[str, MetricsRecord] = metrics_by_model(plain, plain[0].claim, publishers)
+    experiments: list[ExperimentRecord] = compared(runs, plain[0].claim) if view.variants else []
+    return Artifact(
+        schema=SCHEMA,
+        runs=runs,
+        lenses=[lens_record(run) for run in plain],
+        metrics=metrics,
+        experiments=experiments or None,
+        bundles=[desk.shelf.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
+    )
+
+
+def _publishers(desk: Desk, runs: Sequence[RunRecord]) -> dict[str, Mapping[str, int]]:
+    """Items by publisher, for the bundles that are stored."""
+    counts: dict[str, Mapping[str, int]] = {}
+    for run in runs:
+        bundle_id = run.evidence.bundle_id if run.evidence else None
+        if bundle_id is None:
+            continue
+        try:
+            counts[bundle_id] = desk.shelf.bundle(bundle_id).publishers
+        except RecordError:
+            # A record from elsewhere can name a bundle that isn't here; it counts no sources.
+            continue
+    return counts
+
+
+# A measured claim: belief, evidence, wordings, samples, provenance, and its verification.
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
@@ -87,7 +188,7 @@ def verification(request: Request, ref: Ref) -> Response:
 @router.get("/runs/{ref}/artifact.json")
 def artifact(request: Request, ref: Ref) -> Response:
     """The artifact of the run, to keep and to verify elsewhere."""
-    from heretix.measurement.artifact import artifact_json
+    from heretix.measurement.record import artifact_json
 
     desk = desk_of(request)
     execution_id, _ = _resolve(desk, ref)
@@ -176,7 +277,7 @@ def _page(
 
 def _run_chart(name: str, record: RunRecord) -> bytes:
     from heretix.report import charts
-    from heretix.web.charts import page_chart
+    from heretix.web.templating import page_chart
 
     if record.diagnostics is None:
         raise HTTPException(404, f"`{record.execution_id}` has no estimate to draw")
@@ -186,7 +287,7 @@ def _run_chart(name: str, record: RunRecord) -> bytes:
 
 def _vector_chart(name: str, desk: Desk, record: RunRecord, view: ClaimView) -> bytes:
     from heretix.report import charts
-    from heretix.web.charts import page_chart
+    from heretix.web.templating import page_chart
 
     artifact = vector_artifact(desk, view)
     draw = {
@@ -239,3 +340,101 @@ def _drawn(artifact: Artifact) -> set[str]:
 def _options(record: RunRecord) -> str:
     sent = record.options.model_dump(exclude_none=True)
     return json.dumps(sent, ensure_ascii=False)
+
+
+# Several runs side by side: models, lenses, or one recipe over time.
+
+MOST = 12
+_Ref = Annotated[str, Query(max_length=120)]
+
+
+@router.get("/compare")
+def compare_runs(
+    request: Request,
+    ref: Annotated[list[str] | None, Query(max_length=40)] = None,
+    drift: _Ref | None = None,
+) -> Response:
+    """The runs asked for; the first is what the others are compared with."""
+    desk = desk_of(request)
+    refs = [part for part in ref or [] if part.strip()]
+    if drift:
+        refs = _executions(desk, drift)
+    if not refs:
+        latest = desk.store.runs(whole=True)
+        return page(request, "compare.html", runs=[], lines=[], drawn=(), query="", latest=latest)
+    runs = _named(desk, refs)
+    ids = tuple(run.execution_id for run in runs)
+    lines = desk.shelf.kept.get(("compare", ids), lambda: _lines(runs))
+    return page(
+        request,
+        "compare.html",
+        runs=runs,
+        lines=lines,
+        drawn=_compare_drawn(runs),
+        query=urlencode([("ref", one) for one in ids]),
+        latest=[],
+    )
+
+
+@router.get("/compare/{name}.json")
+def comparison_chart(
+    request: Request,
+    name: Annotated[str, Path(max_length=20)],
+    ref: Annotated[list[str], Query(max_length=40)],
+) -> Response:
+    """A chart of these runs, as the script that draws it reads it."""
+    desk = desk_of(request)
+    runs = _named(desk, ref)
+    if name not in _compare_drawn(runs):
+        raise HTTPException(404, f"`{name}` isn't a chart of these runs")
+    ids = tuple(run.execution_id for run in runs)
+    content = desk.shelf.kept.get(("compare", name, ids), lambda: _chart(name, runs))
+    assert isinstance(content, bytes)
+    return fresh(request, content, "application/json", cache_control="private, max-age=86400")
+
+
+def _named(desk: Desk, refs: list[str]) -> list[RunRecord]:
+    """The records that these references mean, each once."""
+    if len(refs) > MOST:
+        raise RecordError(f"`ref` can name at most {MOST} runs at once, got {len(refs)}")
+    ids = dict.fromkeys(desk.store.find(one).execution_id for one in refs)
+    return [desk.shelf.record(execution_id) for execution_id in ids]
+
+
+def _executions(desk: Desk, run_id: str) -> list[str]:
+    """The finished executions of a recipe, the oldest first."""
+    finished = [one for one in desk.store.executions_of(run_id) if one.status == "ok"]
+    if not finished:
+        raise RecordError(f"`{run_id}` has no finished execution; `/search` lists what there is")
+    return [one.execution_id for one in reversed(finished[:MOST])]
+
+
+def _lines(runs: list[RunRecord]) -> "list[tuple[RunRecord, Comparison | str]]":
+    """Each run against the first: the difference, or why there is none."""
+    from heretix.measurement.verify import compare
+
+    first, *others = runs
+    lines: list[tuple[RunRecord, Comparison | str]] = []
+    for run in others:
+        try:
+            lines.append((run, compare(first, run)))
+        except NoEstimateError as exc:
+            lines.append((run, str(exc)))
+    return lines
+
+
+def _compare_drawn(runs: list[RunRecord]) -> set[str]:
+    """The charts that there is something for."""
+    measured = [run for run in runs if run.status == "ok"]
+    again = len(measured) > 1 and len({run.run_id for run in measured}) == 1
+    wanted = {"comparison": bool(measured), "drift": again}
+    return {name for name, there in wanted.items() if there}
+
+
+def _chart(name: str, runs: list[RunRecord]) -> bytes:
+    from heretix.report import charts
+    from heretix.web.templating import page_chart
+
+    measured = [run for run in runs if run.status == "ok"]
+    draw = charts.drift if name == "drift" else charts.model_comparison
+    return page_chart(draw(measured))

@@ -1,0 +1,366 @@
+"""Accounts: people, roles, quotas, passwords, and how somebody signs in."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.accounts.audit import Audit, iso, note
+from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name, folded
+from heretix.accounts.sessions import Session, Sessions, Tokens
+from heretix.core.errors import (
+    AccessError,
+    AccountError,
+    ConflictError,
+    RecordError,
+    SignInError,
+    TooManyRequestsError,
+)
+from heretix.store import people as rows
+from heretix.store.jobs import stop_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from argon2 import PasswordHasher
+    from sqlalchemy import Connection
+
+    from heretix.store import Store
+
+# Passwords: hashed slowly, never kept, and checked in the same time whoever is asked for.
+
+MIN_PASSWORD_CHARS: Final = 10
+MAX_PASSWORD_CHARS: Final = 1024
+"""Hashing takes time in proportion; nobody may ask for hours of it."""
+
+
+def check_password(text: str) -> str:
+    """A password that may be set, or an error that doesn't repeat it."""
+    if not MIN_PASSWORD_CHARS <= len(text) <= MAX_PASSWORD_CHARS:
+        raise AccountError(
+            f"`password` must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS:,} characters, "
+            f"got {len(text):,}; several words in a row make a good one"
+        )
+    return text
+
+
+class Passwords:
+    """Argon2id with the parameters of RFC 9106 for machines with little memory to spare."""
+
+    def __init__(self, hasher: PasswordHasher | None = None) -> None:
+        self._given = hasher
+
+    @cached_property
+    def _hasher(self) -> PasswordHasher:
+        # Imported as needed: listing people takes no password.
+        from argon2 import PasswordHasher
+
+        return self._given or PasswordHasher()
+
+    @cached_property
+    def _decoy(self) -> str:
+        """A hash that no password fits, for names that nobody has."""
+        return self._hasher.hash(secrets.token_urlsafe(32))
+
+    def hash(self, password: str) -> str:
+        """The hash of a password, with its salt and parameters."""
+        return self._hasher.hash(password)
+
+    def fits(self, password: str, kept: str | None) -> bool:
+        """Whether a password is the one that was hashed. Without a hash it takes as long."""
+        from argon2.exceptions import InvalidHashError, VerificationError
+
+        # Made on the first call, whoever that is about: it mustn't tell names apart.
+        decoy = self._decoy
+        if len(password) > MAX_PASSWORD_CHARS:
+            password = ""
+        try:
+            self._hasher.verify(kept or decoy, password)
+        except (VerificationError, InvalidHashError):
+            return False
+        return kept is not None
+
+    def outdated(self, kept: str) -> bool:
+        """Whether a hash was made with other parameters than today's."""
+        return self._hasher.check_needs_rehash(kept)
+
+
+# Attempts to sign in: counted in the store, so that all servers on it agree, and limited.
+
+WINDOW_S: Final = 900.0
+_BOTH: Final = 10
+"""Failures of one name from one address: somebody tries passwords."""
+_ADDRESS: Final = 100
+"""Failures from one address: somebody tries names, or an office shares it."""
+_NAME: Final = 200
+"""Failures of one name from anywhere. High, since it locks out the person, too."""
+
+
+class Attempts:
+    """Counts before the password is checked: attempts made at the same moment all count."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def begin(self, name: str, address: str | None) -> None:
+        """Count an attempt; raise when there were too many lately."""
+        now = self._clock()
+        limits = _limits(name, address)
+        with self._store.writing() as connection:
+            counted = rows.count_attempts(connection, limits, now=now, window_s=WINDOW_S)
+        waits = [
+            since + WINDOW_S - now
+            for subject, (count, since) in counted.items()
+            if count > limits[subject]
+        ]
+        if waits:
+            wait_s = max(1.0, *waits)
+            raise TooManyRequestsError(
+                "signing in failed too often; try again in "
+                f"{max(1, round(wait_s / 60))} min, or ask an operator",
+                retry_after_s=wait_s,
+            )
+
+    def succeeded(self, name: str, address: str | None) -> None:
+        """Forget the failures of this name from here; the attempt itself was none."""
+        both, *others = _limits(name, address)
+        with self._store.writing() as connection:
+            rows.forget_attempts(
+                connection, cleared=[both], forgiven=others, before=self._clock() - WINDOW_S
+            )
+
+
+def _limits(name: str, address: str | None) -> dict[str, int]:
+    """The counts that an attempt adds to, the one of name and address first."""
+    who, place = folded(name), address or ""
+    limits = {_subject("both", who, place): _BOTH, _subject("name", who): _NAME}
+    if address is not None:
+        limits[_subject("address", place)] = _ADDRESS
+    return limits
+
+
+def _subject(*parts: str) -> str:
+    # Hashed: what was typed as a name may be a password, and may be long.
+    return hashlib.sha256("\x00".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# People: accounts, and how somebody proves to be who they say. Every change is in the log.
+
+_WRONG = "the name or the password is wrong"
+
+
+class People:
+    """The accounts of one store. `by` is whoever makes a change, for the log."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        passwords: Passwords | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._passwords = passwords or Passwords()
+        self._attempts = Attempts(store, clock)
+        self.sessions = Sessions(store, clock)
+        self.tokens = Tokens(store, clock)
+        self.audit = Audit(store, clock)
+
+    def add(
+        self,
+        name: str,
+        *,
+        role: Role = Role.READER,
+        password: str | None = None,
+        quotas: Quotas = Quotas(),  # noqa: B008  (frozen)
+        by: Person = LOCAL,
+        address: str | None = None,
+    ) -> Person:
+        """Make an account. Without a password nobody can sign in; tokens can be issued."""
+        name = check_name(name)
+        row = {
+            "person_id": f"person-{secrets.token_hex(8)}",
+            "name": name,
+            "folded_name": folded(name),
+            "role": role.value,
+            "active": True,
+            "password_hash": (
+                None if password is None else self._passwords.hash(check_password(password))
+            ),
+            **_quota_columns(quotas),
+            "created_at": iso(self._clock()),
+        }
+        with self._store.writing() as connection:
+            if not rows.insert_person(connection, row):
+                raise ConflictError(f"`name` {name!r} is taken, or too much like one that is")
+            note(connection, self._clock(), "person.add", by=by, subject=name, address=address)
+        return Person.of(row)
+
+    def list(self, *, limit: int = 100, offset: int = 0) -> list[Person]:
+        """People by name."""
+        with self._store.reading() as connection:
+            return [
+                Person.of(row) for row in rows.list_people(connection, limit=limit, offset=offset)
+            ]
+
+    def count(self) -> int:
+        """How many accounts there are. None: whoever reaches this machine is its operator."""
+        with self._store.reading() as connection:
+            return rows.count_people(connection)
+
+    def find(self, name: str) -> Person:
+        """The person of a name, in whatever case it is written."""
+        with self._store.reading() as connection:
+            row = rows.person_by_name(connection, folded(name))
+        if row is None:
+            raise RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
+        return Person.of(row)
+
+    def get(self, person_id: str) -> Person:
+        """The person of an id."""
+        if person_id == LOCAL.id:
+            return LOCAL
+        with self._store.reading() as connection:
+            row = rows.person_by_id(connection, person_id)
+        if row is None:
+            raise RecordError(f"`{person_id[:60]}` is nobody's id")
+        return Person.of(row)
+
+    def set_role(
+        self, name: str, role: Role, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Let a person do more, or less, from now on."""
+        return self._change(name, {"role": role.value}, "person.role", by=by, address=address)
+
+    def set_quotas(
+        self, name: str, quotas: Quotas, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Say how much a person may use."""
+        return self._change(name, _quota_columns(quotas), "person.quotas", by=by, address=address)
+
+    def set_password(
+        self, name: str, password: str, *, by: Person = LOCAL, address: str | None = None
+    ) -> Person:
+        """Give a person another password. Whoever was signed in with the old one is signed out."""
+        kept = self._passwords.hash(check_password(password))
+        return self._change(
+            name, {"password_hash": kept}, "person.password", by=by, address=address, ends=True
+        )
+
+    def change_password(
+        self, person: Person, old: str, new: str, *, address: str | None = None
+    ) -> Person:
+        """Let people change their own password, if they know it."""
+        check_password(new)
+        self.authenticate(person.name, old, address=address)
+        return self.set_password(person.name, new, by=person, address=address)
+
+    def deactivate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
+        """Shut a person out, sessions and tokens included. What they did stays.
+
+        Their jobs end: what waits at once, what runs as soon as its worker hears of it.
+        """
+        if folded(name) == folded(by.name):
+            raise AccessError(f"`{name}` can't disable itself; let another operator do it")
+        return self._change(
+            name,
+            {"active": False},
+            "person.disable",
+            by=by,
+            address=address,
+            ends=True,
+            stops=True,
+        )
+
+    def activate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
+        """Let a person in again."""
+        return self._change(name, {"active": True}, "person.enable", by=by, address=address)
+
+    def authenticate(self, name: str, password: str, *, address: str | None = None) -> Person:
+        """Whoever has this name and password. An unknown name takes as long as a known one."""
+        self._attempts.begin(name, address)
+        with self._store.reading() as connection:
+            row = rows.person_by_name(connection, folded(name))
+        kept = row["password_hash"] if row is not None and row["active"] else None
+        if not self._passwords.fits(password, kept):
+            self._note_refusal(row, address)
+            raise SignInError(_WRONG)
+        assert row is not None
+        assert kept is not None
+        self._attempts.succeeded(name, address)
+        if self._passwords.outdated(kept):
+            new = self._passwords.hash(password)
+            with self._store.writing() as connection:
+                rows.replace_hash(connection, row["person_id"], old=kept, new=new)
+        return Person.of(row)
+
+    def sign_in(
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str | None = None,
+        replacing: str | None = None,
+    ) -> Session:
+        """Sign in. `replacing` is the token of the session that the browser had before."""
+        person = self.authenticate(name, password, address=address)
+        return self.sessions.open(person, address=address, replacing=replacing)
+
+    def _note_refusal(self, row: dict[str, Any] | None, address: str | None) -> None:
+        # A name that nobody has isn't written down: people type passwords into the wrong field.
+        subject = row["name"] if row is not None else None
+        self.audit.write("session.refused", by=None, subject=subject, address=address)
+
+    def _change(
+        self,
+        name: str,
+        values: dict[str, Any],
+        what: str,
+        *,
+        by: Person,
+        address: str | None,
+        ends: bool = False,
+        stops: bool = False,
+    ) -> Person:
+        """Change a row; `ends` their sessions, and `stops` their jobs, in one transaction."""
+        with self._store.writing() as connection:
+            row = rows.person_by_name(connection, folded(name), lock=True)
+            if row is None:
+                raise RecordError(
+                    f"`{name[:60]}` names nobody; `heretix users list` shows who is here"
+                )
+            rows.update_person(connection, row["person_id"], values)
+            if ends:
+                rows.delete_sessions(connection, row["person_id"])
+            now = self._clock()
+            note(connection, now, what, by=by, subject=row["name"], address=address)
+            for job_id in _stopped(connection, row, iso(now)) if stops else ():
+                note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
+        return Person.of({**row, **values})
+
+
+def _stopped(connection: Connection, row: dict[str, Any], stamp: str) -> list[str]:
+    """The jobs of a person that were stopped, with the reason written into each."""
+    return stop_jobs(
+        connection,
+        row["person_id"],
+        error=(
+            f"`{row['name']}` was disabled, so the job was stopped; what was answered is kept, and "
+            "an operator can let it go on"
+        ),
+        error_kind=AccessError.__name__,
+        stamp=stamp,
+    )
+
+
+def _quota_columns(quotas: Quotas) -> dict[str, int | None]:
+    return {
+        "jobs_per_day": quotas.jobs_per_day,
+        "running_jobs": quotas.running_jobs,
+        "usd_micros_per_day": quotas.usd_micros_per_day,
+    }

@@ -1,0 +1,103 @@
+"""The audit log: who did what, to what, when and from where. Entries are only ever added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.store import people as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
+
+    from heretix.accounts.person import Person
+    from heretix.store import Store
+
+NOBODY: Final = "nobody"
+"""Who it was when nobody had signed in."""
+_MOST: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One thing that somebody did."""
+
+    seq: int
+    at: str
+    who: str
+    what: str
+    """A noun and a verb, as `job.submit`."""
+    subject: str | None
+    address: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> AuditEntry:
+        """The entry in a row of `audit`."""
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+
+class Audit:
+    """The log of one store."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def write(
+        self,
+        what: str,
+        *,
+        by: Person | None,
+        subject: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Add an entry."""
+        with self._store.writing() as connection:
+            note(connection, self._clock(), what, by=by, subject=subject, address=address)
+
+    def entries(
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        who: str | None = None,
+        what: str | None = None,
+    ) -> list[AuditEntry]:
+        """Entries, the newest first; `before` is the `seq` at which the last page ended."""
+        with self._store.reading() as connection:
+            found = rows.audit_entries(
+                connection, before=before, limit=max(1, min(limit, _MOST)), who=who, what=what
+            )
+        return [AuditEntry.of(row) for row in found]
+
+
+def note(
+    connection: Connection,
+    now: float,
+    what: str,
+    *,
+    by: Person | None,
+    subject: str | None = None,
+    address: str | None = None,
+) -> None:
+    """Add an entry in the transaction that does what it tells of: both happen, or neither."""
+    rows.append_audit(
+        connection,
+        {
+            "at": iso(now),
+            "person_id": by.id if by else None,
+            "who": by.name if by else NOBODY,
+            "what": what,
+            "subject": subject,
+            "address": address,
+        },
+    )
+
+
+def iso(seconds: float) -> str:
+    """Seconds since 1970 as the store writes times: UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

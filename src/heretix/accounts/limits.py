@@ -1,0 +1,136 @@
+"""Limits on requests, and replies that are given again for the same idempotency key."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from heretix.core.errors import ConflictError, TooManyRequestsError, UsageError
+from heretix.store import people as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heretix.store import Store
+
+# A limit on how much one person or address may ask of this process in a short time.
+
+
+class RateLimiter:
+    """A bucket of tokens for each key: it fills at `per_s` and holds `burst`.
+
+    Only keys that asked lately are kept; a bucket that is left alone is full again anyway.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_s: float,
+        burst: float,
+        clock: Callable[[], float] = time.monotonic,
+        max_keys: int = 10_000,
+    ) -> None:
+        if per_s <= 0 or burst <= 0 or max_keys < 1:
+            raise ValueError(f"rates must be above 0, got per_s={per_s}, burst={burst}")
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._max_keys = max_keys
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """How much was in each bucket, and when; the one used last stands last."""
+        self._lock = threading.Lock()
+
+    def take(self, key: str, cost: float = 1.0) -> float:
+        """Take `cost` out of a bucket. 0 when it was there, else the seconds until it will be."""
+        with self._lock:
+            now = self._clock()
+            level, then = self._buckets.pop(key, (self._burst, now))
+            level = min(self._burst, level + (now - then) * self._per_s)
+            enough = level >= cost
+            self._buckets[key] = (level - cost if enough else level, now)
+            if len(self._buckets) > self._max_keys:
+                self._buckets.popitem(last=False)
+        return 0.0 if enough else (cost - level) / self._per_s
+
+    def check(self, key: str, cost: float = 1.0) -> None:
+        """Take, or raise and say when to come back."""
+        wait_s = self.take(key, cost)
+        if wait_s:
+            raise TooManyRequestsError(
+                f"too many requests in a short time; try again in {wait_s:.1f} s",
+                retry_after_s=wait_s,
+            )
+
+
+# Replies to writes: whoever sends the same write again, with the same key, gets the same reply.
+
+KEPT_S: Final = 24 * 3600.0
+"""Replies are kept for a day; nobody tries again for longer."""
+MAX_KEY_CHARS: Final = 200
+_ABANDONED_S: Final = 120.0
+"""A write that has no reply after so long died with its process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReply:
+    """A reply as it was sent."""
+
+    status: int
+    response_json: str
+
+
+class Replies:
+    """The replies of one store, by scope (who asked, and for what) and key."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    def begin(self, scope: str, key: str, body: bytes) -> StoredReply | None:
+        """None: the write is yours to do, then `finish` or `abandon` it. Else the reply it got."""
+        check_key(key)
+        now = self._clock()
+        sha256 = hashlib.sha256(body).hexdigest()
+        row = {"scope": scope, "key": key, "body_sha256": sha256, "begun_at": now}
+        with self._store.writing() as connection:
+            rows.prune_replies(connection, before=now - KEPT_S)
+            if rows.begin_reply(connection, row):
+                return None
+            known = rows.reply(connection, scope, key)
+            if known is None:
+                raise ConflictError(f"`{key}` was given up this moment; send the request again")
+            if known["body_sha256"] != sha256:
+                raise ConflictError(
+                    f"`{key}` was used for another request; choose a new key for a new one"
+                )
+            if known["status"] is not None:
+                return StoredReply(status=known["status"], response_json=known["response_json"])
+            if now - known["begun_at"] < _ABANDONED_S:
+                raise ConflictError(f"`{key}` is being worked on; ask again in a moment")
+            rows.drop_reply(connection, scope, key)
+            rows.begin_reply(connection, row)
+        return None
+
+    def finish(self, scope: str, key: str, *, status: int, response_json: str) -> None:
+        """Keep the reply."""
+        with self._store.writing() as connection:
+            rows.finish_reply(connection, scope, key, status=status, response_json=response_json)
+
+    def abandon(self, scope: str, key: str) -> None:
+        """The write came to nothing: the same key may try again."""
+        with self._store.writing() as connection:
+            rows.drop_reply(connection, scope, key)
+
+
+def check_key(key: str) -> str:
+    """A key for a write, as a caller may choose one."""
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise UsageError(
+            f"`key` must be 1 to {MAX_KEY_CHARS} printable ASCII characters, such as a UUID, "
+            f"got {key[:60]!r}"
+        )
+    return key

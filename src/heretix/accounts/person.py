@@ -1,0 +1,157 @@
+"""A person: name, role and quotas."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.errors import AccessError, AccountError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a person may do, in three steps.
+
+
+class Role(StrEnum):
+    """Each step may do all that the one before may; compared by rank, not by spelling."""
+
+    READER = "reader"
+    """Look at everything that was measured."""
+    EXPLORER = "explorer"
+    """Measure, within quotas, and take part in episodes."""
+    OPERATOR = "operator"
+    """Look after people, jobs and episodes."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the one that may do least."""
+        return list(Role).index(self)
+
+    def __lt__(self, other: object) -> bool:
+        return self.rank < _rank(other)
+
+    def __le__(self, other: object) -> bool:
+        return self.rank <= _rank(other)
+
+    def __gt__(self, other: object) -> bool:
+        return self.rank > _rank(other)
+
+    def __ge__(self, other: object) -> bool:
+        return self.rank >= _rank(other)
+
+
+def _rank(other: object) -> int:
+    # Text would be compared by spelling, where an explorer comes before a reader.
+    if not isinstance(other, Role):
+        raise TypeError(f"a role is compared with a role, got {other!r}")
+    return other.rank
+
+
+# A person: a name, a role, and how much of everything they may use.
+
+MAX_NAME_CHARS: Final = 40
+_LOCAL_NAME: Final = "local"
+_REFUSED: Final = {":": "a colon", "/": "a slash"}
+"""A colon would let one name spell another's account in the ledger; a slash, another page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """How much a person may use. None: no limit."""
+
+    jobs_per_day: int | None = None
+    running_jobs: int | None = None
+    """Jobs that may wait or run at the same time."""
+    usd_micros_per_day: int | None = None
+    """Millionths of a dollar."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 2**31 * 1000:
+                raise AccountError(f"`{name}` must be a whole number of 0 or more, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who has an account, or the one user of a store that has none."""
+
+    id: str
+    name: str
+    role: Role
+    active: bool
+    created_at: str
+    quotas: Quotas
+    has_password: bool = False
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Person:
+        """The person in a row of `people`."""
+        return cls(
+            id=row["person_id"],
+            name=row["name"],
+            role=Role(row["role"]),
+            active=row["active"],
+            created_at=row["created_at"],
+            quotas=Quotas(
+                jobs_per_day=row["jobs_per_day"],
+                running_jobs=row["running_jobs"],
+                usd_micros_per_day=row["usd_micros_per_day"],
+            ),
+            has_password=row["password_hash"] is not None,
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whoever sits at the machine: there is no account behind it."""
+        return self.id == LOCAL.id
+
+    def require(self, role: Role) -> None:
+        """Raise unless the person may do what `role` may."""
+        if not self.active:
+            raise AccessError(f"`{self.name}` is disabled; an operator can enable the account")
+        if self.role < role:
+            raise AccessError(
+                f"`{self.name}` is a {self.role.value}, and this takes the role {role.value}; "
+                "ask an operator for it"
+            )
+
+
+LOCAL: Final = Person(
+    id="local",
+    name=_LOCAL_NAME,
+    role=Role.OPERATOR,
+    active=True,
+    created_at="1970-01-01T00:00:00.000Z",
+    quotas=Quotas(),
+)
+"""Whoever uses the command line, or a server on this machine only that has no accounts."""
+
+
+def check_name(text: str) -> str:
+    """A name as it is kept: in one Unicode form, or refused. Markup is as good as anything."""
+    name = unicodedata.normalize("NFKC", text)
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise AccountError(
+            f"`name` must be 1 to {MAX_NAME_CHARS} printable characters, got {text[:60]!r}"
+        )
+    if name != " ".join(name.split()):
+        raise AccountError(
+            f"`name` must have no spaces at its ends and single ones inside, got {text!r}"
+        )
+    for char, what in _REFUSED.items():
+        if char in name:
+            raise AccountError(f"`name` must not have {what}, got {text!r}; choose another")
+    if folded(name) == _LOCAL_NAME:
+        raise AccountError(
+            f"`name` {text!r} stands for whoever sits at this machine; choose another"
+        )
+    return name
+
+
+def folded(name: str) -> str:
+    """What two names have in common that people can't tell apart by case or width."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

@@ -1,0 +1,305 @@
+"""Sessions and tokens: how browsers and programs say on whose behalf they ask."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.accounts.audit import iso, note
+from heretix.accounts.person import Person, Role
+from heretix.core.errors import AccessError, AccountError, RecordError, SignInError
+from heretix.store import people as rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from heretix.store import Store
+
+# Secrets that are handed out once: random, and known to the store by their hash only.
+
+SECRET_BYTES: Final = 32
+
+
+def new_secret(prefix: str = "") -> str:
+    """256 random bits as text."""
+    return prefix + secrets.token_urlsafe(SECRET_BYTES)
+
+
+def hashed(secret: str) -> str:
+    """What the store keeps. A plain hash will do: nobody can guess 256 random bits."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# Sessions: a browser that is signed in, known by a random token that only it has.
+
+IDLE_S: Final = 24 * 3600.0
+"""A session that wasn't used for so long is over."""
+LIFETIME_S: Final = 14 * 24 * 3600.0
+"""However much it is used, a session is over after so long."""
+_TOUCH_S: Final = 60.0
+"""A page view is no reason to write; one a minute is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Somebody who is signed in."""
+
+    token: str = field(repr=False)
+    """Goes into the cookie, and nowhere else."""
+    person: Person
+    created_at: float
+    expires_at: float
+
+    @property
+    def csrf(self) -> str:
+        """What a form has to send along. It follows from the token, so nothing more is kept."""
+        return hashlib.sha256(b"heretix csrf\x00" + self.token.encode()).hexdigest()
+
+    def check_csrf(self, value: str | None) -> None:
+        """Raise unless the form came from a page of this session."""
+        if value is None or not hmac.compare_digest(
+            value.encode("utf-8", "surrogatepass"), self.csrf.encode()
+        ):
+            raise AccessError(
+                "`csrf` doesn't belong to this session; load the page again and send it once more"
+            )
+
+
+class Sessions:
+    """The sessions of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float],
+        *,
+        idle_s: float = IDLE_S,
+        lifetime_s: float = LIFETIME_S,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._idle_s = idle_s
+        self._lifetime_s = lifetime_s
+
+    def open(
+        self, person: Person, *, address: str | None = None, replacing: str | None = None
+    ) -> Session:
+        """Sign a person in. The token is always new, and the one it replaces is worth nothing."""
+        now = self._clock()
+        session = Session(
+            token=new_secret(), person=person, created_at=now, expires_at=now + self._lifetime_s
+        )
+        with self._store.writing() as connection:
+            if replacing is not None:
+                rows.delete_session(connection, hashed(replacing))
+            rows.prune_sessions(connection, now=now)
+            rows.insert_session(
+                connection,
+                {
+                    "token_sha256": hashed(session.token),
+                    "person_id": person.id,
+                    "created_at": now,
+                    "seen_at": now,
+                    "expires_at": session.expires_at,
+                    "address": address,
+                },
+            )
+            note(connection, now, "session.open", by=person, address=address)
+        return session
+
+    def find(self, token: str, *, used: bool = True) -> Session:
+        """The session of a token; one that is over, or whose person is disabled, is refused.
+
+        It lasts longer for being `used`.
+        """
+        now = self._clock()
+        sha256 = hashed(token)
+        with self._store.reading() as connection:
+            row = rows.session_and_person(connection, sha256)
+        if row is None or now >= row["expires_at"] or now >= row["seen_at"] + self._idle_s:
+            raise SignInError("the session is over; sign in again")
+        person = Person.of(row)
+        if not person.active:
+            raise SignInError("the account is disabled; ask an operator")
+        if used and now - row["seen_at"] >= _TOUCH_S:
+            with self._store.writing() as connection:
+                rows.touch_session(connection, sha256, now)
+        return Session(
+            token=token,
+            person=person,
+            created_at=row["opened_at"],
+            expires_at=row["expires_at"],
+        )
+
+    def close(self, token: str, *, address: str | None = None) -> None:
+        """Sign out. A session that is gone already is no error."""
+        with self._store.writing() as connection:
+            person_id = rows.delete_session(connection, hashed(token))
+            row = rows.person_by_id(connection, person_id) if person_id else None
+            if row is not None:
+                note(connection, self._clock(), "session.close", by=Person.of(row), address=address)
+
+    def close_all(self, person_id: str, *, keep: str | None = None) -> int:
+        """End all sessions of a person, but for that of the token `keep`; how many there were."""
+        with self._store.writing() as connection:
+            return rows.delete_sessions(
+                connection, person_id, keep=hashed(keep) if keep is not None else None
+            )
+
+
+# Tokens: how programs say on whose behalf they ask. Shown once, kept as a hash.
+
+PREFIX: Final = "htx_"
+"""Lets people, and programs that look for leaked secrets, see what it is."""
+_TOKEN_TOUCH_S: Final = 60.0
+_MAX_LABEL_CHARS: Final = 80
+_LONGEST_S: Final = 3650 * 86_400.0
+_WRONG: Final = "the token isn't known, or was revoked; `heretix users tokens` makes another"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What is known of a token; the token itself isn't."""
+
+    id: str
+    person_id: str
+    label: str
+    role: Role
+    created_at: str
+    expires_at: float | None
+    last_used_at: float | None
+    revoked_at: str | None
+
+    @property
+    def ends(self) -> str | None:
+        """When it is over by itself; None: never."""
+        return None if self.expires_at is None else iso(self.expires_at)
+
+    def has_expired(self, now: float) -> bool:
+        """It is over by itself, revoked or not."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Token:
+        """The token in a row of `tokens`."""
+        return cls(
+            id=row["token_id"],
+            person_id=row["person_id"],
+            label=row["label"],
+            role=Role(row["role"]),
+            created_at=row["created_at"],
+            expires_at=row["expires_at"],
+            last_used_at=row["last_used_at"],
+            revoked_at=row["revoked_at"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedToken:
+    """A new token, at the one moment when its text is known."""
+
+    secret: str = field(repr=False)
+    token: Token
+
+
+class Tokens:
+    """The tokens of one store."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def issue(
+        self,
+        person: Person,
+        *,
+        label: str,
+        role: Role | None = None,
+        expires_in_s: float | None = None,
+        by: Person | None = None,
+        address: str | None = None,
+    ) -> IssuedToken:
+        """Make a token that may do what `role` may, which is no more than the person may."""
+        if person.is_local:
+            raise AccountError("`local` needs no token: there are no accounts here to tell apart")
+        if role is not None and role > person.role:
+            raise AccessError(
+                f"`role` of a token must not be above {person.role.value}, got {role.value}"
+            )
+        label = label.strip()
+        if not 1 <= len(label) <= _MAX_LABEL_CHARS or not label.isprintable():
+            raise AccountError(
+                f"`label` must be 1 to {_MAX_LABEL_CHARS} printable characters; say what it is for"
+            )
+        # Written so that what isn't a number is refused, too: it would never be over.
+        if expires_in_s is not None and not 0 < expires_in_s <= _LONGEST_S:
+            raise AccountError(
+                f"`expires_in_s` must be more than 0 and at most {_LONGEST_S:,.0f} (ten years), "
+                f"got {expires_in_s}; leave it out for a token that doesn't expire"
+            )
+        now = self._clock()
+        secret = new_secret(PREFIX)
+        token = Token(
+            id=f"token-{secrets.token_hex(6)}",
+            person_id=person.id,
+            label=label,
+            role=role or person.role,
+            created_at=iso(now),
+            expires_at=None if expires_in_s is None else now + expires_in_s,
+            last_used_at=None,
+            revoked_at=None,
+        )
+        with self._store.writing() as connection:
+            rows.insert_token(
+                connection,
+                {
+                    "token_id": token.id,
+                    "token_sha256": hashed(secret),
+                    "person_id": person.id,
+                    "label": label,
+                    "role": token.role.value,
+                    "created_at": token.created_at,
+                    "expires_at": token.expires_at,
+                },
+            )
+            note(connection, now, "token.issue", by=by or person, subject=token.id, address=address)
+        return IssuedToken(secret=secret, token=token)
+
+    def verify(self, secret: str, *, used: bool = True) -> Person:
+        """Whoever a token speaks for, with the lower of the two roles; being `used` is noted."""
+        if not secret.startswith(PREFIX):
+            raise SignInError(_WRONG)
+        now = self._clock()
+        with self._store.reading() as connection:
+            row = rows.token_and_person(connection, hashed(secret))
+        if row is None or row["revoked_at"] is not None:
+            raise SignInError(_WRONG)
+        if row["expires_at"] is not None and now >= row["expires_at"]:
+            raise SignInError("the token has expired; `heretix users tokens` makes another")
+        person = Person.of(row)
+        if not person.active:
+            raise SignInError("the account is disabled; ask an operator")
+        if used and now - (row["last_used_at"] or 0.0) >= _TOKEN_TOUCH_S:
+            with self._store.writing() as connection:
+                rows.touch_token(connection, row["token_id"], now)
+        return replace(person, role=min(person.role, Role(row["token_role"])))
+
+    def list(self, person_id: str | None = None) -> list[Token]:
+        """Tokens, the newest first: of one person, or of all."""
+        with self._store.reading() as connection:
+            return [Token.of(row) for row in rows.list_tokens(connection, person_id)]
+
+    def revoke(self, token_id: str, *, by: Person, address: str | None = None) -> None:
+        """End a token: its owner may, and an operator. One that has ended is left as it is."""
+        now = self._clock()
+        with self._store.writing() as connection:
+            row = rows.token_by_id(connection, token_id)
+            # Somebody else's token looks as if it didn't exist.
+            if row is None or (row["person_id"] != by.id and by.role < Role.OPERATOR):
+                raise RecordError(f"`{token_id}` names no token of yours")
+            if row["revoked_at"] is None:
+                rows.update_token(connection, token_id, {"revoked_at": iso(now)})
+                note(connection, now, "token.revoke", by=by, subject=token_id, address=address)

@@ -1,0 +1,1 @@
+"""What every room uses: errors, settings, canonical JSON, clocks, YAML with lines, lenses."""

@@ -1,0 +1,63 @@
+"""The environment, read once per call and passed on as a value."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heretix.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_DB = "runs/heretix.sqlite"
+SEED_LIMIT = 2**64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment asks for. Tests build one; the command line reads one."""
+
+    db: str = DEFAULT_DB
+    rpl_seed: int | None = None
+    no_cache: bool = False
+    models_dir: Path | None = None
+    prices_file: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The whole environment, for provider keys; never printed."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """Read the variables that Heretix knows."""
+        env = dict(os.environ if env is None else env)
+        models_dir = env.get("HERETIX_MODELS_DIR")
+        prices_file = env.get("HERETIX_PRICES")
+        return cls(
+            db=env.get("HERETIX_DB") or DEFAULT_DB,
+            rpl_seed=_seed(env.get("HERETIX_RPL_SEED")),
+            no_cache=_flag("HERETIX_RPL_NO_CACHE", env.get("HERETIX_RPL_NO_CACHE")),
+            models_dir=Path(models_dir) if models_dir else None,
+            prices_file=Path(prices_file) if prices_file else None,
+            env=env,
+        )
+
+
+def _seed(text: str | None) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) >= SEED_LIMIT:
+        raise ConfigError(
+            f"`HERETIX_RPL_SEED` must be a whole number from 0 to 2^64-1, got {text!r}"
+        )
+    return int(text)
+
+
+def _flag(name: str, text: str | None) -> bool:
+    value = (text or "").strip().lower()
+    if value in {"", "0", "false", "no"}:
+        return False
+    if value in {"1", "true", "yes"}:
+        return True
+    raise ConfigError(f"`{name}` must be 1 or 0, got {text!r}")

@@ -1,0 +1,1 @@
+"""An adjudication episode: state, moves, challenges, disputes, settlement; pure rules."""

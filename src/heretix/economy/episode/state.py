@@ -1,0 +1,387 @@
+"""An adjudication episode: terms, parameters, states, and which moves are refused."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.canonical import digest, require_sha256, sha256_hex
+from heretix.core.errors import ConfigError
+from heretix.economy.episode.settlement import Settlement, SettlementRecord
+from heretix.economy.exploration import CreditRules, StakeRules
+from heretix.economy.judging.gate import MIN_JUDGES, Direction, GateRules
+from heretix.economy.ledger import Explained, Statement
+from heretix.economy.market import FEE, TAU_MAX, Market, Position, Side
+from heretix.economy.money import require_ppm, require_whole
+from heretix.economy.rewards import require_belief
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heretix.economy.episode.settlement import Measurement
+    from heretix.economy.ledger import Group
+    from heretix.economy.rewards import Step
+
+# The numbers an episode is played by. They are fixed, with their version, when it opens.
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """One version of the economy's numbers. A changed number is another version."""
+
+    version: str = "economy_v1"
+    tau_max_ppm: int = TAU_MAX
+    fee_ppm: int = FEE
+    platform_ppm: int = 500_000
+    """The platform's share of the fees; the fund for durable updates has the rest."""
+    challenge_fee_ppm: int = 300_000
+    """What operations keep of the stake of a failed challenge."""
+    reward_scale: int = 100_000
+    """B: minor units per nat of a durable update."""
+    win_ppm: int = 975_000
+    """How sure both measurements must be of the direction for a side to win."""
+    judges: int = 5
+    """J."""
+    quorum: int = MIN_JUDGES
+    min_compliance_ppm: int = 900_000
+    durability_ms: int = 7 * 24 * HOUR_MS
+    dispute_window_ms: int = 48 * HOUR_MS
+    dispute_bond_ppm: int = 10_000
+    """The bond of a dispute, as a share of all stakes, when that is more than a base stake."""
+    dispute_rounds: int = 2
+    gate: GateRules = field(default_factory=GateRules)
+    stakes: StakeRules = field(default_factory=StakeRules)
+    credits: CreditRules = field(default_factory=CreditRules)
+
+    def __post_init__(self) -> None:
+        require_ppm("tau_max_ppm", self.tau_max_ppm, most=TAU_MAX)
+        for name in ("fee_ppm", "platform_ppm", "challenge_fee_ppm", "min_compliance_ppm"):
+            require_ppm(name, getattr(self, name))
+        # Below one half, both sides could win at once.
+        require_ppm("win_ppm", self.win_ppm, least=500_001)
+        require_ppm("dispute_bond_ppm", self.dispute_bond_ppm)
+        require_whole("judges", self.judges, least=MIN_JUDGES)
+        require_whole("quorum", self.quorum, least=MIN_JUDGES, most=self.judges)
+        for name in ("reward_scale", "durability_ms", "dispute_window_ms", "dispute_rounds"):
+            require_whole(name, getattr(self, name))
+
+    def record(self) -> dict[str, Any]:
+        """The numbers as a record that can be hashed."""
+        return asdict(self)
+
+
+# The terms of an episode: everything that is fixed, and hashed, when it opens.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is measured, by whom, when, and for how much."""
+
+    claim: str
+    currency: str
+    lens: str
+    bank: str
+    bank_sha256: str
+    models: tuple[str, ...]
+    """The models of the lens: they take part, so they can't judge."""
+    judge_pool: tuple[str, ...]
+    """The models that judges are drawn from."""
+    K: int
+    R: int
+    T: int
+    B: int
+    """Replicas of the bootstrap; the scale of rewards is a parameter."""
+    c0_ppm: int
+    """The belief as measured at open."""
+    seed_stake: int
+    """M₀: what the house stakes."""
+    seed_heretic_ppm: int
+    """The base rate of Heretic wins, at which that is split."""
+    seed_commitment: str
+    """Hash of the secret that the close and the judges are drawn from."""
+    challenge_from_ms: int
+    close_from_ms: int
+    close_until_ms: int
+    """The effective close is drawn from here to there; stakes are taken until the end."""
+    freeze_at_ms: int
+    """The last moment for a reveal."""
+    parameters: Parameters
+
+    def __post_init__(self) -> None:
+        require_sha256("bank_sha256", self.bank_sha256)
+        require_sha256("seed_commitment", self.seed_commitment)
+        require_belief("c0_ppm", self.c0_ppm)
+        for name in ("K", "R", "T", "B", "seed_stake"):
+            require_whole(name, getattr(self, name), least=1)
+        times = (
+            self.challenge_from_ms,
+            self.close_from_ms,
+            self.close_until_ms,
+            self.freeze_at_ms,
+        )
+        if any(a > b for a, b in itertools.pairwise(times)):
+            raise ConfigError(
+                "`challenge_from_ms`, `close_from_ms`, `close_until_ms` and `freeze_at_ms` must "
+                f"follow each other in time, got {times}"
+            )
+        if len(set(self.judge_pool)) != len(self.judge_pool):
+            raise ConfigError("`judge_pool` must name each model once, got one twice")
+        if len(self.hold_outs) < self.parameters.judges:
+            raise ConfigError(
+                f"`judge_pool` must hold at least {self.parameters.judges} models that take no "
+                f"part in the lens, got {len(self.hold_outs)}; add models to draw from"
+            )
+
+    @property
+    def hold_outs(self) -> tuple[str, ...]:
+        """The models that may judge, in one order whatever order they were named in."""
+        return tuple(sorted(set(self.judge_pool) - set(self.models)))
+
+    def record(self) -> dict[str, Any]:
+        """The terms as a record that can be hashed."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return fields | {
+            "models": list(self.models),
+            "judge_pool": list(self.judge_pool),
+            "parameters": self.parameters.record(),
+        }
+
+    def hash(self) -> str:
+        """What is written at open and checked at every move from then on."""
+        return _hash_of(self)
+
+
+@lru_cache(maxsize=1024)
+def _hash_of(terms: Terms) -> str:
+    # Every bet asks for it. Terms are immutable and compared by value, so an answer stays true.
+    return digest(terms.record())
+
+
+# An adjudication episode: its states, what it is made of, and which moves are refused.
+#
+# A move takes the episode as it is and returns the episode as it would be, with the group of
+# transfers that must be written in the same transaction; or it says why not. Asking the ledger
+# first whether a key was used before is what makes a retry harmless.
+
+
+class State(StrEnum):
+    """Where an episode stands."""
+
+    DRAFT = "draft"
+    OPEN = "open"
+    CHALLENGE = "challenge"
+    FROZEN = "frozen"
+    MEASURED = "measured"
+    DISPUTED = "disputed"
+    SETTLED = "settled"
+    VOID = "void"
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
+    {
+        State.DRAFT: frozenset({State.OPEN}),
+        State.OPEN: frozenset({State.CHALLENGE}),
+        State.CHALLENGE: frozenset({State.FROZEN}),
+        State.FROZEN: frozenset({State.MEASURED}),
+        State.MEASURED: frozenset({State.DISPUTED, State.SETTLED, State.VOID}),
+        State.DISPUTED: frozenset({State.SETTLED, State.VOID}),
+        State.SETTLED: frozenset(),
+        State.VOID: frozenset(),
+    }
+)
+"""Every other transition is refused."""
+
+
+class Denial(StrEnum):
+    """Why a move was refused."""
+
+    WRONG_STATE = "wrong_state"
+    TERMS_CHANGED = "terms_changed"
+    TOO_EARLY = "too_early"
+    TOO_LATE = "too_late"
+    WRONG_SEED = "wrong_seed"
+    """Not the secret that was committed to at open."""
+    BET_REFUSED = "bet_refused"
+    STAKE_TOO_SMALL = "stake_too_small"
+    COMMITMENT_TAKEN = "commitment_taken"
+    UNKNOWN_CHALLENGE = "unknown_challenge"
+    WRONG_REVEAL = "wrong_reveal"
+    """What was revealed isn't what was committed to, or not by this account."""
+    OUT_OF_ORDER = "out_of_order"
+    """Challenges are judged in the order of their commitments, all before the measurements."""
+    WRONG_JUDGES = "wrong_judges"
+    NOT_VOID = "not_void"
+    NO_ROUNDS_LEFT = "no_rounds_left"
+    DISPUTE_PENDING = "dispute_pending"
+
+
+class Fate(StrEnum):
+    """What became of a challenge."""
+
+    COMMITTED = "committed"
+    REVEALED = "revealed"
+    LATE = "late"
+    """Committed after the effective close: given back whole."""
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+
+
+class Ground(StrEnum):
+    """What a dispute can be about."""
+
+    RECOMPUTATION_MISMATCH = "recomputation_mismatch"
+    WRONG_LENS_OR_MODEL = "wrong_lens_or_model"
+    ARTIFACT_FRAUD = "artifact_fraud"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """Evidence on its way: first a commitment, then what it hid, then a ruling."""
+
+    number: int
+    account: str
+    direction: Direction
+    commitment: str
+    stake: int
+    at_ms: int
+    positions_before: int
+    """How many bets had been taken when it was committed."""
+    bundle_sha256: str | None = None
+    nonce: bytes | None = None
+    """What hid the bundle: kept once it is revealed, so that anyone can check the commitment."""
+    fate: Fate = Fate.COMMITTED
+
+    @property
+    def incumbent(self) -> Side:
+        """The side it argues against."""
+        return Side.ORTHODOX if self.direction is Direction.UP else Side.HERETIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """A claim that the measurement is wrong, with money behind it."""
+
+    round: int
+    account: str
+    ground: Ground
+    bond: int
+    at_ms: int
+    upheld: bool | None = None
+    """None while it is pending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode. Positions are kept beside it: there may be many, and a bet needs none."""
+
+    id: str
+    state: State
+    terms: Terms
+    terms_hash: str | None = None
+    """Written at open."""
+    market: Market | None = None
+    position_count: int = 0
+    clock_ms: int = 0
+    """The latest moment that anything happened; time never runs backwards in an episode."""
+    close_ms: int | None = None
+    """The effective close, once it is drawn."""
+    frozen_ms: int | None = None
+    seed: bytes | None = None
+    judges: tuple[str, ...] = ()
+    challenges: tuple[Challenge, ...] = ()
+    steps: tuple[Step, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    measured_ms: int | None = None
+    disputes: tuple[Dispute, ...] = ()
+
+    @property
+    def belief_ppm(self) -> int:
+        """Where the credited path stands."""
+        return self.steps[-1].c_to_ppm if self.steps else self.terms.c0_ppm
+
+    @property
+    def terms_intact(self) -> bool:
+        """Whether the terms are those that were hashed at open."""
+        return self.terms_hash == self.terms.hash()
+
+    def statement(self, group: str, *, mark: str | None = None) -> Statement:
+        """An empty statement for a group of this episode."""
+        return Statement(group, episode=self.id, currency=self.terms.currency, mark=mark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """An episode after a move, and what must be written with it."""
+
+    episode: Episode
+    group: Group | None = None
+    lines: tuple[Explained, ...] = ()
+    positions: tuple[Position, ...] = ()
+    """Positions that the move added."""
+    settlement: Settlement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A move that was refused; nothing changed."""
+
+    denial: Denial
+    detail: str
+
+
+def may_become(state: State, target: State) -> bool:
+    """Whether an episode can pass from one state to another."""
+    return target in TRANSITIONS[state]
+
+
+def moved_to(episode: Episode, target: State) -> Episode:
+    """The episode in its next state. Callers have checked that it may get there."""
+    assert may_become(episode.state, target), f"{episode.state} -> {target}"
+    return replace(episode, state=target)
+
+
+def not_allowed(episode: Episode, *states: State) -> Denied | None:
+    """A refusal unless the episode is in one of these states, with the terms it opened with."""
+    if episode.state not in states:
+        wanted = " or ".join(state.value for state in states)
+        return Denied(
+            Denial.WRONG_STATE, f"the episode must be {wanted}, it is {episode.state.value}"
+        )
+    if episode.state is not State.DRAFT and not episode.terms_intact:
+        return Denied(Denial.TERMS_CHANGED, "the terms aren't those that were hashed at open")
+    return None
+
+
+def draft_episode(episode_id: str, terms: Terms) -> Episode:
+    """An episode on paper: no money yet, and the terms may still be exchanged for others."""
+    return Episode(id=episode_id, state=State.DRAFT, terms=terms)
+
+
+def draft_id(key: str) -> str:
+    """The id of the episode that is drafted under a key: one key, one episode."""
+    return f"ep-{sha256_hex(key.encode())[:12]}"
+
+
+def kept_positions(episode: Episode, positions: Sequence[Position]) -> tuple[Position, ...]:
+    """The stakes that count: all of them before the close is drawn, then those up to it."""
+    close = episode.close_ms
+    return tuple(p for p in positions if close is None or p.at_ms <= close)
+
+
+def settlement_record(episode: Episode, positions: Sequence[Position]) -> SettlementRecord:
+    """What the settlement of this episode depends on."""
+    assert episode.terms_hash is not None
+    return SettlementRecord(
+        episode=episode.id,
+        terms=episode.terms,
+        terms_hash=episode.terms_hash,
+        positions=kept_positions(episode, positions),
+        steps=episode.steps,
+        measurements=episode.measurements,
+    )

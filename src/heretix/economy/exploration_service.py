@@ -1,0 +1,390 @@
+"""The exploration track on a store: credits for findings, their decay, everybody's standing."""
+
+from __future__ import annotations
+
+import decimal
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from heretix.core.canonical import sha256_hex
+from heretix.core.errors import RecordError, UsageError
+from heretix.economy.codec import dumps
+from heretix.economy.exploration import (
+    Crediting,
+    CreditRules,
+    Grant,
+    Interval,
+    PastReward,
+    StakeRules,
+    burn_due,
+    burn_group,
+    credit,
+    credit_group,
+    failure_rate,
+    remaining,
+    reputation,
+)
+from heretix.economy.ledger import AccountKind, house_account, user_account
+from heretix.economy.money import XC
+from heretix.economy.repository import Journal
+from heretix.economy.rewards import to_ppm
+from heretix.evidence.text.fold import fold
+from heretix.measurement.anomalies import find_anomalies
+from heretix.measurement.record import RunRecord
+from heretix.measurement.verify import verify_run
+from heretix.store import episodes as exploration
+from heretix.store import ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection, RowMapping
+
+    from heretix.core.clock import Clock
+    from heretix.measurement.anomalies import Anomaly
+    from heretix.store import Store
+
+# A finding: a claim on which an evidence lens and the raw prior of one model lie apart.
+
+EARNING_LENSES: Final = ("HEL", "SEL")
+_PLANTED: Final = ("mock:", "sim:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Two measurements of one claim by one model."""
+
+    claim: str
+    model: str
+    lens: str
+    evidence: Interval
+    prior: Interval
+    executions: tuple[str, str]
+    """Of the evidence lens, then of the raw prior."""
+
+    @property
+    def simulated(self) -> bool:
+        """Its numbers were planted: good for practice, and no discovery."""
+        return self.model.startswith(_PLANTED)
+
+
+def claim_id_of(claim: str) -> str:
+    """What a claim is credited under: its words, whatever their case, spacing or last dot."""
+    return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
+
+
+def findings_in(records: Sequence[str]) -> list[Finding]:
+    """What stored records of one claim hold; the latest of each model and lens."""
+    runs: dict[tuple[str, str], RunRecord] = {}
+    for text in records:
+        run = RunRecord.model_validate_json(text)
+        runs[run.model, run.lens] = run
+    return [
+        Finding(
+            claim=run.claim,
+            model=model,
+            lens=lens,
+            evidence=_interval(run),
+            prior=_interval(runs[model, "RPL"]),
+            executions=(run.execution_id, runs[model, "RPL"].execution_id),
+        )
+        for (model, lens), run in sorted(runs.items())
+        if lens in EARNING_LENSES and (model, "RPL") in runs
+    ]
+
+
+def choose_finding(
+    findings: Sequence[Finding], claim: str, *, model: str | None, lens: str | None
+) -> Finding:
+    """The one finding that is meant. A claim is credited once, so nobody chooses for the user."""
+    fitting = [
+        finding
+        for finding in findings
+        if model in {None, finding.model} and (lens or finding.lens).upper() == finding.lens
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        listed = "; ".join(f"--model {f.model} --lens {f.lens}" for f in fitting)
+        raise UsageError(f"`{claim}` was measured in several ways; name one: {listed}")
+    raise RecordError(
+        f"`{claim}` has no raw prior and evidence lens (HEL or SEL) of the same model here; "
+        "`heretix lens` measures them"
+    )
+
+
+def require_verified(records: Sequence[str], finding: Finding) -> None:
+    """Refuse a finding whose records don't follow from their own samples."""
+    for text in records:
+        run = RunRecord.model_validate_json(text)
+        if run.execution_id in finding.executions and not verify_run(run).ok:
+            raise RecordError(
+                f"`{run.execution_id}` must follow from its own samples, and doesn't; "
+                "`heretix verify` says where, and measuring again gives a sound one"
+            )
+
+
+def _interval(run: RunRecord) -> Interval:
+    """The 95% interval, rounded outwards: rounding never makes a gap."""
+    assert run.aggregates.ci95 is not None, "only records with an estimate are looked at"
+    lo, hi = (Decimal(repr(end)) for end in run.aggregates.ci95)
+    trusted = run.evidence is None or run.evidence.trusted is not False
+    return Interval(
+        lo_ppm=to_ppm(lo, rounding=decimal.ROUND_FLOOR),
+        hi_ppm=to_ppm(hi, rounding=decimal.ROUND_CEILING),
+        stable=bool(run.aggregates.is_stable) and trusted,
+    )
+
+
+# Exploration credits as a person holds them: what was granted, by day, less what has decayed.
+
+DAY_MS: Final = 86_400_000
+
+
+def grants_of(connection: Connection, person: str) -> list[Grant]:
+    """What a person was credited with, oldest first."""
+    rows = exploration.grants(connection, person=person)
+    return [Grant(amount=row["amount"], day=row["day"]) for row in rows]
+
+
+def day_of(grants: Sequence[Grant], at_ms: int) -> int:
+    """The day of a moment; never before a day on which the person was credited.
+
+    A clock that is held earlier would open the cap of a week that is over, and undo decay.
+    """
+    return max([grant.day for grant in grants] + [at_ms // DAY_MS])
+
+
+def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_days: int) -> int:
+    """What a person's credits are worth at a moment, whether or not decay was posted yet."""
+    account = user_account(person, XC.code).id
+    row = ledger.accounts_by_id(connection, [account]).get(account)
+    if row is None:
+        return 0
+    grants = grants_of(connection, person)
+    today = day_of(grants, at_ms)
+    left = remaining(grants, today=today, half_life_days=half_life_days)
+    return min(int(row["balance"]), left)
+
+
+# The exploration track: credits for stored findings, their decay, and everybody's standing.
+
+_WEEK_DAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credited:
+    """A finding, and what it earned."""
+
+    person: str
+    finding: Finding
+    crediting: Crediting
+    balance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burn:
+    """What decay took from one person."""
+
+    person: str
+    amount: int
+    balance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One person, as the leaderboard shows them."""
+
+    person: str
+    reputation_ppm: int
+    rewards: int
+    """Settled rewards that the reputation follows from."""
+    attempts: int
+    passed: int
+    failure_rate_ppm: int
+    credits: int
+    granted: int
+    """Credits before decay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """An anomaly, and whether its claim was credited already."""
+
+    anomaly: Anomaly
+    credited_to: str | None
+
+
+class Track:
+    """Rules and store together; one transaction a move."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        credits_: CreditRules | None = None,
+        stakes: StakeRules | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._credits = credits_ or CreditRules()
+        self._stakes = stakes or StakeRules()
+
+    def credit(
+        self,
+        person: str,
+        claim: str,
+        *,
+        model: str | None = None,
+        lens: str | None = None,
+        simulated: bool = False,
+    ) -> Credited:
+        """Credit a stored finding: what its two intervals are apart at least. Once per claim.
+
+        With `simulated`, planted models count too; that is for practice.
+        """
+        user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
+        with self._store.reading() as connection:
+            records = exploration.claim_records(connection, claim)
+        finding = choose_finding(findings_in(records), claim, model=model, lens=lens)
+        if finding.simulated and not simulated:
+            raise UsageError(
+                f"`{finding.model}` is simulated: its beliefs were planted, and earn nothing; "
+                "measure with a model, or practise with --simulated"
+            )
+        require_verified(records, finding)
+        claim_id = claim_id_of(claim)
+        with self._store.writing() as connection:
+            journal = Journal(connection, self._clock)
+            day = day_of(grants_of(connection, person), journal.at_ms)
+            crediting = credit(
+                finding.evidence,
+                finding.prior,
+                claim_credited=exploration.grant_of(connection, claim_id) is not None,
+                credited_this_week=exploration.credited_in_week(
+                    connection, person, day // _WEEK_DAYS
+                ),
+                rules=self._credits,
+            )
+            if crediting.amount > 0:
+                self._grant(journal, person, claim_id, finding, crediting, day=day)
+            balance = exploration.people(connection).get(person, 0)
+        return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
+
+    def decay(self) -> list[Burn]:
+        """Burn what has decayed by today, for everybody. On the same day again: nothing."""
+        burns = []
+        with self._store.writing() as connection:
+            journal = Journal(connection, self._clock)
+            for person, balance in sorted(exploration.people(connection).items()):
+                grants = grants_of(connection, person)
+                today = day_of(grants, journal.at_ms)
+                due = burn_due(
+                    grants,
+                    burnt=sum(grant.amount for grant in grants) - balance,
+                    today=today,
+                    half_life_days=self._credits.half_life_days,
+                )
+                group = burn_group(person, today, due)
+                if due > 0 and ledger.statement(connection, group.id) is None:
+                    journal.post(group, move="decay", request={"day": today, "amount": due})
+                    burns.append(Burn(person=person, amount=due, balance=balance - due))
+        return burns
+
+    def standing(self, person: str) -> Standing:
+        """One person's standing today."""
+        with self._store.reading() as connection:
+            return self._standing(
+                person,
+                exploration.events(connection, person=person),
+                exploration.grants(connection, person=person),
+                exploration.people(connection).get(person, 0),
+            )
+
+    def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
+        """Everybody who explored or challenged: by reputation, then by credits."""
+        with self._store.reading() as connection:
+            events = exploration.events(connection)
+            grants = exploration.grants(connection)
+            balances = exploration.people(connection)
+        names = {row["person"] for row in (*events, *grants)}
+        found = [
+            self._standing(
+                name,
+                [row for row in events if row["person"] == name],
+                [row for row in grants if row["person"] == name],
+                balances.get(name, 0),
+            )
+            for name in names
+        ]
+        found.sort(key=lambda s: (-s.reputation_ppm, -s.credits, s.person))
+        return found[:limit]
+
+    def prospects(self, *, limit: int = 20) -> list[Prospect]:
+        """The anomaly feed, with whose claim each is already."""
+        listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed]
+        with self._store.reading() as connection:
+            found = []
+            for anomaly in listed[:limit]:
+                grant = exploration.grant_of(connection, claim_id_of(anomaly.claim))
+                taken = None if grant is None else grant["person"]
+                found.append(Prospect(anomaly=anomaly, credited_to=taken))
+        return found
+
+    def _grant(
+        self,
+        journal: Journal,
+        person: str,
+        claim_id: str,
+        finding: Finding,
+        crediting: Crediting,
+        *,
+        day: int,
+    ) -> None:
+        mint = house_account(AccountKind.ISSUANCE, XC.code)
+        journal.add_accounts([mint])
+        journal.add_accounts([user_account(person, XC.code)], person=person)
+        request = {"claim_id": claim_id, "person": person}
+        group = credit_group(person, claim_id, crediting.amount)
+        journal.post(group, move="credit", request=request)
+        exploration.add_grant(
+            journal.connection,
+            {
+                "claim_id": claim_id,
+                "claim": finding.claim,
+                "person": person,
+                "amount": crediting.amount,
+                "found": crediting.found,
+                "day": day,
+                "week": day // _WEEK_DAYS,
+                "evidence_json": dumps(finding),
+                "at_ms": journal.at_ms,
+            },
+        )
+
+    def _standing(
+        self, person: str, events: list[RowMapping], grants: list[RowMapping], credits_: int
+    ) -> Standing:
+        now_ms = self._clock.now_ms()
+        rewards = [
+            PastReward(
+                amount=row["amount"],
+                scale=row["scale"],
+                age_days=max(0, now_ms - row["at_ms"]) // DAY_MS,
+            )
+            for row in events
+            if row["kind"] == "reward"
+        ]
+        attempts = [bool(row["passed"]) for row in events if row["kind"] == "attempt"]
+        return Standing(
+            person=person,
+            reputation_ppm=reputation(rewards, self._credits),
+            rewards=len(rewards),
+            attempts=len(attempts),
+            passed=sum(attempts),
+            failure_rate_ppm=failure_rate(attempts, self._stakes),
+            credits=credits_,
+            granted=sum(row["amount"] for row in grants),
+        )

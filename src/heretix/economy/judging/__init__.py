@@ -1,0 +1,1 @@
+"""Judging: models measure what evidence did, and rules say what follows."""

@@ -1,0 +1,381 @@
+"""Publishers: whose work a page is, read from its address."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from heretix.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tldextract import TLDExtract
+
+# Reading addresses the way a browser would: which host, and which path on it.
+#
+# Sources are told apart by their hosts, so a host must not be open to tricks: user names that look
+# like hosts, backslashes, escapes, wide letters and dots, a port, another spelling of the same
+# name.
+
+MAX_URL_CHARS: Final = 8_192
+MAX_HOST_CHARS: Final = 253
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+_PORT_AHEAD: Final = re.compile(r":\d{1,5}(?:[/?#]|$)")
+_HOST: Final = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+# A copy in this archive is the work of the site it was taken from, not of the archive.
+_ARCHIVED: Final = re.compile(r"/web/\d{4,14}(?:[a-z]{2}_)?/(?=https?:/)", re.IGNORECASE)
+_ARCHIVE_HOST: Final = "web.archive.org"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where something stands, in one spelling."""
+
+    host: str
+    """Lower case, punycode, without port, user name and last dot; an IPv6 address in brackets."""
+    path: str
+    """Unescaped, without query and `..`; starts with a slash."""
+    archived: bool = False
+    """The address was read out of a web archive's."""
+
+
+def read_address(url: str) -> Address | None:
+    """The host and path of `url`; None where it has no host that can be made out."""
+    text = url.strip()
+    if not text or len(text) > MAX_URL_CHARS:
+        return None
+    # Browsers read a backslash as a slash: `https://evil.example\@reuters.com` is evil.example.
+    text = text.replace("\\", "/")
+    with_host = _with_slashes(text)
+    if with_host is None:
+        return None
+    try:
+        parts = urlsplit(with_host)
+        host = read_host(parts.hostname or "")
+    except ValueError:
+        return None
+    if host is None:
+        return None
+    archived = _ARCHIVED.match(parts.path) if host == _ARCHIVE_HOST else None
+    original = read_address(parts.path[archived.end() :]) if archived else None
+    if original is not None:
+        return Address(original.host, original.path, archived=True)
+    return Address(host, _path(parts.path))
+
+
+def is_address(url: str) -> bool:
+    """Whether `url` was meant as an address, rather than a word or a number that passes for one."""
+    address = read_address(url)
+    if address is None:
+        return False
+    if address.host.startswith("["):
+        return True
+    _, dot, last = address.host.rpartition(".")
+    if last.isdigit():
+        # As in a browser: what ends in a number is an IPv4 address, or no host at all.
+        return _is_ipv4(address.host)
+    # With a scheme, a name without a dot is a host of somebody's own network.
+    return bool(dot) or "//" in url
+
+
+def read_host(name: str) -> str | None:
+    """`name` in the one spelling that hosts are compared in; None if it can't be a host."""
+    host = unquote(name).strip().lower()
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if ":" in host:
+        return _ipv6(host)
+    host = re.sub("[\u3002\uff0e\uff61]", ".", host).removesuffix(".")
+    if not host.isascii():
+        encoded = _punycode(host)
+        if encoded is None:
+            return None
+        host = encoded
+    if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host):
+        return None
+    return host
+
+
+def _with_slashes(text: str) -> str | None:
+    """`text` as something `urlsplit` finds a host in; None for `mailto:` and its kin."""
+    if text.startswith("//"):
+        return text
+    scheme = _SCHEME.match(text)
+    if scheme is None or _PORT_AHEAD.match(text, scheme.end() - 1):
+        return f"//{text}"
+    rest = text[scheme.end() :]
+    if scheme[1].lower() in {"http", "https"}:
+        # Browsers need no slashes here, and take any number of them.
+        return f"{scheme[0]}//{rest.lstrip('/')}"
+    return text if rest.startswith("//") else None
+
+
+def _path(path: str) -> str:
+    kept: list[str] = []
+    for segment in unquote(path).split("/"):
+        if segment == "..":
+            if kept:
+                kept.pop()
+        elif segment not in {"", "."}:
+            kept.append(segment)
+    return "/" + "/".join(kept)
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _ipv6(text: str) -> str | None:
+    try:
+        return f"[{ipaddress.IPv6Address(text.partition('%')[0]).compressed}]"
+    except ValueError:
+        return None
+
+
+def _punycode(host: str) -> str | None:
+    import idna
+
+    try:
+        return idna.encode(host, uts46=True).decode("ascii").lower()
+    except (idna.IDNAError, UnicodeError):
+        return None
+
+
+# Whose work a page is: the key that sources are counted and capped by.
+#
+# It is the registrable domain, with three corrections: platforms that carry many publishers are
+# split, a public suffix that publishes itself (`www.gov.uk`) is a publisher, and a publisher's
+# other
+# domains are folded into one.
+
+NO_PUBLISHER: Final = "(no publisher)"
+"""The key of whatever has no readable host. All such pages count as one publisher: nothing says
+that they come from different hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrier:
+    """How a platform that carries many publishers tells them apart. `@name` always counts."""
+
+    subdomain: bool = False
+    """`name.platform`."""
+    first: bool = False
+    """`platform/name`."""
+    under: frozenset[str] = frozenset()
+    """`platform/marker/name`, for these markers."""
+    not_names: frozenset[str] = frozenset()
+    """First segments that are pages of the platform's own."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_BY_SUBDOMAIN: Final = _Carrier(subdomain=True)
+
+_CARRIERS: Final[dict[str, _Carrier]] = {
+    **dict.fromkeys(
+        (
+            "substack.com",
+            "wordpress.com",
+            "blogspot.com",
+            "typepad.com",
+            "livejournal.com",
+            "dreamwidth.org",
+            "ghost.io",
+            "beehiiv.com",
+            "weebly.com",
+            "squarespace.com",
+            "neocities.org",
+            "hashnode.dev",
+            "bearblog.dev",
+            "micro.blog",
+            "home.blog",
+            "over-blog.com",
+            "jimdofree.com",
+            "gitbook.io",
+            "fandom.com",
+        ),
+        _BY_SUBDOMAIN,
+    ),
+    "medium.com": _Carrier(
+        subdomain=True, first=True, not_names=_words("m me p tag topic topics search about s")
+    ),
+    "tumblr.com": _Carrier(
+        subdomain=True, first=True, not_names=_words("dashboard tagged search explore about")
+    ),
+    "x.com": _Carrier(
+        first=True,
+        not_names=_words("home i search hashtag intent explore settings share login about tos"),
+    ),
+    "facebook.com": _Carrier(
+        first=True,
+        under=_words("groups pages"),
+        not_names=_words(
+            "watch events share photo photo.php story.php permalink.php profile.php help login"
+        ),
+    ),
+    "instagram.com": _Carrier(
+        first=True, not_names=_words("p reel reels stories explore accounts tv")
+    ),
+    "github.com": _Carrier(
+        first=True,
+        not_names=_words("topics search features about explore marketplace sponsors login"),
+    ),
+    "gitlab.com": _Carrier(first=True, not_names=_words("explore help users")),
+    "patreon.com": _Carrier(first=True, not_names=_words("posts search explore login")),
+    "t.me": _Carrier(first=True, under=_words("s"), not_names=_words("joinchat share")),
+    "youtube.com": _Carrier(under=_words("channel c user")),
+    "reddit.com": _Carrier(under=_words("r user u")),
+    "linkedin.com": _Carrier(under=_words("in company school")),
+    "rumble.com": _Carrier(under=_words("c user")),
+    "bitchute.com": _Carrier(under=_words("channel")),
+    "bsky.app": _Carrier(under=_words("profile")),
+    "quora.com": _Carrier(under=_words("profile")),
+    "sites.google.com": _Carrier(under=_words("view site")),
+    "tiktok.com": _Carrier(),
+    "threads.com": _Carrier(),
+    "odysee.com": _Carrier(),
+    # The part of a DOI before the slash names who registered it.
+    "doi.org": _Carrier(first=True),
+}
+
+# Hosts that hold nobody's name although they stand in front of a platform's.
+_PLAIN_LABELS: Final = frozenset({"www", "m", "mobile", "files", "media", "amp"})
+
+_ALIASES: Final = {
+    "bbc.co.uk": "bbc.com",
+    "twitter.com": "x.com",
+    "youtu.be": "youtube.com",
+    "threads.net": "threads.com",
+    "raw.githubusercontent.com": "github.com",
+    # Suffixes of the public suffix list under which one publisher puts its own pages.
+    "service.gov.uk": "gov.uk",
+    "api.gov.uk": "gov.uk",
+    "campaign.gov.uk": "gov.uk",
+    "blog.gov.uk": "gov.uk",
+    "service.gov.scot": "gov.scot",
+}
+
+
+def publisher_key(url: str) -> str:
+    """The publisher of the page at `url`, e.g. `reuters.com`, `alice.substack.com`, `x.com/bob`."""
+    address = read_address(url)
+    return NO_PUBLISHER if address is None else publisher_of(address)
+
+
+@lru_cache(maxsize=65_536)
+def publisher_of(address: Address) -> str:
+    """The publisher of the page at `address`."""
+    host = _alias(address.host) or address.host
+    base = _carrier_base(host)
+    if base is not None:
+        return _carried(base, host, address.path)
+    if host.startswith("["):
+        return host
+    name = _split(host)
+    if not name.suffix:
+        # No registry is known (`evil.example`, `localhost`): the list's own default is that the
+        # last label is the suffix. The parts of an IPv4 address are no labels.
+        return host if host.replace(".", "").isdigit() else ".".join(host.split(".")[-2:])
+    if not name.domain or (name.domain == "www" and "." in name.suffix):
+        return name.suffix
+    return f"{name.domain}.{name.suffix}"
+
+
+def carries_many(host: str) -> bool:
+    """`host` as a whole is a platform, whose pages have many publishers."""
+    if _carrier_base(host) == host:
+        return True
+    name = _split(host)
+    return name.private and not name.domain and host not in _ALIASES
+
+
+def is_public_suffix(host: str) -> bool:
+    """Registries sell names under `host`, as they do under `uk` and `gov.uk`."""
+    name = _split(host)
+    return bool(name.suffix) and not name.domain and not name.private
+
+
+def _alias(host: str) -> str | None:
+    for name, publisher in _ALIASES.items():
+        if host == name or host.endswith(f".{name}"):
+            return publisher
+    return None
+
+
+def _carrier_base(host: str) -> str | None:
+    labels = host.split(".")
+    for start in range(len(labels) - 1):
+        name = ".".join(labels[start:])
+        if name in _CARRIERS:
+            return name
+    # Blogger serves the same blogs under many countries' names.
+    if "blogspot" in labels[-3:-1]:
+        return "blogspot.com"
+    return None
+
+
+def _carried(base: str, host: str, path: str) -> str:
+    carrier = _CARRIERS[base]
+    segments = path.strip("/").split("/")
+    first = segments[0].lower()
+    second = segments[1] if len(segments) > 1 else ""
+    # Links that Substack's application shares name the newsletter in the path.
+    if host == "open.substack.com" and first == "pub" and second:
+        return f"{second.lower()}.{base}"
+    if carrier.subdomain:
+        head = (
+            host.rpartition(".blogspot.")[0] if base == "blogspot.com" else host.removesuffix(base)
+        )
+        names = [label for label in head.split(".") if label and label not in _PLAIN_LABELS]
+        if names:
+            return f"{names[-1]}.{base}"
+    if first.startswith("@") and len(first) > 1:
+        return f"{base}/{first}"
+    if first in carrier.under:
+        # YouTube's channel ids tell capitals apart; everybody's names don't.
+        name = second if first == "channel" else second.lower()
+        marker = "" if base == "t.me" else f"{first}/"
+        return f"{base}/{marker}{name}" if name else base
+    if carrier.first and first and first not in carrier.not_names:
+        return f"{base}/{first}"
+    return base
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A host by the public suffix list; parts that it hasn't are empty."""
+
+    suffix: str
+    domain: str
+    """The one label in front of the suffix."""
+    private: bool
+    """The suffix belongs to a platform and not to a registry."""
+
+
+def _split(host: str) -> _Name:
+    found = _extractor()(host)
+    return _Name(found.suffix, found.domain if found.suffix else "", found.is_private)
+
+
+@cache
+def _extractor() -> TLDExtract:
+    try:
+        from tldextract import TLDExtract
+    except ModuleNotFoundError as exc:
+        raise UsageError(
+            "`tldextract` isn't installed, and publishers can't be told apart without its list of "
+            "public suffixes: `uv sync --extra evidence`, or `pip install '.[evidence]'` in the "
+            "clone"
+        ) from exc
+    # Only the list inside the package: no network, no cache, the same answer everywhere.
+    return TLDExtract(cache_dir=None, suffix_list_urls=(), include_psl_private_domains=True)

@@ -1,0 +1,1 @@
+"""Where documents come from: fetched, extracted, kept in a corpus, named by a user."""

@@ -1,0 +1,650 @@
+"""A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+import threading
+import time
+import unicodedata
+from dataclasses import dataclass, field
+from datetime import date
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from heretix.core.canonical import canonical_json
+from heretix.core.errors import ConfigError, RecordError, StoreBusyError, StoreError, StoreFullError
+from heretix.evidence.document import Document
+from heretix.evidence.search.base import Hit, check_k, domains, host_of
+from heretix.evidence.sources.extract import Failure
+from heretix.evidence.text.fold import is_unspaced, paired, spaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+# The file of a corpus: its tables, how it is opened, and what SQLite complains of.
+
+_APPLICATION_ID: Final = 0x48455243  # "HERC"
+_SCHEMA_VERSION: Final = 2
+_UNSPACED_VERSION: Final = 1
+"""Texts in scripts without spaces were indexed as they stand, and not found."""
+_BUSY_TIMEOUT_S: Final = 10.0
+
+_SCHEMA: Final = """
+CREATE TABLE texts (
+  id INTEGER PRIMARY KEY,
+  text_sha256 TEXT NOT NULL UNIQUE,
+  title TEXT NOT NULL,
+  text TEXT NOT NULL
+);
+CREATE TABLE sources (
+  key TEXT PRIMARY KEY,
+  text_id INTEGER NOT NULL REFERENCES texts (id),
+  doc_id TEXT NOT NULL,
+  url TEXT,
+  host TEXT NOT NULL,
+  title TEXT NOT NULL,
+  author TEXT,
+  published TEXT,
+  published_method TEXT,
+  published_confidence REAL,
+  retrieved_at TEXT NOT NULL,
+  raw_sha256 TEXT NOT NULL,
+  meta TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sources_by_text ON sources (text_id, published, host);
+CREATE INDEX sources_by_doc_id ON sources (doc_id);
+CREATE VIRTUAL TABLE words USING fts5 (
+  title, text, content = 'texts', content_rowid = 'id',
+  tokenize = 'porter unicode61 remove_diacritics 2'
+);
+INSERT INTO words (words, rank) VALUES ('rank', 'bm25(3.0, 1.0)');
+INSERT INTO words (words, rank) VALUES ('hashsize', 16777216);
+INSERT INTO words (words, rank) VALUES ('automerge', 8);
+"""
+# A title's words count threefold. The last two settings make fewer and larger segments, and half
+# again as many documents a second. The index by text serves filters without a look at the rows.
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """A connection to the corpus at `path`, which is made if there is none."""
+    with mapped_faults(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _set_up(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. The write lock is taken first, so that the wait for it comes first too."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        # A full disk has ended the transaction already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def mapped_faults(path: Path) -> Iterator[None]:
+    """Raise a `StoreError` about the corpus in place of what SQLite or the disk raised."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise _mapped(exc, path) from exc
+    except OSError as exc:
+        raise StoreError(f"`{path}` can't be opened: {exc.strerror or exc}") from exc
+
+
+def _set_up(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file; refuse a file that is something else."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA cache_size = -65536")
+    # Merging the index frees many pages: they needn't be wiped, nor copied at every commit.
+    connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    # A commit survives the end of the process; a power cut may cost the last ones, nothing else.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if _application_id(connection) == 0:
+        connection.execute("PRAGMA page_size = 8192")
+        connection.execute("PRAGMA journal_mode = WAL")
+        with transaction(connection):
+            _create(connection, path)
+    elif _application_id(connection) != _APPLICATION_ID:
+        raise _foreign(path)
+    if _version(connection) == _UNSPACED_VERSION:
+        with transaction(connection):
+            _index_again(connection)
+    if (version := _version(connection)) != _SCHEMA_VERSION:
+        raise StoreError(
+            f"`{path}` must have version {_SCHEMA_VERSION}, got {version}; "
+            "use the Heretix that made it, or build the corpus again"
+        )
+
+
+def _create(connection: sqlite3.Connection, path: Path) -> None:
+    if _application_id(connection) == _APPLICATION_ID:
+        return  # Another process was faster.
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise _foreign(path)
+    for statement in _SCHEMA.split(";\n"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+
+
+def _index_again(connection: sqlite3.Connection) -> None:
+    """Build the index anew, with characters of scripts without spaces one by one."""
+    if _version(connection) != _UNSPACED_VERSION:
+        return  # Another process was faster.
+    connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    texts = connection.execute("SELECT id, title, text FROM texts")
+    connection.executemany(
+        "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
+        ((text_id, spaced(title), spaced(text)) for text_id, title, text in texts),
+    )
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _application_id(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
+
+
+def _foreign(path: Path) -> StoreError:
+    return StoreError(f"`{path}` must be a corpus, got a database of another program")
+
+
+def _mapped(exc: sqlite3.Error, path: Path) -> StoreError:
+    if "no such module: fts5" in str(exc):
+        return StoreError("`sqlite3` must have FTS5 to search a corpus; use a Python built with it")
+    # SQLite keeps the kind of an error in the low byte of its code.
+    match (getattr(exc, "sqlite_errorcode", None) or 0) & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusyError(f"`{path}` is locked by another process; wait, then try again")
+        case sqlite3.SQLITE_FULL:
+            return StoreFullError(f"`{path}` has no space left; free some, then try again")
+        case sqlite3.SQLITE_NOTADB:
+            return StoreError(f"`{path}` must be a corpus, got another kind of file")
+        case sqlite3.SQLITE_CORRUPT:
+            return StoreError(f"`{path}` is damaged; build the corpus again")
+        case _:
+            return StoreError(f"`{path}` can't be read or written: {exc}")
+
+
+# A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25).
+#
+# A text is stored and indexed once, with the title that it first came with, however many addresses
+# it stands at; every address keeps its own title, author and dates. Documents go in by batches,
+# each
+# in a transaction of its own, so that an interruption loses the batch under way and nothing else.
+
+SUFFIX: Final = ".sqlite"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+_BATCH_DOCUMENTS: Final = 2000
+_BATCH_CHARS: Final = 8_000_000
+_BATCH_S: Final = 5.0
+"""Pages from the network arrive slowly; what has arrived is kept at least this often."""
+
+_MAX_TERMS: Final = 32
+_MAX_TERM_CHARS: Final = 64
+_SCORED_ROWS: Final = 10_000
+"""A query scores about this many rows at most, at one to two microseconds each."""
+_SNIPPET_CHARS: Final = 280
+_WORD: Final = re.compile(r"[^\W_]+")
+
+_COLUMNS: Final = (
+    "s.doc_id, s.url, s.title, t.text, s.author, s.published, s.published_method, "
+    "s.published_confidence, s.retrieved_at, s.raw_sha256, t.text_sha256, s.meta"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddReport:
+    """What became of the documents that were to be added."""
+
+    added: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    """Known addresses with another text, or with other facts about the same text."""
+    duplicates: int = 0
+    """New addresses of texts that the corpus had already."""
+    failed: tuple[Failure, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Every document and failure that was seen."""
+        return self.added + self.unchanged + self.replaced + self.duplicates + len(self.failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusStats:
+    """What a corpus holds."""
+
+    documents: int
+    texts: int
+    hosts: int
+    undated: int
+    earliest: date | None
+    latest: date | None
+    characters: int
+    file_bytes: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    added: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    duplicates: int = 0
+    failed: list[Failure] = field(default_factory=list)
+
+    def report(self) -> AddReport:
+        return AddReport(
+            added=self.added,
+            unchanged=self.unchanged,
+            replaced=self.replaced,
+            duplicates=self.duplicates,
+            failed=tuple(self.failed),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the corpus has at an address."""
+
+    text_id: int
+    text_sha256: str
+    facts: list[str | None]
+
+
+def corpus_path(folder: Path, name: str) -> Path:
+    """Where the corpus `name` lies in `folder`."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "`corpus` must be a name of letters, digits, dots, dashes and underscores, "
+            f"got {name!r}"
+        )
+    return folder / f"{name}{SUFFIX}"
+
+
+def corpus_names(folder: Path) -> list[str]:
+    """The corpora in `folder`."""
+    return sorted(path.stem for path in folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+
+
+class Corpus:
+    """One corpus, open. Its methods may be called from several threads."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True) -> Self:
+        """Open the corpus at `path`; without `create` it must exist."""
+        if not create and not path.is_file():
+            raise RecordError(
+                f"`{path.stem}` must be a corpus, got none at {path}; "
+                "make one with `heretix corpus add`"
+            )
+        return cls(path, open_file(path))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(
+        self,
+        documents: Iterable[Document | Failure],
+        progress: Callable[[int], None] | None = None,
+    ) -> AddReport:
+        """Take documents in; `progress` is called with the number seen so far, after each."""
+        tally = _Tally()
+        batch: list[Document] = []
+        chars, begun = 0, time.monotonic()
+        for seen, document in enumerate(documents, start=1):
+            if isinstance(document, Failure):
+                tally.failed.append(document)
+            elif not _storable(document):
+                reason = "holds half a surrogate pair, which no file can take"
+                tally.failed.append(Failure(repr(_key(document)), reason))
+            else:
+                batch.append(document)
+                chars += len(document.text)
+            now = time.monotonic()
+            if len(batch) >= _BATCH_DOCUMENTS or chars > _BATCH_CHARS or now - begun > _BATCH_S:
+                self._write(batch, tally)
+                batch, chars, begun = [], 0, now
+            if progress:
+                progress(seen)
+        self._write(batch, tally)
+        return tally.report()
+
+    def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """The `k` documents that fit `query` best; as in `Search`."""
+        check_k(k)
+        where, values = _filters(as_of, domains(include), domains(exclude))
+        with self._lock, mapped_faults(self.path):
+            expression, chosen = self._expression(_terms(query))
+            if not expression:
+                return []
+            rows = self._db.execute(
+                # FTS5 gives rows by rank, and a cross join keeps the order of its tables: the
+                # query ends at the k-th hit. Only names and placeholders are put together here.
+                f"SELECT w.rank, {_COLUMNS} FROM words w "  # noqa: S608
+                "CROSS JOIN sources s ON s.text_id = w.rowid CROSS JOIN texts t ON t.id = w.rowid "
+                f"WHERE w.words MATCH ? {where} ORDER BY w.rank LIMIT ?",
+                (expression, *values, k),
+            ).fetchall()
+        hits = [_hit(-float(rank), _document(row), chosen) for rank, *row in rows]
+        # Copies of one text have one rank: the earliest first, undated ones last.
+        hits.sort(key=lambda hit: (-(hit.score or 0.0), hit.published or date.max, hit.url or ""))
+        unique: dict[str | None, Hit] = {}
+        for hit in hits:
+            unique.setdefault(hit.doc_id, hit)
+        return list(unique.values())
+
+    def get(self, doc_id: str) -> Document | None:
+        """The document with this id, if the corpus holds it."""
+        with self._lock, mapped_faults(self.path):
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM sources s JOIN texts t ON t.id = s.text_id "  # noqa: S608
+                "WHERE s.doc_id = ? ORDER BY s.key LIMIT 1",
+                (doc_id,),
+            ).fetchone()
+        return _document(row) if row else None
+
+    def stats(self) -> CorpusStats:
+        """Count what the corpus holds."""
+        with self._lock, mapped_faults(self.path):
+            documents, hosts, undated, earliest, latest = self._db.execute(
+                "SELECT count(*), count(DISTINCT nullif(host, '')), count(*) - count(published), "
+                "min(published), max(published) FROM sources"
+            ).fetchone()
+            (file_bytes,) = self._db.execute(
+                "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+            ).fetchone()
+            texts, characters = self._db.execute(
+                "SELECT count(*), coalesce(sum(length(text)), 0) FROM texts"
+            ).fetchone()
+        return CorpusStats(
+            documents=documents,
+            texts=texts,
+            hosts=hosts,
+            undated=undated,
+            earliest=_day(earliest),
+            latest=_day(latest),
+            characters=characters,
+            file_bytes=file_bytes,
+        )
+
+    def _write(self, batch: Sequence[Document], tally: _Tally) -> None:
+        """Store one batch in one transaction; the tally changes only when it is committed."""
+        if not batch:
+            return
+        counts = {"added": 0, "unchanged": 0, "replaced": 0, "duplicates": 0}
+        with self._lock, mapped_faults(self.path), transaction(self._db):
+            held = self._held(_key(document) for document in batch)
+            text_ids = self._text_ids(document.text_sha256 for document in batch)
+            (top,) = self._db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
+            texts: list[tuple[Any, ...]] = []
+            stale: set[int] = set()
+            sources: dict[str, tuple[Any, ...]] = {}
+            for document in batch:
+                key, sha256 = _key(document), document.text_sha256
+                known, facts = held.get(key), _facts(document)
+                if known is not None and (known.text_sha256, known.facts) == (sha256, facts):
+                    counts["unchanged"] += 1
+                    continue
+                text_id = text_ids.get(sha256)
+                outcome = "added" if text_id is None else "duplicates"
+                if text_id is None:
+                    text_id = top = top + 1
+                    text_ids[sha256] = text_id
+                    texts.append((text_id, sha256, document.title, document.text))
+                if known is not None:
+                    outcome = "replaced"
+                    stale.add(known.text_id)
+                counts[outcome] += 1
+                held[key] = _Held(text_id, sha256, facts)
+                sources[key] = _source_row(key, text_id, document)
+            self._insert(texts, sources.values())
+            self._drop_orphans(stale)
+        for outcome, count in counts.items():
+            setattr(tally, outcome, getattr(tally, outcome) + count)
+
+    def _insert(self, texts: Iterable[tuple[Any, ...]], sources: Iterable[tuple[Any, ...]]) -> None:
+        texts = list(texts)
+        self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
+        self._db.executemany(
+            "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
+            [(text_id, spaced(title), spaced(text)) for text_id, _, title, text in texts],
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", sources
+        )
+
+    def _drop_orphans(self, text_ids: Iterable[int]) -> None:
+        """Forget texts that stand at no address any more."""
+        for text_id in text_ids:
+            orphan = self._db.execute(
+                "SELECT title, text FROM texts WHERE id = ? "
+                "AND NOT EXISTS (SELECT 1 FROM sources WHERE text_id = texts.id)",
+                (text_id,),
+            ).fetchone()
+            if orphan:
+                # The index holds no texts of its own: it has to be told what it forgets.
+                self._db.execute(
+                    "INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)",
+                    (text_id, *map(spaced, orphan)),
+                )
+                self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
+
+    def _held(self, keys: Iterable[str]) -> dict[str, _Held]:
+        """What the corpus has at these addresses."""
+        rows = self._db.execute(
+            "SELECT s.key, t.id, t.text_sha256, s.title, s.author, s.published, s.meta "
+            "FROM json_each(?) j "
+            "JOIN sources s ON s.key = j.value JOIN texts t ON t.id = s.text_id",
+            (json.dumps(list(keys)),),
+        )
+        return {key: _Held(text_id, sha256, facts) for key, text_id, sha256, *facts in rows}
+
+    def _text_ids(self, hashes: Iterable[str]) -> dict[str, int]:
+        rows = self._db.execute(
+            "SELECT t.text_sha256, t.id FROM json_each(?) j "
+            "JOIN texts t ON t.text_sha256 = j.value",
+            (json.dumps(list(hashes)),),
+        )
+        return dict(rows.fetchall())
+
+    def _expression(self, terms: Sequence[str]) -> tuple[str, list[str]]:
+        """An FTS5 expression that scores few enough rows, and its terms, rarest first.
+
+        Rare words say most about what is wanted: they are joined by OR, as many as the budget
+        allows. When even the rarest is too common, words are joined by AND until few rows fit.
+        """
+        counted = sorted((count, term) for term in terms if (count := self._count(_quoted(term))))
+        chosen: list[str] = []
+        budget = _SCORED_ROWS
+        for count, term in counted:
+            if count > budget:
+                break
+            chosen.append(term)
+            budget -= count
+        if chosen or not counted:
+            return " OR ".join(map(_quoted, chosen)), chosen
+        joined: list[str] = []
+        for _, term in counted:
+            attempt = " AND ".join(map(_quoted, [*joined, term]))
+            found = self._count(attempt)
+            if found:
+                joined.append(term)
+            if 0 < found < _SCORED_ROWS:
+                break
+        return " AND ".join(map(_quoted, joined)), joined
+
+    def _count(self, expression: str) -> int:
+        """How many texts fit, up to one more than the budget: counting on would cost time."""
+        (count,) = self._db.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)",
+            (expression, _SCORED_ROWS + 1),
+        ).fetchone()
+        return int(count)
+
+
+def _terms(query: str) -> list[str]:
+    """The words of `query`. Nothing but letters and digits gets through: no syntax of FTS5 does."""
+    words = _WORD.findall(spaced(unicodedata.normalize("NFC", query).lower()))
+    return list(dict.fromkeys(word[:_MAX_TERM_CHARS] for word in paired(words)))[:_MAX_TERMS]
+
+
+def _quoted(term: str) -> str:
+    """A phrase of FTS5: characters that are indexed one by one must follow each other."""
+    return f'"{spaced(term).strip()}"'
+
+
+def _filters(
+    as_of: date | None, only: Sequence[str], never: Sequence[str]
+) -> tuple[str, list[str]]:
+    clauses: list[str] = []
+    values: list[str] = []
+    if as_of is not None:
+        clauses.append("AND (s.published IS NULL OR s.published <= ?)")
+        values.append(as_of.isoformat())
+    within = "s.host = ? OR substr(s.host, -length(?)) = ?"
+    for word, names in (("AND", only), ("AND NOT", never)):
+        if names:
+            clauses.append(f"{word} ({' OR '.join([within] * len(names))})")
+            for name in names:
+                values += [name, f".{name}", f".{name}"]
+    return " ".join(clauses), values
+
+
+def _hit(score: float, document: Document, terms: Sequence[str]) -> Hit:
+    return Hit(
+        url=document.url,
+        title=document.title,
+        snippet=_snippet(document.text, terms),
+        published=document.published,
+        score=score,
+        document=document,
+    )
+
+
+def _snippet(text: str, terms: Sequence[str]) -> str:
+    """A stretch of `text` around the rarest word of the query that is found as it was asked."""
+    lowered = text.lower()
+    # Inside a script without spaces there is no edge of a word to stand at.
+    edges = ((t, "" if is_unspaced(t[0]) else r"\b") for t in terms)
+    places = (found.start() for t, edge in edges if (found := re.search(edge + t, lowered)))
+    start = max(0, next(places, 0) - _SNIPPET_CHARS // 3)
+    if start:
+        start = text.find(" ", start) + 1
+    cut = " ".join(text[start : start + _SNIPPET_CHARS].split())
+    before, after = "…" if start else "", "…" if start + _SNIPPET_CHARS < len(text) else ""
+    return f"{before}{cut}{after}"
+
+
+def _document(row: Sequence[Any]) -> Document:
+    doc_id, url, title, text, author, published, method, confidence, retrieved, raw, sha, meta = row
+    return Document(
+        doc_id=doc_id,
+        url=url,
+        title=title,
+        text=text,
+        author=author,
+        published=_day(published),
+        published_method=method,
+        published_confidence=confidence,
+        retrieved_at=retrieved,
+        raw_sha256=raw,
+        text_sha256=sha,
+        meta=MappingProxyType(json.loads(meta)),
+    )
+
+
+def _facts(document: Document) -> list[str | None]:
+    """What is said of a text beside the text; when it was read, and out of which bytes, isn't."""
+    return [
+        document.title,
+        document.author,
+        document.published.isoformat() if document.published else None,
+        canonical_json(dict(document.meta)),
+    ]
+
+
+def _source_row(key: str, text_id: int, document: Document) -> tuple[Any, ...]:
+    return (
+        key,
+        text_id,
+        document.doc_id,
+        document.url,
+        host_of(document.url),
+        document.title,
+        document.author,
+        document.published.isoformat() if document.published else None,
+        document.published_method,
+        document.published_confidence,
+        document.retrieved_at,
+        document.raw_sha256,
+        canonical_json(dict(document.meta)),
+    )
+
+
+def _key(document: Document) -> str:
+    """What a document is known by when it comes again: its address, its path, or its id."""
+    if document.url:
+        return document.url.partition("#")[0]
+    return document.meta.get("path") or document.doc_id
+
+
+def _storable(document: Document) -> bool:
+    said = (document.text, document.title, document.author or "", document.url or "")
+    try:
+        "".join((*said, *document.meta, *document.meta.values())).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _day(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None

@@ -1,0 +1,1 @@
+"""Text: folded, excerpted, screened for instructions."""

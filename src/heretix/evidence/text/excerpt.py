@@ -1,0 +1,214 @@
+"""The passage of a document that a model is shown: whole sentences, on the claim, not too many."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from heretix.evidence.text.duplicates import words
+from heretix.evidence.text.fold import Span, find_quote, paired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXCERPT_CHARS: Final = 600
+
+# A sentence ends at a full stop with white space behind it, at its like in Chinese and Japanese,
+# and at an empty line. Lines alone end nothing: many texts are wrapped.
+_END: Final = re.compile(
+    r"[.!?\u2026][\"'\u201d\u2019\u00bb)\]]*(?P<gap>\s+)(?=[\"'\u201c\u2018\u00ab(\[]*[^\W_a-z])"
+    r"|[\u3002\uff01\uff1f][\u300d\u300f\u201d\uff09]*(?P<none>)"
+    r"|(?P<blank>\n[^\S\n]*\n\s*|\n(?=[ \t]*[-*\u2022] ))"
+)
+_ABBREVIATION: Final = re.compile(
+    r"(?:\b(?:Dr|Mr|Mrs|Ms|Prof|Rev|St|Sr|Jr|Fig|Figs|Eq|Ref|Refs|Nos?|Vol|pp?|al|vs|cf|e\.g|i\.e"
+    r"|approx|ca|Inc|Ltd|Co|Corp|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)|\b[A-Z])\.$"
+)
+_LONGEST_ABBREVIATION: Final = 10
+
+_STOPWORD_TEXT: Final = (
+    "about after also been before being between could does from have into more most much only "
+    "other over same should some such than that their them then there these they this those "
+    "through under very were what when where which while will with would your the and for are was "
+    "not but has had its can all any am an as at be by do go he if in is it me my no of on or so "
+    "to up us we"
+)
+_STOPWORDS: Final = frozenset(_STOPWORD_TEXT.split(" "))
+_STEM_CHARS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A passage, `document[start:end]`, with a quote inside it."""
+
+    start: int
+    end: int
+    quote: Span
+    """Where the quote stands in the document."""
+    cut: bool
+    """A sentence was too long and is cut between words."""
+
+
+def sentences(text: str) -> list[Span]:
+    """The sentences of `text`, in order, without the white space between them."""
+    spans: list[Span] = []
+    start = 0
+    for match in _END.finditer(text):
+        kind = match.lastgroup
+        if kind == "gap":
+            stop = match.start("gap")
+            head = text[max(match.start() + 1 - _LONGEST_ABBREVIATION, 0) : match.start() + 1]
+            if text[match.start()] == "." and _ABBREVIATION.search(head):
+                continue
+        else:
+            stop = match.start() if kind == "blank" else match.end()
+        _append(spans, text, start, stop)
+        start = match.end()
+    _append(spans, text, start, len(text))
+    return spans
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of `text` that say what it is about, cut to stems.
+
+    A name of two letters, such as AI or 5G, is a word; a letter by itself isn't.
+    """
+    return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
+
+
+def cut_excerpt(
+    text: str, *, about: str, quote: str | None = None, max_chars: int = EXCERPT_CHARS
+) -> Excerpt | None:
+    """The passage of `text` around `quote`, or the one that says most about `about`.
+
+    Of all runs of whole sentences that fit, that is the first with the most words of `about` in
+    it; its best sentence is the quote. A given quote that doesn't stand in the text, or doesn't
+    fit, is passed over. None means that the text has no words.
+    """
+    parts = _parts(text, max_chars)
+    if not parts:
+        return None
+    spans = [part.span for part in parts]
+    # A quote of nothing but punctuation may stand outside every sentence.
+    found = find_quote(text, quote) if quote and _has_words(quote) else None
+    if found is not None and found.end - found.start <= max_chars:
+        return _around(text, parts, found, max_chars)
+    wanted = content_words(about)
+    scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
+    first, last = _best_run(spans, scores, wanted, max_chars)
+    best = max(range(first, last + 1), key=lambda n: (_hits(scores[n], wanted), -n))
+    cut = any(part.cut for part in parts[first : last + 1])
+    return Excerpt(spans[first].start, spans[last].end, spans[best], cut)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A sentence, or a piece of one that is too long to be shown whole."""
+
+    span: Span
+    cut: bool = False
+
+
+def _parts(text: str, max_chars: int) -> list[_Part]:
+    parts: list[_Part] = []
+    for span in sentences(text):
+        if span.end - span.start <= max_chars:
+            parts.append(_Part(span))
+            continue
+        start = span.start
+        while start < span.end:
+            end = span.end
+            if end - start > max_chars:
+                end = _word_end(text, start, start + max_chars)
+            parts.append(_Part(Span(start, end), cut=True))
+            start = _past_space(text, end)
+    return parts
+
+
+def _append(spans: list[Span], text: str, start: int, stop: int) -> None:
+    part = text[start:stop]
+    bare = part.strip()
+    if _has_words(bare):
+        begin = start + part.index(bare)
+        spans.append(Span(begin, begin + len(bare)))
+
+
+def _has_words(text: str) -> bool:
+    return any(char.isalnum() for char in text)
+
+
+def _stem(word: str) -> str:
+    """Plurals and endings fall away with the tail of a long word."""
+    return word[:_STEM_CHARS]
+
+
+def _hits(score: Counter[str], wanted: frozenset[str]) -> tuple[int, int]:
+    """Different words of the claim, then all of them."""
+    present = [score[word] for word in wanted if score[word]]
+    return len(present), sum(present)
+
+
+def _best_run(
+    spans: Sequence[Span], scores: Sequence[Counter[str]], wanted: frozenset[str], max_chars: int
+) -> tuple[int, int]:
+    """First and last sentence of the best run; one sentence alone may be too long."""
+    best, best_hits = (0, 0), (-1, -1)
+    window: Counter[str] = Counter()
+    last = -1
+    for first in range(len(spans)):
+        if last < first:
+            last = first
+            window = Counter(scores[first])
+        while last + 1 < len(spans) and spans[last + 1].end - spans[first].start <= max_chars:
+            last += 1
+            window.update(scores[last])
+        hits = _hits(window, wanted)
+        if hits > best_hits:
+            best, best_hits = (first, last), hits
+        window.subtract(scores[first])
+    return best
+
+
+def _around(text: str, parts: Sequence[_Part], quote: Span, max_chars: int) -> Excerpt:
+    """The sentences that hold `quote`, with as many after and before it as fit."""
+    spans = [part.span for part in parts]
+    holding = [n for n, s in enumerate(spans) if s.start < quote.end and quote.start < s.end]
+    first, last = holding[0], holding[-1]
+    start, end = min(spans[first].start, quote.start), max(spans[last].end, quote.end)
+    if end - start > max_chars:
+        room = max_chars - (quote.end - quote.start)
+        start = min(_word_start(text, max(start, quote.start - room // 2)), quote.start)
+        end = max(_word_end(text, start, min(end, start + max_chars)), quote.end)
+        return Excerpt(start, end, quote, cut=True)
+    while last + 1 < len(spans) and spans[last + 1].end - start <= max_chars:
+        last += 1
+        end = spans[last].end
+    while first > 0 and end - spans[first - 1].start <= max_chars:
+        first -= 1
+        start = spans[first].start
+    return Excerpt(start, end, quote, any(part.cut for part in parts[first : last + 1]))
+
+
+def _word_start(text: str, at: int) -> int:
+    """The first place from `at` on where a word begins."""
+    while 0 < at < len(text) and not text[at - 1].isspace() and not text[at].isspace():
+        at += 1
+    return _past_space(text, at)
+
+
+def _past_space(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def _word_end(text: str, start: int, at: int) -> int:
+    """The last place up to `at` where a word ends; inside an endless word, `at` itself."""
+    end = at
+    while end > start and end < len(text) and not text[end].isspace():
+        end -= 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return end if end > start else at

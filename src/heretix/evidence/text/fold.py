@@ -1,0 +1,300 @@
+"""Fold text to one spelling, and find exact quotes in it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Scripts that put no spaces between words: Chinese, Japanese, Thai, Lao, Burmese, Khmer.
+#
+# Nothing here knows where their words begin. Every character is indexed by itself, and two that
+# stand side by side are what a word is elsewhere: enough to tell what a text is about.
+
+UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
+"""As the inside of a regular expression's brackets."""
+_CHARACTER: Final = re.compile(f"[{UNSPACED}]")
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether `word`, as `words` gives them, is a character of such a script."""
+    return len(word) == 1 and _CHARACTER.match(word) is not None
+
+
+def spaced(text: str) -> str:
+    """`text` with room around each character of such a script, so that an index sees them."""
+    return text if text.isascii() else _CHARACTER.sub(r" \g<0> ", text)
+
+
+def paired(words: Sequence[str]) -> Iterator[str]:
+    """`words` with neighbouring characters of such scripts joined two by two."""
+    before = ""
+    for word, after in pairwise((*words, "")):
+        if not is_unspaced(word):
+            yield word
+        elif is_unspaced(after):
+            yield word + after
+        elif not is_unspaced(before):
+            yield word
+        before = word
+
+
+# Text folded to one spelling, and exact quotes found in it.
+#
+# Fuzzy matching is no check ("21%" scores 98 of 100 against "12%"), so a quote either stands in the
+# text, character for character after folding, or it doesn't. Folding is NFKC, one kind of dash, one
+# of each kind of quotation mark, one space for any white space, and no invisible characters. A
+# known
+# limit comes with NFKC: a raised 2 folds to a plain one.
+
+MAX_MARKS: Final = 30
+"""Accents kept on one letter. No language needs so many, and sorting thousands of them, which NFKC
+does, takes quadratic time."""
+
+_DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2e3a\u2e3b\ufe58\ufe63\uff0d"
+_SINGLE: Final = "`\u00b4\u02b9\u02bb\u02bc\u02c8\u2018\u2019\u201a\u201b\u2032\u2035\u2039\u203a"
+_DOUBLE: Final = "\u00ab\u00bb\u02ba\u201c\u201d\u201e\u201f\u2033\u2036\u301d\u301e\u301f"
+_PLAIN: Final = str.maketrans(
+    {**dict.fromkeys(_DASHES, "-"), **dict.fromkeys(_SINGLE, "'"), **dict.fromkeys(_DOUBLE, '"')}
+)
+# Soft hyphens, zero-width spaces and joiners, marks of direction, variation selectors, tags: a
+# reader sees none of them, and texts copied from pages are full of them.
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "\U000e0000-\U000e0fff]"
+)
+_SPACE: Final = re.compile(r"\s+")
+# Characters that fold to themselves and join nothing before them: ASCII without the backtick,
+# accented Latin, Greek, Cyrillic, kana and Chinese. Only for speed.
+_STABLE: Final = (
+    "!-_a-~\u00c0-\u0131\u0134-\u013e\u0141-\u0148\u014a-\u017e\u0391-\u03a1\u03a3-\u03c9"
+    "\u0400-\u045f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff"
+)
+# The last character of a run is left over when something unusual follows: an accent may join it.
+_STABLE_RUN: Final = re.compile(rf"[{_STABLE}]+(?![^{_STABLE}\x00-\x7f])")
+
+# Scripts that put no spaces between words: any character may begin a quote.
+_UNSPACED: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_WORD_START: Final = re.compile(r"(?<!\w)\w|[^\w\s]|" + _UNSPACED.pattern)
+_CUT_BEFORE: Final = re.compile(
+    r"\d[.,]\d"  # "5%" out of "2.5%"
+    r"|(?:^|[^\w])-\d"  # "5%" out of "-5%"
+)
+_CUT_AFTER: Final = re.compile(
+    r"\d[.,]\d"  # "2" out of "2.5"
+    r"|\d[%\u2030]"  # "12" out of "12%"
+    r"|\w'\w"  # "can" out of "can't"
+)
+_HYPHENS: Final = "-\u2010\u2011"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a text: `text[start:end]`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Folded text that knows where its pieces came from."""
+
+    text: str
+    _at: tuple[int, ...]
+    """Where each piece starts in `text`."""
+    _origin: tuple[tuple[int, int], ...]
+    """Where each piece stands in the original."""
+    _exact: tuple[bool, ...]
+    """The piece stands for itself, character by character; others map only as a whole."""
+
+    def span(self, start: int, end: int) -> Span | None:
+        """Where `text[start:end]` stands in the original; None if that would cut a piece apart."""
+        found = self._locate(start, end)
+        return found[0] if found and found[1] else None
+
+    def covering(self, start: int, end: int) -> Span | None:
+        """The least part of the original that holds all of `text[start:end]`."""
+        found = self._locate(start, end)
+        return found[0] if found else None
+
+    def _locate(self, start: int, end: int) -> tuple[Span, bool] | None:
+        """The covering span, and whether it is exact."""
+        if not 0 <= start < end <= len(self.text):
+            return None
+        first = bisect_right(self._at, start) - 1
+        last = bisect_right(self._at, end - 1) - 1
+        head = start - self._at[first]
+        tail = (self._at[last + 1] if last + 1 < len(self._at) else len(self.text)) - end
+        span = Span(
+            self._origin[first][0] + (head if self._exact[first] else 0),
+            self._origin[last][1] - (tail if self._exact[last] else 0),
+        )
+        return span, not ((head and not self._exact[first]) or (tail and not self._exact[last]))
+
+
+class _Pieces:
+    """Folded text under construction. White space is held back until something follows it."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._at: list[int] = []
+        self._origin: list[tuple[int, int]] = []
+        self._exact: list[bool] = []
+        self._length = 0
+        self._space: tuple[int, int] | None = None
+
+    def space(self, start: int, end: int) -> None:
+        self._space = (self._space[0] if self._space else start, end)
+
+    def add(self, text: str, start: int, end: int, *, exact: bool) -> None:
+        if self._space is not None:
+            space, self._space = self._space, None
+            if self._length:
+                self._append(" ", space, exact=False)
+        self._append(text, (start, end), exact=exact)
+
+    def folded(self) -> Folded:
+        return Folded(
+            "".join(self._texts), tuple(self._at), tuple(self._origin), tuple(self._exact)
+        )
+
+    def _append(self, text: str, origin: tuple[int, int], *, exact: bool) -> None:
+        self._texts.append(text)
+        self._at.append(self._length)
+        self._origin.append(origin)
+        self._exact.append(exact)
+        self._length += len(text)
+
+
+def fold(text: str) -> str:
+    """`text` in the one spelling that quotes are compared in. Folding twice changes nothing."""
+    if text.isascii():
+        return " ".join(text.replace("`", "'").split())
+    return fold_with_offsets(text).text
+
+
+def fold_with_offsets(text: str) -> Folded:
+    """`text` folded, with the way back from every part of it."""
+    pieces = _Pieces()
+    at = 0
+    while at < len(text):
+        run = _STABLE_RUN.match(text, at)
+        if run:
+            pieces.add(run[0], at, run.end(), exact=True)
+            at = run.end()
+            continue
+        space = _SPACE.match(text, at)
+        if space:
+            pieces.space(at, space.end())
+            at = space.end()
+            continue
+        if _INVISIBLE.match(text, at):
+            at += 1
+            continue
+        cluster, end, following = _cluster(text, at)
+        _add_cluster(pieces, cluster, at, end)
+        at = following
+    return pieces.folded()
+
+
+def find_quote(text: str, quote: str, *, whole_words: bool = True) -> Span | None:
+    """Where `quote` stands in `text`, or None: `fold(text[start:end]) == fold(quote)`.
+
+    With `whole_words` a quote can't be cut out of a word or a number: "2%" isn't in "12%", "5%" not
+    in "2.5%" or "-5%", "can" not in "can't", "inferior" not in "non-inferior".
+    """
+    needle = fold(quote)
+    if not needle:
+        return None
+    folded = fold_with_offsets(text)
+    at = folded.text.find(needle)
+    while at >= 0:
+        end = at + len(needle)
+        span = folded.span(at, end)
+        if (
+            span is not None
+            and fold(text[span.start : span.end]) == needle
+            and (not whole_words or _on_borders(folded.text, at, end, text, span))
+        ):
+            return span
+        start = at + 1
+        if whole_words:
+            # Going on at the next word, and not at the next letter, keeps repetitions linear.
+            word = _WORD_START.search(folded.text, start)
+            start = word.start() if word else len(folded.text)
+        at = folded.text.find(needle, start)
+    return None
+
+
+def _cluster(text: str, start: int) -> tuple[str, int, int]:
+    """The character at `start` with whatever joins it: its text, its end, and where to go on."""
+    kept = [text[start]]
+    end = at = start + 1
+    marks = 0
+    while at < len(text):
+        char = text[at]
+        if not _INVISIBLE.match(char):
+            if not _joins(char):
+                break
+            marks = marks + 1 if unicodedata.category(char)[0] == "M" else 0
+            if marks <= MAX_MARKS:
+                kept.append(char)
+            end = at + 1
+        at += 1
+    return "".join(kept), end, at
+
+
+def _add_cluster(pieces: _Pieces, cluster: str, start: int, end: int) -> None:
+    normal = unicodedata.normalize("NFKC", cluster.translate(_PLAIN)).translate(_PLAIN)
+    # A free-standing accent normalizes to a space and the accent.
+    if normal[:1].isspace():
+        pieces.space(start, start)
+    words = normal.split()
+    if words:
+        pieces.add(" ".join(words), start, end, exact=False)
+    if normal[-1:].isspace():
+        pieces.space(end, end)
+
+
+@lru_cache(maxsize=8_192)
+def _joins(char: str) -> bool:
+    """`char` may compose with, or be sorted among, what stands before it."""
+    first = unicodedata.normalize("NFKD", char)[0]
+    return (
+        unicodedata.category(first)[0] == "M"
+        or "\u1160" <= first <= "\u11ff"  # vowels and finals of Korean
+        or "\U00016d63" <= first <= "\U00016d6a"  # vowels of Kirat Rai
+    )
+
+
+def _on_borders(folded: str, start: int, end: int, text: str, span: Span) -> bool:
+    """The quote at `folded[start:end]`, `text[span]`, begins and ends where words do."""
+    return not (
+        _inside_word(folded[start - 1 : start + 1] if start else "")
+        or _inside_word(folded[end - 1 : end + 1])
+        or _CUT_BEFORE.search(folded[max(start - 2, 0) : start + 1])
+        or _CUT_AFTER.match(folded, end - 1, end + 2)
+        # Folded dashes look like hyphens, but only a hyphen makes one word of two.
+        or _hyphenated(text[max(span.start - 2, 0) : span.start + 1])
+        or _hyphenated(text[span.end - 1 : span.end + 2])
+    )
+
+
+def _inside_word(pair: str) -> bool:
+    if len(pair) < 2 or not re.fullmatch(r"\w\w", pair):
+        return False
+    return pair.isdigit() or not _UNSPACED.search(pair)
+
+
+def _hyphenated(three: str) -> bool:
+    return len(three) == 3 and three[1] in _HYPHENS and three[0].isalpha() and three[2].isalpha()

@@ -1,0 +1,295 @@
+"""Batch providers: the protocol, and the HTTP transfers that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import aiohttp
+
+from heretix.core.errors import (
+    ConnectionFailedError,
+    ProviderError,
+    RetryableError,
+    ServerError,
+    UnconfirmedError,
+)
+from heretix.providers.http import (
+    HttpClient,
+    HttpReply,
+    Target,
+    as_object,
+    as_text,
+    read_response,
+    transport_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+
+    from heretix.providers.base import Reply, Request
+
+# What a batch provider is: something that takes many requests at once and answers within a day.
+#
+# A batch costs half. It is submitted once, asked about until it has ended, and then read. Whether a
+# submission that got no answer was taken can't be told from the error alone, and a second one would
+# be paid as well: such an error is an `UnconfirmedError`, and `find` looks for what it left behind.
+
+CLOCK_SKEW: Final = timedelta(minutes=5)
+"""How far a provider's clock may be from ours."""
+SUBMISSION_WINDOW: Final = timedelta(minutes=15)
+"""A submission that the provider hasn't made a batch of after this long never reached it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The largest batch that is submitted as one."""
+
+    requests: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCounts:
+    """How many requests of a batch came how far, as the provider tells it."""
+
+    total: int
+    succeeded: int
+    failed: int
+    """Rejected, expired or cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchState:
+    """How a batch is doing."""
+
+    status: str
+    """The provider's own word for it."""
+    ended: bool
+    """Nothing more will come; what there is can be read."""
+    counts: BatchCounts | None
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    problem: str | None = None
+    """Why there are no results, when the batch failed as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of one request."""
+
+    custom_id: str | None
+    """None when the line that came can't be assigned to a request."""
+    outcome: Reply | ProviderError
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A batch at the provider that may be the one looked for."""
+
+    provider_batch_id: str
+    certain: bool
+    """It bears our name. Otherwise only size and time fit, and its results must decide."""
+
+
+class BatchProvider(Protocol):
+    """A member of `heretix.providers` that takes batches."""
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The largest batch that may be submitted."""
+        ...
+
+    def encode(self, custom_id: str, request: Request) -> bytes:
+        """One entry of a batch, as it is sent: its length counts against the limit."""
+        ...
+
+    async def submit(self, batch_id: str, entries: Sequence[bytes]) -> str:
+        """Submit a batch under our name for it, and return the provider's.
+
+        A `ProviderError` means that no batch was made; an `UnconfirmedError`, that one may be.
+        """
+        ...
+
+    async def find(self, batch_id: str, *, size: int, since: datetime) -> list[Sighting]:
+        """What a submission of `size` entries, begun at `since`, may have left behind."""
+        ...
+
+    async def status(self, provider_batch_id: str) -> BatchState:
+        """How a batch is doing."""
+        ...
+
+    def results(self, provider_batch_id: str) -> AsyncGenerator[BatchResult, None]:
+        """The results of a batch that has ended, in any order."""
+        ...
+
+    async def cancel(self, provider_batch_id: str) -> None:
+        """Ask for an early end. What was answered until then stays, and is paid."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
+
+
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
+    """An entry as one line of JSON."""
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@contextlib.contextmanager
+def marking_unconfirmed() -> Iterator[None]:
+    """Around the one call that makes a batch: tell "refused" from "who knows"."""
+    try:
+        yield
+    except RetryableError as exc:
+        # Nothing was sent without a connection, and 429 is said before anything is done.
+        if exc.status == 429 or isinstance(exc.__cause__, aiohttp.ClientConnectorError):
+            raise
+        raise UnconfirmedError(str(exc), status=exc.status) from exc
+
+
+# The transfers that batches need besides plain posts: files up, lines of results down.
+#
+# Errors are mapped as for any other call. As everywhere, no redirect is followed and no address
+# from
+# an answer is called: the key goes to the base URL only.
+
+_SLOWEST_BYTES_PER_S: Final = 250_000
+"""An upload gets this much more time for its size."""
+_LINE_LIMIT_BYTES: Final = 16_000_000
+"""A line longer than this is no result, and isn't kept in memory."""
+
+
+class BatchClient(HttpClient):
+    """Connections to one target, for batches."""
+
+    async def get(self, path: str, params: Mapping[str, str | int] | None = None) -> HttpReply:
+        """Read a JSON object."""
+        return await self._send("GET", path, params=params)
+
+    async def post_empty(self, path: str) -> HttpReply:
+        """Ask for something that needs no body."""
+        return await self._send("POST", path)
+
+    async def post_bytes(self, path: str, payload: bytes) -> HttpReply:
+        """Send JSON that is encoded already."""
+        return await self._send(
+            "POST",
+            path,
+            data=payload,
+            headers={"Content-Type": "application/json"},
+            timeout=self._time_for(len(payload)),
+        )
+
+    async def upload(
+        self, path: str, fields: Mapping[str, str], *, filename: str, payload: bytes
+    ) -> HttpReply:
+        """Send a file as a form."""
+        form = aiohttp.FormData()
+        for name, value in fields.items():
+            form.add_field(name, value)
+        form.add_field("file", payload, filename=filename, content_type="application/jsonl")
+        return await self._send("POST", path, data=form, timeout=self._time_for(len(payload)))
+
+    async def lines(self, path: str) -> AsyncGenerator[bytes, None]:
+        """The lines of a text that may be larger than memory.
+
+        A text that breaks off raises, rather than ending early.
+        """
+        url = self.target.base_url.rstrip("/") + path
+        patience = aiohttp.ClientTimeout(total=None, sock_read=self.target.timeout_s)
+        try:
+            async with self._open().get(url, allow_redirects=False, timeout=patience) as response:
+                if response.status != 200:
+                    raise error_of_status(
+                        self.target, response.status, await response.read(), response.headers
+                    )
+                async for line in _split(self.target, response.content):
+                    yield line
+            return
+        except aiohttp.ClientResponseError as exc:
+            # As in `HttpClient`: its `repr` shows the key, so it becomes no cause.
+            failure = transport_error(self.target, exc)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise transport_error(self.target, exc) from exc
+        raise failure
+
+    async def _send(self, method: str, path: str, **options: Any) -> HttpReply:
+        url = self.target.base_url.rstrip("/") + path
+        try:
+            async with self._open().request(
+                method, url, allow_redirects=False, **options
+            ) as response:
+                status, headers = response.status, response.headers
+                payload = await response.read()
+        except aiohttp.ClientResponseError as exc:
+            failure = transport_error(self.target, exc)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise transport_error(self.target, exc) from exc
+        else:
+            return read_response(self.target, status, headers, payload)
+        raise failure
+
+    def _time_for(self, size_bytes: int) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(
+            total=self.target.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
+        )
+
+
+def read_line(line: bytes) -> tuple[str | None, Mapping[str, Any]]:
+    """The `custom_id` and content of a result's line; no id when the line makes no sense."""
+    document = as_object(_parse(line))
+    return as_text(document.get("custom_id")), document
+
+
+def error_of_status(
+    target: Target, status: int, body: bytes, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """The error that a call ends with when this comes back, and isn't what was asked for."""
+    try:
+        read_response(target, status, headers or {}, body)
+    except ProviderError as exc:
+        return exc
+    return ServerError(f"`{target.provider}` answered {status}, which is no result", status=status)
+
+
+async def _split(target: Target, content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+    rest = bytearray()
+    # Not `readline`: it refuses lines beyond the reader's buffer, which an answer may be.
+    async for chunk in content.iter_any():
+        rest += chunk
+        if b"\n" not in chunk:
+            _refuse_endless(target, rest)
+            continue
+        *lines, last = bytes(rest).split(b"\n")
+        rest = bytearray(last)
+        for line in lines:
+            if line.strip():
+                yield line
+    if rest.strip():
+        # The last line may lack its end; one that isn't JSON was cut off on the way.
+        if _parse(bytes(rest)) is None:
+            raise ConnectionFailedError(
+                f"`{target.provider}` at {target.base_url} broke off in the middle of a result; "
+                "read the results again"
+            )
+        yield bytes(rest)
+
+
+def _refuse_endless(target: Target, line: bytearray) -> None:
+    if len(line) > _LINE_LIMIT_BYTES:
+        raise ServerError(
+            f"`{target.provider}` must send results in lines of at most "
+            f"{_LINE_LIMIT_BYTES:,} bytes, got a longer one"
+        )
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None

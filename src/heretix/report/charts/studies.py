@@ -1,0 +1,351 @@
+"""Charts of studies: drift of one recipe over time, and the reliability diagram."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.errors import ConfigError, RecordError
+from heretix.report.charts.figure import (
+    HEIGHT,
+    WIDTH,
+    Chart,
+    figure,
+    layer,
+    listed,
+    notice,
+    prob_axis,
+    small_text,
+    time_axis,
+)
+from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
+from heretix.report.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heretix.measurement.record import RunRecord
+
+# Drift: the same recipe, measured again and again.
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
+    """Executions of one recipe over time; a model that was served in their course has a shape.
+
+    An execution that came wholly from the cache measured nothing anew: it is drawn hollow.
+    """
+    _require_one_recipe(runs)
+    ordered = sorted(runs, key=lambda run: (run.started_at, run.execution_id))
+    served = list(dict.fromkeys(_served(run) for run in ordered))
+    rows = [
+        {"execution": number, **_row(run, served, theme)} for number, run in enumerate(ordered, 1)
+    ]
+    x = _axis(rows)
+    known = [row for row in rows if row["prob"] is not None]
+    missing = [row for row in rows if row["prob"] is None]
+    first = ordered[0]
+    answers = sum(run.usage.called for run in ordered)
+    said = "; ".join(
+        f"{row['at'][:10]} {'no estimate' if row['prob'] is None else format(row['prob'], '.3f')}"
+        for row in rows[:20]
+    )
+    return figure(
+        {
+            "width": WIDTH,
+            "height": HEIGHT,
+            "layer": [*_known(known, x, served, first.lens, theme), *_missing(missing, x, theme)],
+        },
+        title=first.claim,
+        subtitle=[
+            listed([first.model, f"lens {first.lens}", _n(len(ordered), answers)]),
+            "Bars: 95% intervals. Hollow: every answer came from the cache.",
+        ],
+        description=f"p(true) of one recipe over {len(ordered)} executions: {said}.",
+        theme=theme,
+    )
+
+
+def _n(executions: int, answers: int) -> str:
+    return f"n = {counted(executions, 'execution')}, {counted(answers, 'new answer')}"
+
+
+def _require_one_recipe(runs: Sequence[RunRecord]) -> None:
+    recipes = list(dict.fromkeys(run.run_id for run in runs))
+    if len(recipes) != 1:
+        got = ", ".join(recipes) or "none"
+        raise RecordError(
+            f"`runs` must be executions of one run_id, got {got}; what differs is compared with "
+            "`model_comparison`"
+        )
+
+
+def _served(run: RunRecord) -> str:
+    return ", ".join(found.provider_model_id or "not named" for found in run.served) or "nobody"
+
+
+def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
+    belief = run.aggregates
+    lo, hi = belief.ci95 or (None, None)
+    colour = theme.colour(run.lens)
+    fresh = run.usage.called > 0
+    return {
+        "at": run.started_at,
+        "prob": belief.prob_true_rpl,
+        "lo": lo,
+        "hi": hi,
+        "served": _served(run),
+        "shape": SERIES_SHAPES[served.index(_served(run)) % len(SERIES_SHAPES)],
+        "fill": colour if fresh else theme.paper,
+        "reason": f"no estimate: {run.reason}" if belief.prob_true_rpl is None else None,
+    }
+
+
+def _axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """When each was measured; those of one minute are numbered, since a clock tells nothing."""
+    begun = [datetime.fromisoformat(row["at"]) for row in rows]
+    if len(rows) < 2 or max(begun) - min(begun) >= _MINUTE:
+        return time_axis("at", "measured (UTC)")
+    title = f"execution, all at {min(begun).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return {
+        "field": "execution",
+        "type": "quantitative",
+        "scale": {"nice": False, "padding": 12},
+        "axis": {"title": title, "tickMinStep": 1, "format": "d", "grid": False},
+    }
+
+
+def _known(
+    rows: Sequence[dict[str, Any]],
+    x: dict[str, Any],
+    served: Sequence[str],
+    lens: str,
+    theme: Theme,
+) -> list[dict[str, Any]]:
+    y = {
+        "field": "prob",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1]},
+        "axis": {"title": "p(true), a probability", "values": [0, 0.25, 0.5, 0.75, 1]}
+        | {"format": ".2f"},
+    }
+    colour = theme.colour(lens)
+    shapes = [SERIES_SHAPES[number % len(SERIES_SHAPES)] for number in range(len(served))]
+    return [
+        layer({"type": "line", "color": colour, "opacity": 0.35}, rows, x=x, y=y),
+        layer(
+            {"type": "rule", "color": colour, "strokeWidth": 2.5, "opacity": 0.75},
+            rows,
+            x=x,
+            y={**y, "field": "lo"},
+            y2={"field": "hi"},
+        ),
+        layer(
+            {"type": "point", "size": 95, "strokeWidth": 2, "stroke": colour, "opacity": 1},
+            rows,
+            x=x,
+            y=y,
+            fill={"field": "fill", "type": "nominal", "scale": None},
+            shape={
+                "field": "served",
+                "type": "nominal",
+                "scale": {"domain": list(served), "range": shapes},
+                "legend": {
+                    "title": "served",
+                    "orient": "bottom",
+                    "symbolStrokeColor": colour,
+                    "symbolFillColor": colour,
+                },
+            },
+            tooltip=[
+                {"field": "at", "type": "temporal", "title": "measured"},
+                {"field": "prob", "type": "quantitative", "format": ".3f"},
+                {"field": "served", "type": "nominal"},
+            ],
+        ),
+    ]
+
+
+def _missing(
+    rows: Sequence[dict[str, Any]], x: dict[str, Any], theme: Theme
+) -> list[dict[str, Any]]:
+    """A failed execution stands at the foot of its day: it has no height."""
+    if not rows:
+        return []
+    mark = small_text(theme, fontStyle="italic", baseline="bottom", dy=-4) | {"color": theme.warn}
+    said = [{**row, "text": "no estimate"} for row in rows]
+    foot = layer(
+        mark,
+        said,
+        x=x,
+        y={"value": HEIGHT},
+        text={"field": "text"},
+        tooltip={"field": "reason"},
+    )
+    return [foot]
+
+
+# The reliability diagram: of claims believed to a degree, how many are true?
+
+_SIDE_PX: Final = 320
+_Z95: Final = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim:
+    """A belief in a claim whose truth is known. Without an estimate `prob_true` is None."""
+
+    prob_true: float | None
+    is_true: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityBin:
+    """Claims with beliefs in [lo, hi): the mean belief, and the share that is true."""
+
+    lo: float
+    hi: float
+    n: int
+    mean_prob: float
+    share_true: float
+    share_lo: float
+    share_hi: float
+    """The share's 95% interval (Wilson 1927)."""
+
+
+def reliability_bins(claims: Sequence[JudgedClaim], *, bins: int = 10) -> list[ReliabilityBin]:
+    """Claims with an estimate, by equal bins of belief; empty bins are left out."""
+    if bins < 1:
+        raise ConfigError(f"`bins` must be a positive integer, got {bins!r}")
+    grouped: dict[int, list[tuple[float, bool]]] = {}
+    for claim in claims:
+        if claim.prob_true is not None:
+            number = min(int(claim.prob_true * bins), bins - 1)
+            grouped.setdefault(number, []).append((claim.prob_true, claim.is_true))
+    return [_bin(number, grouped[number], bins) for number in sorted(grouped)]
+
+
+def reliability_diagram(
+    claims: Sequence[JudgedClaim],
+    *,
+    bins: int = 10,
+    title: str = "Reliability: belief against truth",
+    theme: Theme = LIGHT,
+) -> Chart:
+    """Belief against the share that is true; on the diagonal, 70% belief is right 70% of times."""
+    found = reliability_bins(claims, bins=bins)
+    known = [(c.prob_true, c.is_true) for c in claims if c.prob_true is not None]
+    without = len(claims) - len(known)
+    lacking = f"{without} left out: no estimate" if without else ""
+    subtitle = [listed([f"n = {len(known)} claims with a known answer", lacking])]
+    if not known:
+        return notice(
+            "No claim has both an estimate and a known answer.",
+            title=title,
+            subtitle=subtitle,
+            description="Reliability diagram.",
+            theme=theme,
+        )
+    brier = math.fsum((prob - is_true) ** 2 for prob, is_true in known) / len(known)
+    gap = math.fsum(b.n * abs(b.mean_prob - b.share_true) for b in found) / len(known)
+    scores = f"Brier score {brier:.3f} (0 is best) · mean gap to the diagonal {gap:.3f}"
+    subtitle += [
+        scores,
+        "Bars: 95% intervals. Dashed: perfectly calibrated. Above: claims in a bin.",
+    ]
+    return figure(
+        {
+            "width": _SIDE_PX,
+            "height": _SIDE_PX,
+            "layer": [*_diagonal(theme), *_points(found, theme)],
+        },
+        title=title,
+        subtitle=subtitle,
+        description=f"Reliability diagram of {len(known)} claims in {len(found)} bins. {scores}.",
+        theme=theme,
+    )
+
+
+def _bin(number: int, members: Sequence[tuple[float, bool]], bins: int) -> ReliabilityBin:
+    n, true = len(members), sum(is_true for _, is_true in members)
+    lo, hi = _wilson(true, n)
+    return ReliabilityBin(
+        lo=number / bins,
+        hi=(number + 1) / bins,
+        n=n,
+        mean_prob=math.fsum(prob for prob, _ in members) / n,
+        share_true=true / n,
+        share_lo=lo,
+        share_hi=hi,
+    )
+
+
+def _wilson(hits: int, n: int) -> tuple[float, float]:
+    share, z2 = hits / n, _Z95**2
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    reach = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _diagonal(theme: Theme) -> list[dict[str, Any]]:
+    ends = [{"prob": 0, "share": 0}, {"prob": 1, "share": 1}]
+    mark = {"type": "line", "color": theme.muted, "strokeDash": [4, 4], "strokeWidth": 1.5}
+    return [
+        layer(mark, ends, x=_x(), y=_y()),
+    ]
+
+
+def _x() -> dict[str, Any]:
+    return {**prob_axis("mean belief p(true) in the bin, a probability"), "field": "prob"}
+
+
+def _y() -> dict[str, Any]:
+    return {**prob_axis("share of the claims that is true, a probability"), "field": "share"}
+
+
+def _points(found: Sequence[ReliabilityBin], theme: Theme) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "prob": b.mean_prob,
+            "share": b.share_true,
+            "lo": b.share_lo,
+            "hi": b.share_hi,
+            "n": b.n,
+        }
+        for b in found
+    ]
+    y = _y()
+    colour = theme.rpl
+    return [
+        layer(
+            {"type": "rule", "color": colour, "strokeWidth": 2, "opacity": 0.7},
+            rows,
+            x=_x(),
+            y={**y, "field": "lo"},
+            y2={"field": "hi"},
+        ),
+        layer(
+            {"type": "line", "color": colour, "strokeWidth": 1.5, "opacity": 0.5}, rows, x=_x(), y=y
+        ),
+        layer(
+            {"type": "point", "filled": True, "size": 80, "color": colour, "opacity": 1},
+            rows,
+            x=_x(),
+            y=y,
+            tooltip=[
+                {"field": "prob", "type": "quantitative", "format": ".3f", "title": "mean belief"},
+                {"field": "share", "type": "quantitative", "format": ".3f", "title": "true"},
+                {"field": "n", "type": "quantitative"},
+            ],
+        ),
+        layer(
+            small_text(theme, baseline="bottom"),
+            rows,
+            x=_x(),
+            y={"value": -5},
+            text={"field": "n"},
+        ),
+    ]

@@ -1,0 +1,216 @@
+"""How every picture looks: one type scale, and colours that mean something.
+
+Each meaning has a shape and a dash of its own beside its colour, so that a chart still reads in
+black and white. Colours of the two themes stand in pairs: a chart is made in one of them, and
+`dark_css` turns a drawn one into the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FONT: Final = "Helvetica, Arial, Liberation Sans, sans-serif"
+"""Fonts of one metric: text takes the same room on every machine."""
+TITLE_PX: Final = 16
+TEXT_PX: Final = 12
+SMALL_PX: Final = 11
+
+LENS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "RPL": "no evidence",
+        "NUL": "frame, no documents",
+        "MEL": "mainstream",
+        "HEL": "heterodox",
+        "SEL": "your documents",
+    }
+)
+SHAPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "RPL": "circle",
+        "NUL": "circle",
+        "MEL": "square",
+        "HEL": "diamond",
+        "SEL": "cross",
+        "heretic": "triangle-up",
+        "orthodox": "triangle-down",
+    }
+)
+"""NUL is drawn hollow: it holds nothing."""
+SERIES_SHAPES: Final = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+)
+SERIES_DASHES: Final = ([1, 0], [7, 3], [2, 2], [10, 3, 2, 3], [4, 2], [12, 4], [1, 3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """The colours of a picture. Lenses and sides are safe for the colour-blind (after Okabe and
+    Ito 2008); the series, which mean nothing by themselves, are Tol's bright scheme."""
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    band: str
+    """The 95% interval, where it is a surface."""
+    warn: str
+    rpl: str
+    nul: str
+    mel: str
+    hel: str
+    sel: str
+    heretic: str
+    orthodox: str
+    series_1: str
+    series_2: str
+    series_3: str
+    series_4: str
+    series_5: str
+    series_6: str
+    series_7: str
+
+    def colour(self, meaning: str) -> str:
+        """The colour of a lens or a side."""
+        return str(getattr(self, meaning.lower()))
+
+    def series(self, number: int) -> str:
+        """The colour of the n-th of several things that have no meaning of their own."""
+        return str(getattr(self, f"series_{number % len(SERIES_SHAPES) + 1}"))
+
+    def config(self) -> dict[str, Any]:
+        """The part of a Vega-Lite chart that says how it looks."""
+        text = {"fontSize": TEXT_PX, "color": self.ink}
+        return {
+            "background": self.paper,
+            "font": FONT,
+            "padding": 12,
+            "view": {"stroke": None},
+            "title": {
+                "anchor": "start",
+                "frame": "bounds",
+                "fontSize": TITLE_PX,
+                "fontWeight": "bold",
+                "color": self.ink,
+                "subtitleFontSize": TEXT_PX,
+                "subtitleColor": self.muted,
+                "subtitlePadding": 5,
+                "subtitleLineHeight": 16,
+                "offset": 14,
+            },
+            "axis": {
+                "labelColor": self.ink,
+                "labelFontSize": TEXT_PX,
+                "titleColor": self.muted,
+                "titleFontSize": TEXT_PX,
+                "titleFontWeight": "normal",
+                "titlePadding": 8,
+                "domainColor": self.muted,
+                "tickColor": self.muted,
+                "gridColor": self.grid,
+            },
+            "legend": {
+                "labelColor": self.ink,
+                "labelFontSize": TEXT_PX,
+                "titleColor": self.muted,
+                "titleFontSize": TEXT_PX,
+                "titleFontWeight": "normal",
+                "symbolStrokeWidth": 2,
+            },
+            "text": text,
+        }
+
+
+LIGHT: Final = Theme(
+    paper="#ffffff",
+    ink="#1f2630",
+    muted="#59636f",
+    grid="#e3e7eb",
+    band="#d5dbe2",
+    warn="#9a3412",
+    rpl="#20272f",
+    nul="#6d7781",
+    mel="#0069a8",
+    hel="#c84e00",
+    sel="#00805c",
+    heretic="#7a35b8",
+    orthodox="#8a6500",
+    series_1="#4477aa",
+    series_2="#d9485a",
+    series_3="#228833",
+    series_4="#9a8a1c",
+    series_5="#2a95b8",
+    series_6="#aa3377",
+    series_7="#777777",
+)
+DARK: Final = Theme(
+    paper="#15191f",
+    ink="#e7eaee",
+    muted="#a5afba",
+    grid="#2c333c",
+    band="#3a434e",
+    warn="#f6a878",
+    rpl="#f0f2f5",
+    nul="#9ba5b0",
+    mel="#5cb5ec",
+    hel="#ff9550",
+    sel="#35c89c",
+    heretic="#c39bf5",
+    orthodox="#e5bd3f",
+    series_1="#7aa9db",
+    series_2="#ee7a88",
+    series_3="#5dbb6c",
+    series_4="#d6c65a",
+    series_5="#6fcbe6",
+    series_6="#d976ad",
+    series_7="#b5b5b5",
+)
+
+
+def css_variables() -> str:
+    """The colours as custom properties, for pages that stand around charts. Print stays light."""
+    light = "".join(f"--hx-{name}:{value[0]};" for name, value in _pairs())
+    dark = "".join(f"--hx-{name}:{value[1]};" for name, value in _pairs())
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def dark_css(within: str = "svg") -> str:
+    """Rules that give a drawn light chart its dark colours, where the reader asks for them.
+
+    A drawing names its colours in attributes, so each can be matched. Print stays light.
+    """
+    rules = "".join(
+        f'{within} [{part}="{light}"]{{{part}:{dark}}}'
+        for _, (light, dark) in _pairs()
+        for part in ("fill", "stroke")
+    )
+    # A browser's own drawing has its paper as a style, which only an important rule outdoes.
+    paper = f"{within}.marks{{background-color:{DARK.paper} !important}}"
+    return f"@media screen and (prefers-color-scheme:dark){{{paper}{rules}}}"
+
+
+def tooltip_css() -> str:
+    """Rules for what a drawn chart tells the pointer: the script itself adds no styles."""
+    return (
+        "#vg-tooltip-element{position:fixed;z-index:1000;visibility:hidden;padding:6px 9px;"
+        f"font:{TEXT_PX}px/1.4 {FONT};color:var(--hx-ink);background:var(--hx-paper);"
+        "border:1px solid var(--hx-muted);border-radius:4px;pointer-events:none}"
+        "#vg-tooltip-element.visible{visibility:visible}"
+        "#vg-tooltip-element td.key{color:var(--hx-muted);text-align:right;padding-right:6px}"
+    )
+
+
+def _pairs() -> Iterator[tuple[str, tuple[str, str]]]:
+    for field in fields(Theme):
+        pair = (str(getattr(LIGHT, field.name)), str(getattr(DARK, field.name)))
+        yield field.name.replace("_", "-"), pair

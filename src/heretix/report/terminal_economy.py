@@ -1,0 +1,423 @@
+"""Accounts, markets, episodes and rewards as a person reads them in a terminal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from heretix.economy.episode.state import Fate, State, kept_positions
+from heretix.economy.market import MICRO, Side, price_ppm
+from heretix.economy.money import CURRENCIES, PPM, format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from fractions import Fraction
+
+    from heretix.economy.episode.state import Episode
+    from heretix.economy.exploration_service import Burn, Credited, Prospect, Standing
+    from heretix.economy.ledger import Breach
+    from heretix.economy.market import Position, Quote
+    from heretix.economy.repository import (
+        Entry,
+        EpisodeSummary,
+        HeldPosition,
+        Holding,
+        LedgerReport,
+        StoredMeasurement,
+    )
+
+_WIDE: Final = 120
+"""Columns from which a transfer has room on one line."""
+_STYLE: Final = {Side.HERETIC: "magenta", Side.ORTHODOX: "blue"}
+
+
+def money(amount: int, currency: str) -> str:
+    """An amount as people read it."""
+    return format_amount(amount, CURRENCIES[currency])
+
+
+def moment(at_ms: int) -> str:
+    """A moment in UTC, to the second."""
+    return datetime.fromtimestamp(at_ms // 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def balances_table(holdings: Sequence[Holding]) -> Table:
+    """Who holds what."""
+    table = _table("account", ("balance", "right"), "person")
+    for holding in holdings:
+        account = holding.account
+        table.add_row(
+            Text(account.id),
+            money(holding.balance, account.currency),
+            Text(holding.person or ""),
+        )
+    return table
+
+
+def history_table(entries: Sequence[Entry], *, width: int) -> Table:
+    """Transfers, as they stand in the chain; on a narrow screen three lines each."""
+    if width < _WIDE:
+        return _stacked(entries)
+    table = _table(("seq", "right"), "at", ("amount", "right"), "code", "from", "to")
+    for entry in entries:
+        transfer = entry.transfer
+        table.add_row(
+            str(transfer.seq),
+            moment(entry.at_ms),
+            money(transfer.amount, transfer.currency),
+            transfer.code.value,
+            Text(transfer.debit),
+            Text(transfer.credit),
+        )
+    return table
+
+
+def _stacked(entries: Sequence[Entry]) -> Table:
+    table = _table(("seq", "right"), "transfer")
+    for entry in entries:
+        transfer = entry.transfer
+        table.add_row(
+            str(transfer.seq),
+            Text(
+                f"{money(transfer.amount, transfer.currency)} {transfer.code.value}, "
+                f"{moment(entry.at_ms)}\n"
+                f"from {transfer.debit}\nto {transfer.credit}"
+            ),
+        )
+    return table
+
+
+def ledger_view(report: LedgerReport) -> RenderableType:
+    """Whether the whole ledger holds."""
+    if report.ok:
+        said = f"{report.count:,} transfers verified; the chain ends in {report.last_hash[:16]}"
+        return Text(said, style="green")
+    return breaches_view(f"{report.count:,} transfers", report.breaches)
+
+
+def breaches_view(subject: str, breaches: Sequence[Breach]) -> RenderableType:
+    """What doesn't hold, line by line."""
+    head = Text(f"{subject}: {len(breaches)} things don't hold", style="bold red")
+    lines = [Text(f"  {b.rule}: {b.subject}: {b.detail}", style="red") for b in breaches]
+    return Group(head, *lines)
+
+
+def episodes_table(found: Sequence[EpisodeSummary]) -> Table:
+    """Episodes and what their markets say."""
+    table = _table(
+        "episode", "state", ("heretic", "right"), ("staked", "right"), ("bets", "right"), "claim"
+    )
+    for item in found:
+        market = item.market
+        table.add_row(
+            item.id,
+            item.state.value,
+            "—" if market is None else _percent(market.probability(Side.HERETIC)),
+            "—" if market is None else money(market.money, item.currency),
+            str(max(0, item.position_count - 2)),
+            Text(" ".join(item.claim.split()), no_wrap=True, overflow="ellipsis"),
+        )
+    return table
+
+
+def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableType:
+    """The two pools of an episode."""
+    parts: list[RenderableType] = [Text(episode.terms.claim, style="bold"), _headline(episode)]
+    if episode.market is None:
+        return Group(*parts, Text("not open yet: nothing can be bet", style="dim"))
+    table = _table("side", ("price", "right"), ("implied", "right"), ("staked", "right"), "bets")
+    kept = kept_positions(episode, positions)
+    for side in Side:
+        own = [position for position in kept if position.side is side]
+        outside = sum(1 for position in own if not position.house)
+        table.add_row(
+            Text(side.value, style=_STYLE[side]),
+            _price(episode.market.price(side)),
+            _percent(episode.market.probability(side)),
+            money(sum(position.stake for position in own), episode.terms.currency),
+            f"{outside} and the house's",
+        )
+    return Group(*parts, table)
+
+
+def quote_view(quote: Quote, currency: str) -> RenderableType:
+    """What a bet would buy, and what it can come to."""
+    tau = quote.tau_max_ppm
+    rows = {
+        "stake": f"{money(quote.stake, currency)} on {quote.side.value}",
+        "shares": f"{quote.shares / MICRO / 10 ** CURRENCIES[currency].exponent:,.4f}",
+        "average price": _price(quote.average_price),
+        "marginal price": f"{_price(quote.marginal_price)} after this bet",
+        "implied": f"{_percent(quote.probability)} for {quote.side.value} after this bet",
+        "guaranteed floor": (
+            f"{money(quote.floor_after_fee(tau), currency)} gain at least, if it wins at the full "
+            f"rate of {tau / PPM:.0%}, after a fee of {quote.fee_ppm / PPM:.0%}"
+        ),
+        "worst case": f"{money(quote.worst_case, currency)} lost, if the other side wins at it",
+        "held or void": f"{money(quote.stake, currency)} comes back whole",
+    }
+    return _facts(rows.items())
+
+
+def positions_table(held: Sequence[HeldPosition], currency: str) -> Table:
+    """A person's bets."""
+    table = _table("episode", "state", "side", ("staked", "right"), ("shares", "right"), "claim")
+    for item in held:
+        position = item.position
+        scale = MICRO * 10 ** CURRENCIES[currency].exponent
+        state = f"{item.state.value}, given back" if item.late else item.state.value
+        table.add_row(
+            item.episode,
+            state,
+            Text(position.side.value, style=_STYLE[position.side]),
+            money(position.stake, currency),
+            f"{position.shares / scale:,.4f}",
+            Text(" ".join(item.claim.split()), no_wrap=True, overflow="ellipsis"),
+        )
+    return table
+
+
+def episode_view(
+    episode: Episode,
+    positions: Sequence[Position],
+    told: Sequence[StoredMeasurement],
+    *,
+    whole: bool = True,
+) -> RenderableType:
+    """An episode: where it stands, what was measured, what comes next; with terms and times."""
+    parts: list[RenderableType] = [market_view(episode, positions)]
+    if whole:
+        parts += [Text(""), _terms(episode), Text(""), _timeline(episode)]
+    if episode.challenges:
+        parts += [Text(""), _challenges(episode)]
+    if episode.measurements:
+        parts += [Text(""), _measurements(episode)]
+    for dispute in episode.disputes:
+        ruling = {None: "pending", True: "upheld", False: "rejected"}[dispute.upheld]
+        bond = money(dispute.bond, episode.terms.currency)
+        parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
+    executions = sum(len(item.source.executions) for item in told)
+    counted = "1 execution" if executions == 1 else f"{executions} executions"
+    parts += [Text(""), Text(f"measured in {counted}", style="dim")]
+    parts += [Text(line, style="dim") for line in _next(episode)]
+    return Group(*parts)
+
+
+def leaderboard_table(standings: Sequence[Standing]) -> Table:
+    """Who found what lasts."""
+    table = _table(
+        ("", "right"),
+        "person",
+        ("reputation", "right"),
+        ("rewards", "right"),
+        ("passed", "right"),
+        ("credits", "right"),
+    )
+    for rank, standing in enumerate(standings, start=1):
+        table.add_row(
+            str(rank),
+            Text(standing.person),
+            f"{standing.reputation_ppm / PPM:+.4f}",
+            str(standing.rewards),
+            f"{standing.passed} of {standing.attempts}",
+            money(standing.credits, "XC"),
+        )
+    return table
+
+
+def standing_view(standing: Standing) -> RenderableType:
+    """One person's standing."""
+    return _facts(
+        {
+            "person": standing.person,
+            "reputation": f"{standing.reputation_ppm / PPM:+.4f} from {standing.rewards} rewards",
+            "challenges": f"{standing.passed} of {standing.attempts} passed",
+            "failure rate": f"{standing.failure_rate_ppm / PPM:.0%}, as stakes count it",
+            "credits": f"{money(standing.credits, 'XC')} of {standing.granted:,} granted",
+        }.items()
+    )
+
+
+def credited_view(credited: Credited) -> RenderableType:
+    """What a finding earned, or why it didn't."""
+    finding, crediting = credited.finding, credited.crediting
+    spans = {
+        f"{finding.lens} 95% CI": finding.evidence,
+        "RPL 95% CI": finding.prior,
+    }
+    facts = {
+        "claim": finding.claim,
+        "model": finding.model,
+        **{
+            name: f"{_ppm(item.lo_ppm)} to {_ppm(item.hi_ppm)}{'' if item.stable else ', unstable'}"
+            for name, item in spans.items()
+        },
+        "found": money(crediting.found, "XC"),
+        "credited": money(crediting.amount, "XC")
+        + (f" ({crediting.reason.value})" if crediting.reason else ""),
+        "balance": money(credited.balance, "XC"),
+    }
+    return _facts(facts.items())
+
+
+def burns_table(burns: Sequence[Burn]) -> Table:
+    """What decay took."""
+    table = _table("person", ("burnt", "right"), ("left", "right"))
+    for burn in burns:
+        table.add_row(Text(burn.person), money(burn.amount, "XC"), money(burn.balance, "XC"))
+    return table
+
+
+def prospects_table(prospects: Sequence[Prospect]) -> Table:
+    """The anomaly feed, and what is still to be had."""
+    table = _table("Shock Index", "model", "credited to", "claim")
+    for prospect in prospects:
+        anomaly = prospect.anomaly
+        shock = anomaly.shock_index
+        table.add_row(
+            "—" if shock is None else f"{shock.value:.3f} [{shock.lo:.3f}, {shock.hi:.3f}]",
+            Text(anomaly.model),
+            Text(prospect.credited_to or "nobody yet", style="" if prospect.credited_to else "dim"),
+            Text(" ".join(anomaly.claim.split()), no_wrap=True, overflow="ellipsis"),
+        )
+    return table
+
+
+def _headline(episode: Episode) -> Text:
+    line = Text(f"{episode.id}  ", style="dim")
+    line.append(episode.state.value, style="bold cyan")
+    return line
+
+
+def _terms(episode: Episode) -> Table:
+    terms = episode.terms
+    drawn = f"{terms.parameters.judges} of {len(terms.hold_outs)}, drawn at the freeze"
+    facts = {
+        "lens": terms.lens,
+        "models": ", ".join(terms.models),
+        "judges": ", ".join(episode.judges) or drawn,
+        "sampling": f"K={terms.K} R={terms.R} T={terms.T} B={terms.B}, {terms.bank}",
+        "terms": episode.terms_hash or "not hashed yet: a draft",
+        "belief": f"{_ppm(terms.c0_ppm)} at open, {_ppm(episode.belief_ppm)} credited now",
+    }
+    return _facts(facts.items())
+
+
+def _timeline(episode: Episode) -> Table:
+    terms = episode.terms
+    moments: list[tuple[str, int | None, str]] = [
+        ("challenges from", terms.challenge_from_ms, ""),
+        ("effective close from", terms.close_from_ms, ""),
+        ("bets and challenges until", terms.close_until_ms, ""),
+        ("reveals until", terms.freeze_at_ms, ""),
+        ("effective close", episode.close_ms, "drawn at the freeze"),
+        ("frozen", episode.frozen_ms, "not yet"),
+        (
+            "second measurement from",
+            None
+            if episode.frozen_ms is None
+            else episode.frozen_ms + terms.parameters.durability_ms,
+            "after the durability window",
+        ),
+        ("measured", episode.measured_ms, "not yet"),
+    ]
+    return _facts((name, unknown if at is None else moment(at)) for name, at, unknown in moments)
+
+
+def _challenges(episode: Episode) -> Table:
+    table = _table(("", "right"), "by", "direction", ("stake", "right"), "fate", "path")
+    steps = {step.evidence: step for step in episode.steps}
+    for challenge in episode.challenges:
+        step = steps.get(challenge.bundle_sha256 or "")
+        accepted = challenge.fate is Fate.ACCEPTED and step is not None
+        table.add_row(
+            str(challenge.number),
+            Text(_name(challenge.account)),
+            challenge.direction.value,
+            money(challenge.stake, episode.terms.currency),
+            challenge.fate.value,
+            f"{_ppm(step.c_from_ppm)} to {_ppm(step.c_to_ppm)}" if accepted and step else "",
+        )
+    return table
+
+
+def _measurements(episode: Episode) -> Table:
+    table = _table("measurement", ("P(up)", "right"), "shift, 95%", ("judges", "right"))
+    for name, found in zip(("first", "second"), episode.measurements, strict=False):
+        known = found.shift_lo is not None and found.shift_hi is not None
+        table.add_row(
+            name,
+            "—" if found.p_up_ppm is None else f"{found.p_up_ppm / PPM:.4f}",
+            f"{found.shift_lo:+.3f} to {found.shift_hi:+.3f}" if known else "—",
+            f"{len(found.shifts)} of {len(found.readings)}",
+        )
+    return table
+
+
+def _next(episode: Episode) -> list[str]:
+    """The commands that move the episode on."""
+    waiting = any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges)
+    name, terms = episode.id, episode.terms
+    if episode.state is State.FROZEN:
+        return [f"next: heretix episode {'judge' if waiting else 'measure'} {name}"]
+    if episode.state is State.DISPUTED and episode.disputes[-1].upheld is None:
+        return [f"next: heretix episode rule {name}"]
+    bet = f"next: heretix market buy {name} heretic 10"
+    committed = any(c.fate is Fate.COMMITTED for c in episode.challenges)
+    reveal = ["then: heretix episode reveal FILE (whoever committed)"] if committed else []
+    steps = {
+        State.DRAFT: [f"next: heretix episode open {name}"],
+        State.OPEN: [bet],
+        State.CHALLENGE: [
+            f"{bet}, until {moment(terms.close_until_ms)}",
+            f"or: heretix episode challenge {name} --document FILE, until then",
+            *reveal,
+            f"then: heretix episode freeze {name}, from {moment(terms.freeze_at_ms)}",
+        ],
+        State.MEASURED: [f"next: heretix episode settle {name}, once it can't be disputed"],
+        State.DISPUTED: [f"next: heretix episode settle {name}"],
+    }
+    return steps.get(episode.state, [f"next: heretix rewards explain {name}"])
+
+
+def _table(*columns: str | tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        name, side = (column, "left") if isinstance(column, str) else column
+        wide = name in {"claim", "from", "to", "account", "path", "transfer"}
+        table.add_column(
+            name,
+            justify="right" if side == "right" else "left",
+            no_wrap=not wide,
+            overflow="fold" if wide else "ellipsis",
+        )
+    return table
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
+
+
+def _name(account: str) -> str:
+    """The person in a user's account id."""
+    kind, _, rest = account.partition(":")
+    return rest.rpartition(":")[0] if kind == "user" else account
+
+
+def _price(price: Fraction) -> str:
+    return f"{price_ppm(price) / PPM:.4f}"
+
+
+def _percent(probability: Fraction) -> str:
+    return f"{float(probability):.1%}"
+
+
+def _ppm(ppm: int) -> str:
+    return f"{ppm / PPM:.2%}"

@@ -1,0 +1,513 @@
+"""Databases: locations, engines, faults in our own words, and the schema's version."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from urllib.parse import quote, unquote
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from heretix.core.errors import (
+    ConfigError,
+    RecordError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    UsageError,
+)
+from heretix.store.schema import HEAD, metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from alembic.config import Config
+
+# Where a store is: a path or a URL, read once and named without its password.
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "sqlite+pysqlite": "sqlite+pysqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+_SECRETS: Final = ("password", "sslpassword")
+_REMEDY: Final = (
+    "give a path such as runs/heretix.sqlite, or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A database's address, and the name that messages call it by."""
+
+    url: URL
+    path: Path | None
+    """The file, for SQLite; None for a server."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """Read a plain path, `sqlite:///…` or `postgresql+psycopg://…`."""
+        if not text.strip():
+            raise ConfigError(f"`db` must name a store, got nothing; {_REMEDY}")
+        if not _SCHEME.match(text):
+            path = Path(text).expanduser()
+            url = URL.create(_DRIVERS["sqlite"], database=str(path))
+            return cls(url=url, path=_file_of(url), name=text)
+        try:
+            url = make_url(text)
+        except (ArgumentError, ValueError) as exc:
+            # The text isn't repeated: what couldn't be parsed may hold a password.
+            raise ConfigError(f"`db` must be a path or a database URL; {_REMEDY}") from exc
+        driver = _DRIVERS.get(url.drivername)
+        if driver is None:
+            raise ConfigError(
+                f"`db` must be SQLite or PostgreSQL, got {url.drivername}://…; {_REMEDY}"
+            )
+        url = url.set(drivername=driver)
+        if driver.startswith("sqlite"):
+            path = _file_of(url)
+            return cls(url=url, path=path, name=str(path))
+        return cls(url=url, path=None, name=_without_secrets(url))
+
+
+def _file_of(url: URL) -> Path:
+    database = url.database or ":memory:"
+    if database.startswith("file:"):
+        database = unquote(database.removeprefix("file:"))
+    if database == ":memory:" or url.query.get("mode") == "memory":
+        raise ConfigError(f"`db` must be a file, got a database in memory; {_REMEDY}")
+    return Path(database)
+
+
+def _without_secrets(url: URL) -> str:
+    """SQLAlchemy masks the password before the `@`; libpq takes one from the query as well."""
+    hidden = {name: "***" for name in _SECRETS if name in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+# What databases complain of, in our own words: each foreign error is mapped here and only here.
+
+_BUSY: Final = "is locked by another process; wait for it or end it, then run the command again"
+_FULL: Final = "has no space left; free some, then run the command again: what was stored is kept"
+_READ_ONLY: Final = (
+    "can't be written to; check who may write to it and to its directory, or choose another store "
+    "with --db or HERETIX_DB"
+)
+_CANT_OPEN: Final = "can't be opened; check that it is a file and that you may read and write it"
+_NOT_A_DATABASE: Final = "isn't a Heretix store; choose another path with --db or HERETIX_DB"
+_CORRUPT: Final = "is damaged; restore a copy, or choose another path with --db or HERETIX_DB"
+_DISK: Final = "can't be read or written; check the disk that it is on"
+_NO_ACCESS: Final = "refused access; check the user, the password and what the user may do"
+_UNREACHABLE: Final = (
+    "can't be reached; check that the server runs, that the user may log in, "
+    "and that the database exists (`createdb` makes one)"
+)
+_LOST: Final = "broke the connection; run the command again: what was stored is kept"
+_REFUSED: Final = "refused a statement"
+
+_SQLITE: Final[dict[int, tuple[type[StoreError], str]]] = {
+    sqlite3.SQLITE_BUSY: (StoreBusyError, _BUSY),
+    sqlite3.SQLITE_LOCKED: (StoreBusyError, _BUSY),
+    sqlite3.SQLITE_FULL: (StoreFullError, _FULL),
+    sqlite3.SQLITE_READONLY: (StoreReadOnlyError, _READ_ONLY),
+    sqlite3.SQLITE_PERM: (StoreReadOnlyError, _READ_ONLY),
+    sqlite3.SQLITE_CANTOPEN: (StoreError, _CANT_OPEN),
+    sqlite3.SQLITE_NOTADB: (StoreError, _NOT_A_DATABASE),
+    sqlite3.SQLITE_CORRUPT: (StoreError, _CORRUPT),
+    sqlite3.SQLITE_IOERR: (StoreError, _DISK),
+}
+_POSTGRESQL: Final[tuple[tuple[str, type[StoreError], str], ...]] = (
+    ("55P03", StoreBusyError, _BUSY),  # lock_not_available
+    ("40", StoreBusyError, _BUSY),  # deadlocks and serialisation
+    ("53300", StoreBusyError, "has no connection free; end another program that uses it"),
+    ("53100", StoreFullError, _FULL),  # disk_full
+    ("25006", StoreReadOnlyError, _READ_ONLY),  # read_only_sql_transaction
+    ("42501", StoreError, _NO_ACCESS),  # insufficient_privilege
+    ("28", StoreError, _NO_ACCESS),
+    ("08", StoreError, _LOST),
+    ("57P", StoreError, _LOST),  # the server shuts down
+    ("XX", StoreError, _CORRUPT),
+)
+"""By SQLSTATE or the class that begins it; the first that fits."""
+
+
+@contextlib.contextmanager
+def mapped_faults(name: str) -> Iterator[None]:
+    """Raise a `StoreError` about the store `name` in place of what the database raised; a
+    `UsageError` about text that no database takes."""
+    try:
+        yield
+    except DBAPIError as exc:
+        raise _fault(
+            exc.orig or exc, name, lost=exc.connection_invalidated, connecting=not exc.statement
+        ) from exc
+    except PoolTimeoutError as exc:
+        raise StoreBusyError(
+            f"`{name}` has no connection free in this process; measure less at a time"
+        ) from exc
+    except sqlite3.Error as exc:
+        raise _fault(exc, name) from exc
+    except UnicodeEncodeError as exc:
+        # The drivers let it through as it is. What a shell hands over needn't be text. It isn't
+        # repeated here: it may as well be what a model wrote.
+        raise UsageError(
+            f"`{name}` takes no text with half a character in it, got U+"
+            f"{ord(exc.object[exc.start]):04X} at position {exc.start}; type it again in UTF-8"
+        ) from exc
+
+
+def unwritable(name: str) -> StoreReadOnlyError:
+    """The answer to whoever has to write to a store that can only be read."""
+    return StoreReadOnlyError(f"`{name}` {_READ_ONLY}")
+
+
+def _primary_code(exc: BaseException) -> int | None:
+    """SQLite keeps the kind of an error in the low byte of its code."""
+    code: int | None = getattr(exc, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _fault(
+    exc: BaseException, name: str, *, lost: bool = False, connecting: bool = False
+) -> StoreError:
+    if isinstance(exc, sqlite3.Error):
+        kind, rule = _SQLITE.get(_primary_code(exc) or 0, (StoreError, _REFUSED))
+    else:
+        sqlstate: str | None = getattr(exc, "sqlstate", None)
+        kind, rule = _server_fault(sqlstate, lost=lost, connecting=connecting)
+    # The first line says what happened; further ones quote the statement, data included.
+    return kind(f"`{name}` {rule} ({_first_line(exc)})")
+
+
+def _server_fault(
+    sqlstate: str | None, *, lost: bool, connecting: bool
+) -> tuple[type[StoreError], str]:
+    for prefix, kind, rule in _POSTGRESQL:
+        if sqlstate is not None and sqlstate.startswith(prefix):
+            return kind, rule
+    if lost:
+        return StoreError, _LOST
+    # A refusal to connect comes from libpq, before there is a statement or an SQLSTATE.
+    return StoreError, _UNREACHABLE if connecting and sqlstate is None else _REFUSED
+
+
+def _first_line(exc: BaseException) -> str:
+    lines = str(exc).strip().splitlines()
+    return lines[0] if lines else type(exc).__name__
+
+
+# Engines: how a connection is made, and how its transactions begin.
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+    ConflictInsert: TypeAlias = sqlite.Insert | postgresql.Insert
+
+WRITES: Final = "heretix_writes"
+"""Execution option of a connection whose transactions write."""
+
+_CONNECT_TIMEOUT_S: Final = 10
+
+
+def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
+    """An engine for the store at `location`; nothing is opened yet."""
+    # Parameters are what models wrote: an error message is no place for them.
+    options: dict[str, Any] = {"hide_parameters": True}
+    if location.path is not None:
+        options["connect_args"] = {"timeout": busy_timeout_ms / 1000}
+        engine = create_engine(location.url, **options)
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    wanted = {"application_name": "heretix", "connect_timeout": _CONNECT_TIMEOUT_S}
+    options["connect_args"] = {k: v for k, v in wanted.items() if k not in location.url.query}
+    try:
+        # A measurement may outlive a restart of the server: stale connections are replaced.
+        engine = create_engine(location.url, pool_pre_ping=True, **options)
+    except ImportError as exc:
+        raise ConfigError(
+            f"`{location.name}` needs the PostgreSQL driver: `uv sync --extra postgres`, "
+            "or `pip install '.[postgres]'` in the clone"
+        ) from exc
+
+    @event.listens_for(engine, "connect")
+    def set_up_postgresql(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # As long as SQLite waits for a lock, and no longer; the default is for ever.
+        cursor = connection.cursor()
+        cursor.execute(f"SET lock_timeout = {busy_timeout_ms:d}")
+        cursor.close()
+        connection.commit()
+
+    return engine
+
+
+def conflict_insert(dialect: str, table: Table) -> ConflictInsert:
+    """An INSERT that can say what happens when the row exists; each dialect has its own."""
+    # Imported as needed: PostgreSQL's dialect brings all of its drivers along.
+    if dialect == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+        return postgresql_insert(table)
+    from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+    return sqlite_insert(table)
+
+
+def _set_up_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    # The driver would begin transactions by itself, late and never immediately: it is told not
+    # to, and `_begin_sqlite` does. (Its `autocommit` attribute only exists from Python 3.12 on.)
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys = ON")
+    # A commit survives the end of the process; a power cut may cost the last ones, nothing else.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # SQLite itself lowers ASCII only, and a claim may be in any language.
+    connection.create_function("lower", 1, _lower, deterministic=True)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that begins as a reader and then writes fails at once when another has
+    # written in between; one that takes the write lock first waits for its turn.
+    writes = connection.get_execution_options().get(WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _lower(text: str | None) -> str | None:
+    return None if text is None else text.lower()
+
+
+# A file that can't be written to, opened so that it can be read all the same.
+#
+# SQLite keeps a log and an index beside a store, and makes them to read it as well. On a read-only
+# disk it can't: the store is then opened as what it is there, a file that nobody changes.
+
+_NO_LOG_CAN_BE_MADE: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """How a file was when it was opened as one that nobody changes."""
+
+    path: Path
+    size: int
+    changed_ns: int
+    log_size: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Look at the file now."""
+        found = path.stat()
+        return cls(
+            path=path,
+            size=found.st_size,
+            changed_ns=found.st_mtime_ns,
+            log_size=_log_size(path),
+        )
+
+    def is_whole(self) -> bool:
+        """Nobody who may write to the file has done so since."""
+        try:
+            return Seal.of(self.path) == self
+        except OSError:
+            return False
+
+
+def can_be_written(location: Location) -> bool:
+    """False for a file that may only be read. What a server allows, it says when it is asked."""
+    if location.path is None or not location.path.exists():
+        return True
+    query = location.url.query
+    if query.get("mode") == "ro" or query.get("immutable") == "1":
+        return False
+    return os.access(location.path, os.W_OK)
+
+
+def is_sealed(exc: DBAPIError, location: Location) -> bool:
+    """A file couldn't be read because nothing can be made beside it."""
+    code = getattr(exc.orig, "sqlite_errorcode", None)
+    return (
+        code is not None
+        and code & 0xFF in _NO_LOG_CAN_BE_MADE
+        and location.path is not None
+        and location.path.is_file()
+        and os.access(location.path, os.R_OK)
+        and location.url.query.get("immutable") != "1"
+    )
+
+
+def sealed(location: Location) -> Location:
+    """The same file as one that nobody changes; refused where its log holds some of what it says.
+
+    What is in the log would be overlooked without a word.
+    """
+    assert location.path is not None, "only a file can be sealed"
+    if _log_size(location.path) > 0:
+        log = _log_of(location.path).name
+        raise StoreReadOnlyError(
+            f"`{location.name}` can't be read where it can't be written to: its latest changes are "
+            f"still in {log}; copy both files to a folder that you may write to, and name the "
+            "copy with --db or HERETIX_DB"
+        )
+    # Absolute: a store that is open doesn't move when the process changes its directory.
+    database = f"file:{quote(str(location.path.absolute()))}"
+    query = {"mode": "ro", "immutable": "1", "uri": "true"}
+    url = URL.create(location.url.drivername, database=database, query=query)
+    return replace(location, url=url)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _log_size(path: Path) -> int:
+    try:
+        return _log_of(path).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+# Bringing a store to the newest schema, once, however many processes open it.
+
+_VERSION: Final = text("SELECT version_num FROM alembic_version")
+_ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(5208208757389214464)")
+"""Any number will do, as long as every Heretix asks for the same one."""
+_WAL_TIMEOUT_S: Final = 10.0
+_WAL_RETRY_S: Final = 0.02
+NOTHING_MEASURED: Final = "nothing was measured here yet; run `heretix run` first"
+"""What the lack of a store means to somebody who looks for measurements."""
+_alembic_lock: Final = threading.Lock()
+"""Alembic works through module globals: one migration at a time in a process."""
+
+
+def ensure_schema(
+    engine: Engine, location: Location, *, create: bool, absent: str, writable: bool
+) -> None:
+    """Create or upgrade the tables. A store that is up to date costs two small reads.
+
+    One that can't be written to has to be up to date.
+    """
+    with engine.connect() as connection:
+        version = _version(connection)
+    if version == HEAD:
+        return
+    if version is None and not create:
+        raise absent_store(location, absent)
+    if not writable:
+        with engine.connect() as connection:
+            _refuse_newer(connection, location, version)
+        raise StoreReadOnlyError(
+            f"`{location.name}` was made by an older Heretix (schema {version}, this one reads "
+            f"{HEAD}) and can't be brought up to date where it can't be written to; copy it to a "
+            "folder that you may write to, and name the copy with --db or HERETIX_DB"
+        )
+    with _alembic_lock, _migrating(engine) as connection:
+        # Another process may have been quicker; under the lock the answer is final.
+        version = _version(connection)
+        if version != HEAD:
+            _upgrade(connection, location, version)
+
+
+def absent_store(location: Location, absent: str) -> RecordError:
+    """The answer to a question about a store that doesn't exist."""
+    return RecordError(
+        f"`{location.name}` holds no store: {absent}, or name another store with --db or HERETIX_DB"
+    )
+
+
+def alembic_config(connection: Connection) -> Config:
+    """What Alembic's commands need to work on `connection`, inside its transaction."""
+    # Imported here and below: most commands find their store up to date and never need it.
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", "heretix.store:migrations")
+    return config
+
+
+def _upgrade(connection: Connection, location: Location, version: str | None) -> None:
+    from alembic import command
+
+    if version is None:
+        _refuse_strangers(connection, location)
+    else:
+        _refuse_newer(connection, location, version)
+    command.upgrade(alembic_config(connection), "head")
+
+
+def _refuse_newer(connection: Connection, location: Location, version: str | None) -> None:
+    from alembic.script import ScriptDirectory
+
+    migrations = ScriptDirectory.from_config(alembic_config(connection)).walk_revisions()
+    if version not in {migration.revision for migration in migrations}:
+        raise StoreError(
+            f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
+            f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
+        )
+
+
+def _refuse_strangers(connection: Connection, location: Location) -> None:
+    strangers = sorted(set(metadata.tables).intersection(inspect(connection).get_table_names()))
+    if strangers:
+        raise StoreError(
+            f"`{location.name}` belongs to another program: it has a table `{strangers[0]}` that "
+            "Heretix didn't make; choose another store with --db or HERETIX_DB"
+        )
+
+
+@contextlib.contextmanager
+def _migrating(engine: Engine) -> Iterator[Connection]:
+    """A transaction that no other process migrates beside."""
+    with engine.connect().execution_options(**{WRITES: True}) as connection:
+        if engine.dialect.name == "sqlite":
+            # Rebuilding a table would delete what points to it; the keys are checked at the end.
+            # The connection is detached, so that this setting dies with it.
+            driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+            connection.detach()
+            _switch_to_wal(driver)
+            driver.execute("PRAGMA foreign_keys = OFF")
+        with connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(_ADVISORY_LOCK)
+            yield connection
+            if engine.dialect.name == "sqlite":
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+                assert not broken, f"a migration left rows that point nowhere: {broken[:3]}"
+
+
+def _switch_to_wal(driver: sqlite3.Connection) -> None:
+    """Let readers and a writer work side by side; the file remembers it.
+
+    SQLite doesn't wait for the lock that the switch needs (some versions fail at once), so of two
+    processes that make one store at the same moment the second tries again.
+    """
+    deadline = time.monotonic() + _WAL_TIMEOUT_S
+    while True:
+        try:
+            driver.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_WAL_RETRY_S)
+        else:
+            return
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return cast("str | None", connection.scalar(_VERSION))

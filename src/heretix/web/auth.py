@@ -1,0 +1,257 @@
+"""Who asks, and whether they meant to: sessions, tokens, the local operator, forged requests."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from fastapi import Depends
+from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heretix.accounts import LOCAL, Person, Role, Session
+from heretix.core.errors import AccessError, SignInError, StoreError
+from heretix.web.edge import same_origin
+
+if TYPE_CHECKING:
+    from heretix.web.state import Desk
+
+CSRF_FIELD: Final = "csrf"
+CSRF_HEADER: Final = "x-csrf-token"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_SESSION: Final = "heretix_session"
+_VISITOR: Final = "heretix_visitor"
+_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """One request's visitor."""
+
+    person: Person | None
+    via: Literal["local", "session", "token", "nobody"]
+    address: str | None
+    """The network address, for the audit log and the rate limits."""
+    secure: bool
+    session: Session | None = None
+    stale: bool = False
+    """It came with a session that has ended; the cookie is to be forgotten."""
+    secret: str | None = field(default=None, repr=False)
+    """The token that a program brought."""
+    visitor: str | None = field(default=None, repr=False)
+    """A cookie of no meaning that ties the forms of somebody without a session to the browser."""
+    _given: str | None = field(default=None, repr=False)
+    """The visitor's cookie, to be set: it was made for this response."""
+
+    @property
+    def is_local(self) -> bool:
+        """The operator of a server without accounts."""
+        return self.via == "local"
+
+    @property
+    def name(self) -> str:
+        """What the person is called; nobody has no name."""
+        return self.person.name if self.person else ""
+
+    def may(self, role: str) -> bool:
+        """The person has this role or a higher one."""
+        return self.person is not None and self.person.role >= Role(role)
+
+    @property
+    def csrf(self) -> str:
+        """The token that a form of this visitor's must bring back."""
+        if self.session is not None:
+            return self.session.csrf
+        if self.visitor is None:
+            self.visitor = self._given = secrets.token_urlsafe(24)
+        return hashlib.sha256(f"heretix-form {self.visitor}".encode()).hexdigest()
+
+    def csrf_field(self) -> Markup:
+        """The token, as a form carries it."""
+        return Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, self.csrf)
+
+    def check_csrf(self, value: str | None) -> None:
+        """Refuse a write that wasn't made by a form of this visitor's."""
+        if self.session is not None:
+            self.session.check_csrf(value)
+            return
+        known = self.csrf if self.visitor is not None and self._given is None else None
+        if known is None or value is None or not _same(known, value):
+            raise AccessError(
+                "the form doesn't belong to this visit: it is too old, or was made elsewhere; "
+                "load the page again and send it once more"
+            )
+
+    def keep(self, response: Response) -> None:
+        """Set the cookies that this visit needs, and drop those that mean nothing any more."""
+        if self._given is not None:
+            self.set_cookie(response, _VISITOR, self._given)
+        if self.stale:
+            response.delete_cookie(self.cookie_name(_SESSION), secure=self.secure)
+
+    def open_session(self, response: Response, session: Session) -> None:
+        """Hand a session to the browser."""
+        self.set_cookie(response, _SESSION, session.token)
+
+    def close_session(self, response: Response) -> None:
+        """Take it back."""
+        response.delete_cookie(self.cookie_name(_SESSION), secure=self.secure)
+
+    def set_cookie(self, response: Response, name: str, value: str) -> None:
+        """Set a cookie that scripts can't read and other sites can't send."""
+        response.set_cookie(
+            self.cookie_name(name), value, httponly=True, samesite="lax", secure=self.secure
+        )
+
+    def cookie_name(self, name: str) -> str:
+        """With https, a name that no other host and no plain connection can set."""
+        return f"__Host-{name}" if self.secure else name
+
+
+def visit_of(request: Request) -> Visit:
+    """The visit that `arrive` found."""
+    visit: Visit = request.state.visit
+    return visit
+
+
+async def arrive(request: Request) -> Visit:
+    """Find out who asks. A write must also be meant: see `_refuse_forgery`.
+
+    Runs before every endpoint, whether it asks who is there or not.
+    """
+    known: Visit | None = getattr(request.state, "visit", None)
+    if known is not None:
+        return known
+    desk: Desk = request.app.state.desk
+    try:
+        visit = await _identify(request, desk)
+    except SignInError:
+        # Whoever tries tokens is slowed down as anybody else is.
+        if desk.limiter is not None:
+            desk.limiter.check(_place(request))
+        raise
+    request.state.visit = visit
+    if desk.limiter is not None and not visit.is_local:
+        desk.limiter.check(visit.person.id if visit.person else _place(request))
+    if request.method not in _SAFE and visit.via != "token":
+        await _refuse_forgery(request, visit)
+    return visit
+
+
+VisitNow = Annotated[Visit, Depends(arrive)]
+"""The visit, as an endpoint asks for it."""
+
+
+def require(role: Role) -> Any:
+    """A dependency that lets in people with this role or a higher one, and gives the person."""
+
+    async def allowed(visit: VisitNow) -> Person:
+        return _let_in(visit, role)
+
+    return Depends(allowed)
+
+
+async def admit(request: Request, role: Role) -> Person:
+    """What `arrive` and `require` do, for an endpoint that the framework calls as it is."""
+    return _let_in(await arrive(request), role)
+
+
+def _let_in(visit: Visit, role: Role) -> Person:
+    if visit.person is None:
+        raise SignInError(
+            "this is for people with an account: sign in, or send a token (docs/api.md)"
+        )
+    visit.person.require(role)
+    return visit.person
+
+
+async def _identify(request: Request, desk: "Desk") -> Visit:
+    address = request.client.host if request.client else None
+    secure = request.url.scheme == "https"
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        secret = secret.strip()
+        person = await run_in_threadpool(desk.people.tokens.verify, secret)
+        return Visit(person=person, via="token", address=address, secure=secure, secret=secret)
+    if not await desk.has_accounts():
+        visitor = _cookie(request, _VISITOR, secure)
+        return Visit(person=LOCAL, via="local", address=address, secure=secure, visitor=visitor)
+    visit = Visit(
+        person=None,
+        via="nobody",
+        address=address,
+        secure=secure,
+        visitor=_cookie(request, _VISITOR, secure),
+    )
+    token = _cookie(request, _SESSION, secure)
+    if token is None:
+        return visit
+    try:
+        session = await run_in_threadpool(desk.people.sessions.find, token)
+    except SignInError:
+        visit.stale = True
+        return visit
+    visit.session, visit.person, visit.via = session, session.person, "session"
+    return visit
+
+
+async def is_still_here(visit: Visit, desk: "Desk") -> bool:
+    """Whether a visitor would be let in again, in the role they came in."""
+    try:
+        if visit.is_local:
+            return not await desk.has_accounts()
+        person = await run_in_threadpool(_seen_again, visit, desk)
+    except SignInError:
+        return False
+    except StoreError:
+        # Nobody was shut out: the database is away for a moment.
+        return True
+    return visit.person is not None and person.role is visit.person.role
+
+
+def _seen_again(visit: Visit, desk: "Desk") -> Person:
+    # To be looked at is no use: a page that was left open doesn't keep its session alive.
+    if visit.session is not None:
+        return desk.people.sessions.find(visit.session.token, used=False).person
+    if visit.secret is not None:
+        return desk.people.tokens.verify(visit.secret, used=False)
+    raise SignInError("nobody signed in")
+
+
+async def _refuse_forgery(request: Request, visit: Visit) -> None:
+    """Refuse a write that a page elsewhere made this browser send.
+
+    It must come from this origin and bring the token of a form. Programs have neither pages nor
+    cookies, so on a server without accounts they need no token: what a browser sends always says
+    that a browser sent it.
+    """
+    if not same_origin(request.headers):
+        raise AccessError("a page of another site can't write here; open this server's own page")
+    if visit.is_local and _is_program(request):
+        return
+    value = request.headers.get(CSRF_HEADER)
+    if value is None and request.headers.get("content-type", "").startswith(_FORMS):
+        given = (await request.form()).get(CSRF_FIELD)
+        value = given if isinstance(given, str) else None
+    visit.check_csrf(value)
+
+
+def _place(request: Request) -> str:
+    """What the requests of somebody unknown are counted by."""
+    return f"address {request.client.host if request.client else None}"
+
+
+def _same(known: str, value: str) -> bool:
+    return hmac.compare_digest(known.encode(), value.encode("utf-8", "surrogatepass"))
+
+
+def _is_program(request: Request) -> bool:
+    told = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode")
+    return request.url.path.startswith("/api/") and not any(h in request.headers for h in told)
+
+
+def _cookie(request: Request, name: str, secure: bool) -> str | None:
+    return request.cookies.get(f"__Host-{name}" if secure else name) or None

@@ -1,1 +1,0 @@
-"""The demonstration world: made by the same parts as a real one, and marked wherever it shows."""

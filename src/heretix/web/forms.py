@@ -1,0 +1,403 @@
+"""Forms: from what somebody typed to a measurement, an episode or evidence, and back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.errors import ConfigError
+from heretix.economy.episode.state import Parameters
+from heretix.economy.judging.panel import MAX_ITEMS, SHOWN_LENSES, EpisodeLens, arrange, objection
+from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.evidence.bundle import Bundle
+from heretix.evidence.retrieval import retrieve_provided
+from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
+from heretix.jobs import MeasureRequest
+from heretix.measurement.execution import utc_now
+from heretix.providers.catalog import parse_model
+from heretix.web.templating import amount_of, duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.datastructures import FormData, QueryParams, UploadFile
+
+    from heretix.core.settings import Settings
+    from heretix.economy.judging.panel import Exhibit
+    from heretix.evidence.document import Document
+
+# The form of a new measurement: from what somebody typed to a request, and back.
+
+LENSES: Final = ("RPL", "NUL", "MEL", "HEL")
+"""What can be ticked; SEL follows from bringing documents."""
+DOCUMENTS: Final = 3
+_NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {
+    "K": int,
+    "R": int,
+    "T": int,
+    "seed": int,
+    "until_width": float,
+    "max_samples": int,
+    "budget_usd": float,
+}
+_TEXTS: Final = ("negation", "corpus", "as_of", "reasoning_effort")
+_TICKS: Final = ("influence", "canary", "sham")
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasureForm:
+    """The fields as text, just as they were typed: a mistake is shown beside them."""
+
+    claims: str = ""
+    """One a line."""
+    models: str = ""
+    lenses: tuple[str, ...] = ("RPL",)
+    fields: dict[str, str] = field(default_factory=dict)
+    ticks: frozenset[str] = frozenset()
+    documents: list[dict[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def asked(cls, query: QueryParams) -> MeasureForm:
+        """The form as an address fills it in."""
+        wanted = query.get("lenses", "")
+        lenses = LENSES if wanted == "all" else _lenses(wanted.split(","))
+        return cls(
+            claims=query.get("claim", "")[:10_000],
+            models=query.get("model", "")[:200],
+            lenses=lenses or ("RPL",),
+            fields={name: query[name][:20] for name in ("K", "R") if name in query},
+        ).padded()
+
+    @classmethod
+    def sent(cls, form: FormData) -> MeasureForm:
+        """The form as somebody sent it."""
+        titles, texts = form.getlist("doc_title"), form.getlist("doc_text")
+        documents = [
+            {"title": str(title), "text": str(text)}
+            for title, text in zip(titles, texts, strict=False)
+        ]
+        return cls(
+            claims=_text(form, "claims"),
+            models=_text(form, "models"),
+            lenses=_lenses([str(lens) for lens in form.getlist("lenses")]),
+            fields={name: _text(form, name) for name in (*_NUMBERS, *_TEXTS)},
+            ticks=frozenset(name for name in _TICKS if form.get(name)),
+            documents=documents,
+        ).padded()
+
+    def padded(self) -> MeasureForm:
+        """With room for some documents."""
+        while len(self.documents) < DOCUMENTS:
+            self.documents.append({"title": "", "text": ""})
+        return self
+
+    def value(self, name: str) -> str:
+        """What stands in a field."""
+        return self.fields.get(name, "")
+
+    def request(self) -> MeasureRequest:
+        """What is asked for; every mistake is named."""
+        claims = [line.strip() for line in self.claims.splitlines() if line.strip()]
+        values: dict[str, Any] = {"claims": claims, "models": self.models.replace(",", " ").split()}
+        for name, kind in _NUMBERS.items():
+            if text := self.value(name).strip():
+                values[name] = _number(name, text, kind)
+        values |= {name: text for name in _TEXTS if (text := self.value(name).strip())}
+        values |= dict.fromkeys(self.ticks, True)
+        documents = [d for d in self.documents if d["text"].strip()]
+        lenses = [lens for lens in self.lenses if lens != "SEL"] + ["SEL"] * bool(documents)
+        values["lenses"] = lenses or ["RPL"]
+        if documents:
+            values["documents"] = [
+                {"title": d["title"].strip() or f"Document {number}", "text": d["text"]}
+                for number, d in enumerate(documents, 1)
+            ]
+        if not claims:
+            raise ConfigError("`claims` is empty: write a statement that is true or false")
+        return MeasureRequest.parse(values)
+
+
+def suggested_models(settings: Settings) -> list[tuple[str, str]]:
+    """Models that can be asked here and now, with a word on each."""
+    from heretix.providers import gguf
+    from heretix.providers.catalog import default_model
+
+    found = {default_model(settings).identity: "the default here"}
+    keyed = (
+        ("OPENAI_API_KEY", "gpt-5", "OpenAI"),
+        ("ANTHROPIC_API_KEY", "claude-sonnet-5-5", "Anthropic"),
+        ("GEMINI_API_KEY", "gemini-2.5-pro", "Google"),
+    )
+    for variable, name, who in keyed:
+        if settings.env.get(variable):
+            found.setdefault(name, f"{who}, costs money")
+    for name in gguf.KNOWN:
+        status = gguf.status(name, settings)
+        if status.state in {gguf.ModelState.INSTALLED, gguf.ModelState.PULLED}:
+            said = "runs here; knows nothing" if status.demonstration else "runs here"
+            found[f"local:{name}"] = said
+    found["mock:gpt-5"] = "made-up answers, at once"
+    return list(found.items())
+
+
+def _lenses(given: list[str]) -> tuple[str, ...]:
+    return tuple(lens for lens in LENSES if lens in given)
+
+
+def _text(form: FormData, name: str) -> str:
+    value = form.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
+    try:
+        return kind(text)
+    except ValueError as exc:
+        what = "a whole number" if kind is int else "a number"
+        raise ConfigError(f"`{name}` must be {what}, got {text!r}") from exc
+
+
+# The form of a new episode: from what somebody typed to a proposal, and back.
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "claim": "",
+    "models": "",
+    "judge_pool": "",
+    "lens": "HEL",
+    "bundle": "",
+    "K": "16",
+    "R": "2",
+    "T": "16",
+    "B": "5000",
+    "judges": "5",
+    "seed_stake": "1000",
+    "base_rate": "50",
+    "begin_after": "0s",
+    "challenge_for": "7d",
+    "candle": "1d",
+    "reveal_for": "1d",
+    "durability": "7d",
+    "dispute_for": "2d",
+}
+_PRACTICE_TIMES: Final = {
+    "challenge_for": "10m",
+    "candle": "2m",
+    "reveal_for": "2m",
+    "durability": "2m",
+    "dispute_for": "2m",
+}
+"""Short enough to see the end of it."""
+_WHOLE: Final = {"K": 64, "R": 32, "T": 64, "B": 100_000, "judges": 64}
+_BUNDLE: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_CHARS: Final = 10_000
+_MAX_MODELS: Final = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodeForm:
+    """The fields as text, just as they were typed: a mistake is shown beside them."""
+
+    fields: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))
+    practice: bool = False
+    draft_only: bool = False
+
+    @classmethod
+    def asked(cls, query: QueryParams) -> EpisodeForm:
+        """The form as an address fills it in."""
+        form = cls(practice="practice" in query)
+        if form.practice:
+            form.fields |= _PRACTICE_TIMES
+        form.fields["claim"] = query.get("claim", "")[:_MAX_CHARS]
+        return form
+
+    @classmethod
+    def sent(cls, data: FormData) -> EpisodeForm:
+        """The form as somebody sent it."""
+        given = {name: data.get(name) for name in DEFAULTS}
+        return cls(
+            fields={
+                name: value[:_MAX_CHARS] if isinstance(value, str) else DEFAULTS[name]
+                for name, value in given.items()
+            },
+            practice=bool(data.get("practice")),
+            draft_only=bool(data.get("draft_only")),
+        )
+
+    def proposal(self) -> Proposal:
+        """What is proposed; the first mistake is named."""
+        models, judges = self._models("models"), self._models("judge_pool")
+        if self.practice:
+            models, judges = models or PRACTICE_MODELS, judges or PRACTICE_JUDGES
+        if not models or not judges:
+            raise ConfigError(
+                "`models` and `judges` are missing: name the models of the lens and those that may "
+                "judge, or practise with simulated ones"
+            )
+        sizes = {name: self._whole(name, most) for name, most in _WHOLE.items()}
+        return Proposal(
+            claim=self.fields["claim"],
+            models=models,
+            judge_pool=judges,
+            lens=self._lens(),
+            K=sizes["K"],
+            R=sizes["R"],
+            T=sizes["T"],
+            B=sizes["B"],
+            seed_stake=amount_of("seed stake", self.fields["seed_stake"], "PLAY"),
+            seed_heretic_ppm=self._base_rate_ppm(),
+            challenge_after_ms=self._span("begin_after"),
+            challenge_for_ms=self._span("challenge_for"),
+            candle_ms=self._span("candle"),
+            reveal_for_ms=self._span("reveal_for"),
+            parameters=Parameters(
+                judges=sizes["judges"],
+                durability_ms=self._span("durability"),
+                dispute_window_ms=self._span("dispute_for"),
+            ),
+        )
+
+    def _lens(self) -> str:
+        clause = self.fields["lens"].upper()
+        if clause not in SHOWN_LENSES:
+            raise ConfigError(f"`lens` must be one of {', '.join(SHOWN_LENSES)}, got {clause!r}")
+        bundle = self.fields["bundle"].strip()
+        if bundle and not _BUNDLE.fullmatch(bundle):
+            raise ConfigError(f"`bundle` must be the id of a stored bundle, got {bundle[:80]!r}")
+        return str(EpisodeLens(clause=clause, bundle_id=bundle or None))
+
+    def _models(self, name: str) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(self.fields[name].replace(",", " ").split()))
+        if len(found) > _MAX_MODELS:
+            raise ConfigError(f"`{name}` may name {_MAX_MODELS} models, got {len(found)}")
+        for text in found:
+            model = parse_model(text)
+            if model.provider == "local" and ("/" in model.name or "\\" in model.name):
+                raise ConfigError(
+                    f"`{name}` must name a local model by its name, got {text!r}: no path"
+                )
+        return found
+
+    def _whole(self, name: str, most: int) -> int:
+        text = self.fields[name].strip()
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
+            raise ConfigError(f"`{name}` must be a whole number from 1 to {most:,}, got {text!r}")
+        return int(text)
+
+    def _base_rate_ppm(self) -> int:
+        text = self.fields["base_rate"].strip()
+        try:
+            percent = float(text)
+        except ValueError as exc:
+            raise ConfigError(f"`base rate` must be a number of percent, got {text!r}") from exc
+        if not 0.01 <= percent <= 99.99:
+            raise ConfigError(f"`base rate` must lie from 0.01 to 99.99 percent, got {text!r}")
+        return round(percent * 10_000)
+
+    def _span(self, name: str) -> int:
+        return duration_ms(name.replace("_", " "), self.fields[name])
+
+
+# Evidence as somebody brings it to a page: typed or uploaded, made into a bundle.
+
+TYPED: Final = 3
+_BROUGHTEVIDENCE_MAX_CHARS: Final = 200_000
+_MAX_TITLE: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """A bundle that can be brought, and what models will be shown of it."""
+
+    bundle: Bundle
+    exhibit: Exhibit
+
+
+@dataclass(slots=True, kw_only=True)
+class EvidenceForm:
+    """The fields as they were sent; a mistake is shown beside them."""
+
+    direction: str = "up"
+    stake: str = ""
+    typed: list[tuple[str, str]] = field(default_factory=list)
+    """Titles and texts."""
+    uploaded: list[tuple[str, str]] = field(default_factory=list)
+
+    @classmethod
+    async def sent(cls, data: FormData) -> EvidenceForm:
+        """The form as somebody sent it, with the files read."""
+        form = cls(
+            direction=_broughtevidence_text(data, "direction"),
+            stake=_broughtevidence_text(data, "stake"),
+        )
+        titles, texts = data.getlist("doc_title"), data.getlist("doc_text")
+        form.typed = [
+            (str(title)[:_MAX_TITLE], str(text)) for title, text in zip(titles, texts, strict=False)
+        ]
+        for part in data.getlist("files"):
+            if not isinstance(part, str) and part.filename:
+                title = PurePosixPath(part.filename.replace("\\", "/")).stem[:_MAX_TITLE]
+                form.uploaded.append((title, await uploaded_text(part)))
+        return form.padded()
+
+    def padded(self) -> EvidenceForm:
+        """With room for some documents."""
+        self.typed += [("", "")] * (TYPED - len(self.typed))
+        return self
+
+    def amount(self, least: int, currency: str) -> int:
+        """The stake; without one, the least that is asked."""
+        return amount_of("stake", self.stake, currency) if self.stake.strip() else least
+
+    def bring(self, claim: str) -> Brought:
+        """The bundle of the documents, if it can be brought."""
+        given = [(title, text) for title, text in self.typed if text.strip()] + self.uploaded
+        if not given:
+            raise ConfigError("`documents` is empty: write or upload at least one")
+        if len(given) > MAX_ITEMS:
+            raise ConfigError(f"`documents` may be {MAX_ITEMS} at most, got {len(given)}")
+        documents: dict[str, Document] = {}
+        for number, (title, text) in enumerate(given, 1):
+            made = _document(title.strip() or f"Document {number}", text)
+            documents.setdefault(made.doc_id, made)
+        found = retrieve_provided(claim, list(documents.values()))["SEL"]
+        if not isinstance(found, Bundle):
+            raise found
+        refused = objection(found, claim)
+        if refused is not None:
+            raise ConfigError(f"`documents` can't be brought: {refused}")
+        shown = arrange([found])
+        if not shown.items:
+            why = "; ".join(f"{item.item}: {item.reason}" for item in shown.left_out)
+            raise ConfigError(f"`documents` hold nothing that can be shown ({why}); bring others")
+        return Brought(bundle=found, exhibit=shown)
+
+
+async def uploaded_text(part: UploadFile) -> str:
+    """The text of an uploaded file; what isn't text is refused."""
+    try:
+        return (await part.read()).decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise ConfigError(
+            f"`{(part.filename or 'file')[:100]}` must be plain text in UTF-8; "
+            "save it as .txt or .md, or paste the passage that matters"
+        ) from exc
+
+
+def _document(title: str, text: str) -> Document:
+    readable = clean_text(text[: _BROUGHTEVIDENCE_MAX_CHARS + 1])
+    if not readable:
+        raise ConfigError(f"`{title}` must hold some readable text")
+    if len(text) > _BROUGHTEVIDENCE_MAX_CHARS:
+        raise ConfigError(
+            f"`{title}` may have {_BROUGHTEVIDENCE_MAX_CHARS:,} characters; bring what matters"
+        )
+    stated = {"title": title, "text": text, "url": None, "published": None}
+    found = stated_fields(stated, text=readable)
+    return make_document(found, raw=readable.encode(), url=None, retrieved_at=utc_now())
+
+
+def _broughtevidence_text(data: FormData, name: str) -> str:
+    value = data.get(name)
+    return value[:100] if isinstance(value, str) else ""
