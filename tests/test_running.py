@@ -12,7 +12,7 @@ from heretix.core.event_loop import attentive, run_async
 
 WAITING = """
 import asyncio, signal, threading
-from heretix.running import attentive, run_async
+from heretix.core.event_loop import attentive, run_async
 
 def press():
     # As it is when Ctrl-C comes in the moment in which the loop falls asleep: the main thread

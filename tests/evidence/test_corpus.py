@@ -319,9 +319,9 @@ def test_batches_are_committed_as_they_fill(corpus, monkeypatch):
 KILLED = """
 import sys
 from pathlib import Path
-from heretix.evidence import corpus as corpus_module
-from heretix.evidence.corpus import Corpus
-from heretix.evidence.extraction import make_document, stated_fields
+from heretix.evidence.sources import corpus as corpus_module
+from heretix.evidence.sources.corpus import Corpus
+from heretix.evidence.sources.extract import make_document, stated_fields
 corpus_module._BATCH_DOCUMENTS = 50
 corpus_module._BATCH_S = 1e9
 def documents():

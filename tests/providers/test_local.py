@@ -186,7 +186,7 @@ def test_answers_do_not_depend_on_the_process_and_nothing_else_is_printed(said):
     script = f"""
 import asyncio, sys
 sys.path.insert(0, {str(gguf.Path(__file__).parent)!r})
-from heretix.running import run_async
+from heretix.core.event_loop import run_async
 from test_local import ask_in_turn, in_order, overheard, questions
 provider, heard = overheard(servers=1)
 ask_in_turn(provider, questions()[1:] + questions()[:1])
@@ -289,7 +289,7 @@ def test_ctrl_c_ends_a_long_call(provider):
     script = f"""
 import asyncio, sys
 sys.path.insert(0, {str(gguf.Path(__file__).parent)!r})
-from heretix.running import run_async
+from heretix.core.event_loop import run_async
 from test_local import ASKED, LocalProvider, MODEL, Settings, replace, settle
 async def main():
     provider = LocalProvider(MODEL, settings=Settings())

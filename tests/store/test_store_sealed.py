@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOOK = """
 import sys
-from heretix.errors import HeretixError
+from heretix.core.errors import HeretixError
 from heretix.store import Store
 try:
     with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
@@ -34,7 +34,7 @@ except HeretixError as exc:
 
 _LOOK_AGAIN_AND_AGAIN = """
 import sys
-from heretix.errors import HeretixError
+from heretix.core.errors import HeretixError
 from heretix.store import Store
 with Store.open(sys.argv[1], create=False) as store:
     print(len(store.cached([sys.argv[2]])), flush=True)
