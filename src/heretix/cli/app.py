@@ -1,95 +1,139 @@
-"""The `heretix` command and what every subcommand shares.
+"""The `heretix` command: its table of subcommands, and what every one of them shares.
 
-Nothing heavy is imported before a command needs it: `heretix --help` answers at once.
+A subcommand is imported when it is called: `heretix --help` imports none of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import io
 import os
 import sys
-from typing import Annotated, Final, NoReturn
+from collections.abc import Iterator, MutableMapping
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from heretix.cli import (
-    batch,
-    doctor,
-    economy,
-    episode,
-    evidence,
-    lens,
-    records,
-    run,
-    serve,
-    simulate,
-    users,
-)
-from heretix.cli.options import ClaimCommand
 from heretix.core.errors import HeretixError
+from heretix.core.plugins import Registry
 from heretix.version import VERSION
-
-__all__ = ["app", "main"]
 
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """How writing to a terminal, a pipe or a file can fail, besides nobody reading any more."""
 
+_COMMANDS: Final = {
+    "run": ("run:run", "Measure a claim, or many."),
+    "resume": ("run:resume", "Go on with an execution that was stopped."),
+    "lens": ("lens:lens", "Measure a claim with and without evidence, and compare."),
+    "describe": ("run:describe", "Print the plan, calls, tokens and cost; call nothing."),
+    "show": ("records:show", "Show a stored run or an artifact."),
+    "verify": ("records:verify", "Derive everything in a record again, from the record alone."),
+    "runs": ("records:runs", "List stored runs, newest first."),
+    "diff": ("records:diff", "Compare two runs."),
+    "report": ("records:report", "Write a report: a page, a picture or a PDF."),
+    "anomalies": ("lens:anomalies", "Rank stored claims by how far evidence moves the belief."),
+    "doctor": ("doctor:doctor", "Check keys, store and embedded model; say what to put right."),
+    "serve": ("serve:serve", "Serve the web app: measure, look and take part in a browser."),
+    "demo": ("serve:demo", "Fill a fresh store with a demonstration."),
+    "worker": ("serve:worker", "Work on the jobs of a store until stopped."),
+    "simulate": (
+        "simulate:simulate",
+        "Play episodes with honest players and attackers: who gains?",
+    ),
+    "models": ("doctor:models_app", "Model files that run here, without a key."),
+    "batch": ("batch:app", "Batches at providers: half the price, within a day."),
+    "corpus": ("evidence:corpus_app", "Documents on this machine, to search."),
+    "evidence": ("evidence:evidence_app", "Bundles of evidence."),
+    "export": ("records:export_app", "Tables for other tools: JSON Lines or Parquet."),
+    "policy": ("evidence:policy_app", "Source policies: membership in the canon, not quality."),
+    "ledger": ("economy:ledger_app", "Play money: accounts, transfers, verification."),
+    "market": ("economy:market_app", "Claim markets: quote, buy, positions."),
+    "episode": ("episode:app", "Adjudication episodes: evidence, judges, settlement."),
+    "rewards": ("economy:rewards_app", "Rewards, explained."),
+    "explore": ("economy:explore_app", "The exploration track: credits, standing, feed."),
+    "jobs": ("serve:jobs_app", "Jobs that workers measure (`heretix worker`)."),
+    "users": ("users:app", "Accounts of the web app: who may do what, and who did what."),
+}
+"""Name, `module:attribute` under `heretix.cli`, and the line that `--help` shows."""
+
+
+def _as_command(found: Any) -> Any:
+    if isinstance(found, typer.Typer) or callable(found):
+        return found
+    raise TypeError(f"a command must be a typer.Typer or a function, got {found!r}")
+
+
+COMMANDS: Final[Registry[Any]] = Registry(
+    "commands",
+    {name: f"heretix.cli.{target}" for name, (target, _) in _COMMANDS.items()},
+    _as_command,
+)
+
+
+class _Subcommands(MutableMapping[str, Any]):
+    """Commands by name, imported when one is looked up."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make_command(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS.names())
+
+    def __len__(self) -> int:
+        return len(COMMANDS.names())
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+
+def _make_command(name: str) -> Any:
+    from heretix.cli.options import ClaimCommand
+
+    found = COMMANDS.load(name)
+    carrier = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        carrier.add_typer(found, name=name)
+    else:
+        takes_claim = "claim" in inspect.signature(found).parameters
+        carrier.command(name, cls=ClaimCommand if takes_claim else None)(found)
+    return typer.main.get_group(carrier).commands[name]
+
+
+class CommandGroup(TyperGroup):
+    """The top of the command line; its help is made from the table alone."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Subcommands()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with its line; a plug-in's says who brings it."""
+        rows = [(name, summary) for name, (_, summary) in _COMMANDS.items()]
+        rows += [(name, f"(plug-in {found})") for name, found in COMMANDS.plugins().items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="heretix",
+    cls=CommandGroup,
     help="Measure what AI models believe: a probability, an interval, a stability, a record.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=ClaimCommand)(run.run)
-app.command("resume", short_help="Go on with an execution that was stopped.")(run.resume)
-app.command(
-    "lens",
-    cls=ClaimCommand,
-    short_help="Measure a claim with and without evidence, and compare.",
-)(lens.lens)
-app.command(
-    "describe",
-    cls=ClaimCommand,
-    short_help="Print the plan, calls, tokens and cost; call nothing.",
-)(run.describe)
-app.command("show", short_help="Show a stored run or an artifact.")(records.show)
-app.command("verify", short_help="Derive everything in a record again, from the record alone.")(
-    records.verify
-)
-app.command("runs")(records.runs)
-app.command("diff", short_help="Compare two runs.")(records.diff)
-app.command("report", short_help="Write a report: a page, a picture or a PDF.")(records.report)
-app.command("anomalies", short_help="Rank stored claims by how far evidence moves the belief.")(
-    lens.anomalies
-)
-app.command("doctor", short_help="Check keys, store and embedded model; say what to put right.")(
-    doctor.doctor
-)
-app.command("serve", short_help="Serve the web app: measure, look and take part in a browser.")(
-    serve.serve
-)
-app.command("demo", short_help="Fill a fresh store with a demonstration.")(serve.demo)
-app.command("worker")(serve.worker)
-app.command("simulate", short_help="Play episodes with honest players and attackers: who gains?")(
-    simulate.simulate
-)
-app.add_typer(doctor.models_app, name="models")
-app.add_typer(batch.app, name="batch")
-app.add_typer(evidence.corpus_app, name="corpus")
-app.add_typer(evidence.evidence_app, name="evidence")
-app.add_typer(records.export_app, name="export")
-app.add_typer(evidence.policy_app, name="policy")
-app.add_typer(economy.ledger_app, name="ledger")
-app.add_typer(economy.market_app, name="market")
-app.add_typer(episode.app, name="episode")
-app.add_typer(economy.rewards_app, name="rewards")
-app.add_typer(economy.explore_app, name="explore")
-app.add_typer(serve.jobs_app, name="jobs")
-app.add_typer(users.app, name="users")
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,6 +10,7 @@
     │   ├── ModelError                   a model id, or a model file
     │   │   └── MissingKeyError          a provider without its key
     │   ├── MissingPartError             an optional part that isn't installed
+    │   ├── PluginError                  a plug-in that can't be loaded, with `reason`
     │   ├── RecordError                  a record or run that can't be found or read
     │   ├── RefusedError                 a move that the economy's rules refuse, with `status`
     │   ├── AccountError                 a name, password, role or quota that can't be taken
@@ -61,6 +62,7 @@ __all__ = [
     "MissingPartError",
     "ModelError",
     "NoEstimateError",
+    "PluginError",
     "PolicyError",
     "ProviderDownError",
     "ProviderError",
@@ -130,6 +132,15 @@ class MissingKeyError(ModelError):
 
 class MissingPartError(UsageError):
     """An optional part of Heretix that this needs isn't installed; the message says how to."""
+
+
+class PluginError(UsageError):
+    """A part that another package offers can't be loaded; everything else works."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """What went wrong, without the remedy."""
 
 
 class RecordError(UsageError):
