@@ -30,7 +30,7 @@ def test_identities_are_exactly_as_written():
     made = plan(K=8, R=2, T=8)
     version = BANK.version
     assert made.run_id == "heretix-rpl-" + sha(f"{CLAIM}|gpt-5|{version}|K=8|R=2")[:12]
-    assert made.rotation_offset == int(sha(f"{CLAIM}|gpt-5|{version}")[:8], 16) % 16
+    assert made.rotation_offset == int(sha(f"{CLAIM}|{version}")[:8], 16) % 16
     sample = made.samples[0]
     prompt = made.prompts[sample.paraphrase_idx]
     assert sample.prompt_sha256 == sha(f"{prompt.system}\n\n{prompt.user}")
@@ -70,6 +70,13 @@ def test_templates_are_contiguous_after_rotation():
     made = plan(T=8)
     start = made.rotation_offset
     assert made.tpl_indices == tuple((start + i) % 16 for i in range(8))
+
+
+def test_all_models_of_a_claim_are_asked_in_the_same_wordings():
+    """Two models at the defaults compare wording by wording, so the model turns nothing."""
+    other = plan(model=parse_model("mock:claude-sonnet-5-5"))
+    assert other.tpl_indices == plan().tpl_indices
+    assert len({plan(f"Claim {number}.").rotation_offset for number in range(20)}) > 1
 
 
 @settings(max_examples=200)

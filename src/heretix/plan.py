@@ -7,12 +7,12 @@ record: which templates, how many times each, and under which keys the samples a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError
 from heretix.prompts.bank import Bank, Prompt, render
 from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
@@ -31,7 +31,6 @@ __all__ = [
     "PlannedSample",
     "Precision",
     "PrecisionStep",
-    "canonical_json",
     "make_plan",
     "selectable",
 ]
@@ -252,8 +251,8 @@ def make_plan(
     T = config.T if config.T is not None else min(8, len(pool))
     if len(pool) < T:
         raise ConfigError(f"`T` must be at most the {len(pool)} templates to choose from, got {T}")
-    digest = _sha256(f"{claim}|{model.identity}|{bank.version}")
-    offset = int(digest[:8], 16) % bank.T_bank
+    # The model is no part of it: all models of a claim are asked in the same wordings, and pair.
+    offset = int(_sha256(f"{claim}|{bank.version}")[:8], 16) % bank.T_bank
     shift = offset % len(pool)
     indices = tuple((pool[shift:] + pool[:shift])[:T])
     seq = _slots(config.K, T)
@@ -296,13 +295,6 @@ def make_plan(
         pool_size=len(pool),
         evidence=evidence,
         precision=precision,
-    )
-
-
-def canonical_json(value: object) -> str:
-    """JSON with one spelling per value: sorted keys, no spaces, no NaN."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
 
 

@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from heretix.config import Claim, EvidenceConfig, RunConfig, check_claim
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, HeretixError, ModelError
 from heretix.evidence.sources.extract import clean_text
-from heretix.plan import canonical_json
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.metrics import discoveries
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.assemble import metrics_by_model
 from heretix.measurement.record import RunRecord
-from heretix.plan import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

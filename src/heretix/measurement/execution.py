@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from heretix.core.canonical import canonical_json
 from heretix.measurement.build import build_run
-from heretix.plan import Plan, PlannedSample, canonical_json
 from heretix.sample import Sample, logit_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
 from heretix.version import VERSION
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import RunRecord
+    from heretix.plan import Plan, PlannedSample
     from heretix.providers.base import Reply
     from heretix.providers.prices import Price
 

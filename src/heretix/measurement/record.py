@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, RecordError
-from heretix.plan import canonical_json
 from heretix.sample import Noncompliance
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Person, Role
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy.audit import verify_episode
 from heretix.economy.codec import encode
@@ -19,7 +20,6 @@ from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_M
 from heretix.economy.ledger import Code, user_account
 from heretix.economy.market import MAX_POOL, Market, Quote, Side, price_ppm
 from heretix.evidence.bundle import Bundle, dump_bundle, read_bundle
-from heretix.plan import canonical_json
 from heretix.web.api.jobs import BEGUN, JobView
 from heretix.web.api.resource import (
     MAX_SEQ,
