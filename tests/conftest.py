@@ -124,7 +124,7 @@ def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store: the test runs once on each database.
 
-    The store is a copy of one that was migrated: that is several times quicker.
+    The store is a copy of one that was made before: that is several times quicker.
     """
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))

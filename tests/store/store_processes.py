@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from store_builders import key, sample
 
-from heretix.store import SampleWriter, Store
+from heretix.store import SampleWriter, Store, db
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,12 @@ def open_store(barrier: Barrier, url: str) -> None:
     barrier.wait()
     with Store.open(url, busy_timeout_ms=120_000) as store:
         store.runs()
+
+
+def upgrade_store(barrier: Barrier, url: str, migrations: str) -> None:
+    """Open a store that is one migration behind."""
+    db.MIGRATIONS, db.HEAD = migrations, "0002"
+    open_store(barrier, url)
 
 
 def save_again_and_again(barrier: Barrier, url: str, numbers: list[int]) -> None:

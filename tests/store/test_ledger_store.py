@@ -59,7 +59,7 @@ def two(store: Store) -> Store:
 
 
 def test_a_new_store_has_an_end_of_the_chain(store: Store):
-    """One row, written by the migration: there is always something to take."""
+    """One row, written with the tables: there is always something to take."""
     with store.reading() as connection:
         assert dict(ledger.chain_end(connection)) == {"last_seq": 0, "last_hash": "0" * 64}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -65,17 +64,6 @@ def test_opening_again_changes_nothing(empty_url: str):
         store.save_samples([sample(1)])
     with Store.open(empty_url, create=False) as store:
         assert store.cached([key(1)]) == {key(1): sample(1)}
-
-
-def test_a_store_that_is_up_to_date_opens_without_alembic(tmp_path: Path):
-    """The slow import is for migrations only."""
-    path = tmp_path / "heretix.sqlite"
-    Store.open(str(path)).close()
-    program = (
-        "import sys; from heretix.store import Store; Store.open(sys.argv[1]).close(); "
-        "sys.exit('alembic' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("attempt", range(3))
@@ -140,7 +128,6 @@ def test_another_programs_database_is_left_alone(empty_url: str):
     """A `runs` table that Heretix didn't make isn't touched."""
     with Store.open(empty_url) as store, store.writing() as connection:
         metadata.drop_all(connection)
-        connection.execute(text("DROP TABLE alembic_version"))
         connection.execute(text("CREATE TABLE runs (distance INTEGER)"))
     with pytest.raises(StoreError, match="belongs to another program: it has a table `runs`"):
         Store.open(empty_url)
@@ -239,4 +226,4 @@ def test_tables_are_made_once_for_all(empty_url: str):
     """A new store has every table of the schema and nothing else."""
     with Store.open(empty_url) as store, store.reading() as connection:
         tables = set(inspect(connection).get_table_names())
-    assert tables == {*metadata.tables, "alembic_version"}
+    assert tables == set(metadata.tables)

@@ -13,7 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Table,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -26,12 +38,10 @@ from heretix.core.errors import (
     StoreReadOnlyError,
     UsageError,
 )
-from heretix.store.schema import HEAD, metadata
+from heretix.store.schema import CHAIN_START, HEAD, chain, metadata, schema_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from alembic.config import Config
 
 # Where a store is: a path or a URL, read once and named without its password.
 
@@ -291,17 +301,15 @@ def _lower(text: str | None) -> str | None:
     return None if text is None else text.lower()
 
 
-# A file that can't be written to, opened so that it can be read all the same.
-#
-# SQLite keeps a log and an index beside a store, and makes them to read it as well. On a read-only
-# disk it can't: the store is then opened as what it is there, a file that nobody changes.
+# Read-only files: SQLite keeps a log and an index beside a store, and makes them to read it as
+# well. On a read-only disk it can't: the store is then opened as immutable.
 
 _NO_LOG_CAN_BE_MADE: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
-    """How a file was when it was opened as one that nobody changes."""
+class FileVersion:
+    """Size and time of a file and its log, by which a change of an immutable one is noticed."""
 
     path: Path
     size: int
@@ -319,10 +327,10 @@ class Seal:
             log_size=_log_size(path),
         )
 
-    def is_whole(self) -> bool:
-        """Nobody who may write to the file has done so since."""
+    def is_current(self) -> bool:
+        """Check that nobody who may write to the file has done so since."""
         try:
-            return Seal.of(self.path) == self
+            return FileVersion.of(self.path) == self
         except OSError:
             return False
 
@@ -337,8 +345,8 @@ def can_be_written(location: Location) -> bool:
     return os.access(location.path, os.W_OK)
 
 
-def is_sealed(exc: DBAPIError, location: Location) -> bool:
-    """A file couldn't be read because nothing can be made beside it."""
+def needs_immutable(exc: DBAPIError, location: Location) -> bool:
+    """Tell that a file couldn't be read because nothing can be made beside it."""
     code = getattr(exc.orig, "sqlite_errorcode", None)
     return (
         code is not None
@@ -350,12 +358,12 @@ def is_sealed(exc: DBAPIError, location: Location) -> bool:
     )
 
 
-def sealed(location: Location) -> Location:
-    """The same file as one that nobody changes; refused where its log holds some of what it says.
+def as_immutable(location: Location) -> Location:
+    """Name the same file as one that nobody changes; refuse one with changes in its log.
 
     What is in the log would be overlooked without a word.
     """
-    assert location.path is not None, "only a file can be sealed"
+    assert location.path is not None, "only a file can be immutable"
     if _log_size(location.path) > 0:
         log = _log_of(location.path).name
         raise StoreReadOnlyError(
@@ -381,16 +389,17 @@ def _log_size(path: Path) -> int:
         return 0
 
 
-# Bringing a store to the newest schema, once, however many processes open it.
+# The schema: made in a new store, brought up to date in an old one, by one process at a time.
 
-_VERSION: Final = text("SELECT version_num FROM alembic_version")
+MIGRATIONS: Final = "heretix.store:migrations"
+NOTHING_MEASURED: Final = "nothing was measured here yet; run `heretix run` first"
+"""Tells somebody who looks for measurements what the lack of a store means."""
+_VERSION: Final = select(schema_version.c.version_num)
 _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(5208208757389214464)")
 """Any number will do, as long as every Heretix asks for the same one."""
 _WAL_TIMEOUT_S: Final = 10.0
 _WAL_RETRY_S: Final = 0.02
-NOTHING_MEASURED: Final = "nothing was measured here yet; run `heretix run` first"
-"""What the lack of a store means to somebody who looks for measurements."""
-_alembic_lock: Final = threading.Lock()
+_migration_lock: Final = threading.Lock()
 """Alembic works through module globals: one migration at a time in a process."""
 
 
@@ -402,70 +411,65 @@ def ensure_schema(
     One that can't be written to has to be up to date.
     """
     with engine.connect() as connection:
-        version = _version(connection)
+        version = _read_version(connection)
     if version == HEAD:
         return
     if version is None and not create:
         raise absent_store(location, absent)
     if not writable:
-        with engine.connect() as connection:
-            _refuse_newer(connection, location, version)
+        _refuse_newer(location, version)
         raise StoreReadOnlyError(
             f"`{location.name}` was made by an older Heretix (schema {version}, this one reads "
             f"{HEAD}) and can't be brought up to date where it can't be written to; copy it to a "
             "folder that you may write to, and name the copy with --db or HERETIX_DB"
         )
-    with _alembic_lock, _migrating(engine) as connection:
+    with _migration_lock, _migrating(engine) as connection:
         # Another process may have been quicker; under the lock the answer is final.
-        version = _version(connection)
-        if version != HEAD:
-            _upgrade(connection, location, version)
+        version = _read_version(connection)
+        if version is None:
+            _create_tables(connection, location)
+        elif version != HEAD:
+            _refuse_newer(location, version)
+            _upgrade(connection)
 
 
 def absent_store(location: Location, absent: str) -> RecordError:
-    """The answer to a question about a store that doesn't exist."""
+    """Answer a question about a store that doesn't exist."""
     return RecordError(
         f"`{location.name}` holds no store: {absent}, or name another store with --db or HERETIX_DB"
     )
 
 
-def alembic_config(connection: Connection) -> Config:
-    """What Alembic's commands need to work on `connection`, inside its transaction."""
-    # Imported here and below: most commands find their store up to date and never need it.
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", "heretix.store:migrations")
-    return config
-
-
-def _upgrade(connection: Connection, location: Location, version: str | None) -> None:
-    from alembic import command
-
-    if version is None:
-        _refuse_strangers(connection, location)
-    else:
-        _refuse_newer(connection, location, version)
-    command.upgrade(alembic_config(connection), "head")
-
-
-def _refuse_newer(connection: Connection, location: Location, version: str | None) -> None:
-    from alembic.script import ScriptDirectory
-
-    migrations = ScriptDirectory.from_config(alembic_config(connection)).walk_revisions()
-    if version not in {migration.revision for migration in migrations}:
-        raise StoreError(
-            f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
-            f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
-        )
-
-
-def _refuse_strangers(connection: Connection, location: Location) -> None:
+def _create_tables(connection: Connection, location: Location) -> None:
+    """Make a new store from the schema: replaying its history would come to the same, slower."""
     strangers = sorted(set(metadata.tables).intersection(inspect(connection).get_table_names()))
     if strangers:
         raise StoreError(
             f"`{location.name}` belongs to another program: it has a table `{strangers[0]}` that "
             "Heretix didn't make; choose another store with --db or HERETIX_DB"
+        )
+    metadata.create_all(connection, checkfirst=False)
+    connection.execute(insert(schema_version), {"version_num": HEAD})
+    connection.execute(insert(chain), CHAIN_START)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run the migrations that a store lacks, inside the connection's transaction."""
+    # Imported here: most commands find their store up to date, and it takes a third of a second.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", MIGRATIONS)
+    command.upgrade(config, "head")
+
+
+def _refuse_newer(location: Location, version: str | None) -> None:
+    # Migrations are numbered from 0001 on.
+    if version not in {f"{number:04d}" for number in range(1, int(HEAD) + 1)}:
+        raise StoreError(
+            f"`{location.name}` was made by a newer Heretix (schema {version}, this one knows "
+            f"{HEAD}); upgrade Heretix, or choose another store with --db or HERETIX_DB"
         )
 
 
@@ -507,7 +511,7 @@ def _switch_to_wal(driver: sqlite3.Connection) -> None:
             return
 
 
-def _version(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
+def _read_version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(schema_version.name):
         return None
     return cast("str | None", connection.scalar(_VERSION))

@@ -20,15 +20,15 @@ from heretix.store import samples as leases
 from heretix.store.db import (
     NOTHING_MEASURED,
     WRITES,
+    FileVersion,
     Location,
-    Seal,
     absent_store,
+    as_immutable,
     can_be_written,
     ensure_schema,
-    is_sealed,
     make_engine,
     mapped_faults,
-    sealed,
+    needs_immutable,
     unwritable,
 )
 
@@ -66,7 +66,7 @@ class Store:
         location: Location,
         *,
         writable: bool = True,
-        seal: Seal | None = None,
+        file: FileVersion | None = None,
     ) -> None:
         self._engine = engine
         self._writes = engine.execution_options(**{WRITES: True})
@@ -78,7 +78,7 @@ class Store:
             threading.RLock() if location.path is not None else contextlib.nullcontext()
         )
         self._held = threading.local()
-        self._seal = seal
+        self._file = file
         self._looking_again = threading.Lock()
         self.writable = writable
         """False where everything can be read, and nothing kept."""
@@ -100,8 +100,8 @@ class Store:
         otherwise it is refused, before anything is paid for that couldn't be kept.
         """
         location = Location.parse(url_or_path)
-        engine, writable, seal = _opened(location, busy_timeout_ms, create=create, absent=absent)
-        return cls(engine, location, writable=writable, seal=seal)
+        engine, writable, file = _opened(location, busy_timeout_ms, create=create, absent=absent)
+        return cls(engine, location, writable=writable, file=file)
 
     @property
     def name(self) -> str:
@@ -135,29 +135,29 @@ class Store:
         if held is not None:
             yield held
             return
-        seal = self._seal
+        file = self._file
         try:
             with mapped_faults(self.name), self._engine.connect() as connection:
                 yield connection
         except StoreError:
             # Half old and half new looks like damage.
-            self._check(seal)
+            self._check(file)
             raise
-        self._check(seal)
+        self._check(file)
 
-    def _check(self, seal: Seal | None) -> None:
+    def _check(self, file: FileVersion | None) -> None:
         """Refuse what was read while somebody else wrote; the next read sees what they wrote."""
-        if seal is None or seal.is_whole():
+        if file is None or file.is_current():
             return
         with self._looking_again:
-            if self._seal is seal:
+            if self._file is file:
                 engine, _, fresh = _opened(
                     self._location, BUSY_TIMEOUT_MS, create=False, absent=NOTHING_MEASURED
                 )
                 self._engine.dispose()
                 self._engine, self._writes = engine, engine.execution_options(**{WRITES: True})
-                # Last: whoever reads takes the seal first, and never the new one for the old file.
-                self._seal = fresh
+                # Last: a reader takes the version first, and never the new one for the old file.
+                self._file = fresh
         raise StoreError(
             f"`{self.name}` was changed by another program while it was read; run the command again"
         )
@@ -357,7 +357,7 @@ class Store:
 
 def _opened(
     location: Location, busy_timeout_ms: int, *, create: bool, absent: str
-) -> tuple[Engine, bool, Seal | None]:
+) -> tuple[Engine, bool, FileVersion | None]:
     """What reads a store, whether it writes as well, and how a file was that nobody changes."""
     if location.path is not None:
         _prepare_file(location, create=create, absent=absent)
@@ -370,14 +370,14 @@ def _opened(
                 location, busy_timeout_ms, create=create, absent=absent, writable=writable
             )
         except DBAPIError as exc:
-            if create or location.path is None or not is_sealed(exc, location):
+            if create or location.path is None or not needs_immutable(exc, location):
                 raise
             # Nothing can be made beside the file.
-            seal = Seal.of(location.path)
+            file = FileVersion.of(location.path)
             engine = _engine_at(
-                sealed(location), busy_timeout_ms, create=False, absent=absent, writable=False
+                as_immutable(location), busy_timeout_ms, create=False, absent=absent, writable=False
             )
-            return engine, False, seal
+            return engine, False, file
     return engine, writable, None
 
 

@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection and in the transaction it is given."""
+"""Run the migrations for Alembic, on the connection and in the transaction it is given."""
 
 from __future__ import annotations
 

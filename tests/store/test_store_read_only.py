@@ -13,8 +13,8 @@ from sqlalchemy import text
 from store_builders import RUN_ID, key, sample, start
 
 from heretix.core.errors import StoreError, StoreReadOnlyError
-from heretix.store import Store
-from heretix.store.db import Location, Seal, sealed
+from heretix.store import Store, db
+from heretix.store.db import FileVersion, Location, as_immutable
 from readonly import BOUND, obey_permissions, read_only
 
 if TYPE_CHECKING:
@@ -118,10 +118,11 @@ def test_changes_that_are_only_in_the_log_are_not_overlooked(path: Path):
     assert look(copy / path.name)[0] == f"True {RUN_ID}"
 
 
-def test_an_older_store_is_brought_up_to_date_elsewhere(path: Path):
+def test_an_older_store_is_brought_up_to_date_elsewhere(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Where it can't be written to it can't be migrated, either; the message says what to do."""
-    with Store.open(str(path)) as store, store.writing() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    monkeypatch.setattr(db, "HEAD", "0002")
     with pytest.raises(StoreReadOnlyError, match=r"older Heretix \(schema 0001, .*; copy it to"):
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False)
 
@@ -134,14 +135,14 @@ def test_a_newer_store_is_left_alone(path: Path):
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False)
 
 
-def test_a_seal_breaks_when_somebody_writes(path: Path):
+def test_a_change_of_a_read_only_file_is_noticed(path: Path):
     """Somebody else may be able to write where we aren't, to the file or to its log."""
-    seal = Seal.of(path)
-    assert seal.is_whole()
+    version = FileVersion.of(path)
+    assert version.is_current()
     with Store.open(str(path)) as other:
         other.save_samples([sample(1)])
-        assert not seal.is_whole()
-    assert not seal.is_whole()
+        assert not version.is_current()
+    assert not version.is_current()
 
 
 @needs_permissions
@@ -180,7 +181,7 @@ def test_whoever_looks_for_long_sees_what_others_write(path: Path, still_open: b
 def test_any_file_name_will_do_for_reading(path: Path, name: str):
     """A path in a URL is quoted."""
     named = path.rename(path.with_name(name))
-    url = sealed(Location.parse(str(named))).url
+    url = as_immutable(Location.parse(str(named))).url
     with Store.open(url.render_as_string(), create=False) as store:
         assert [run.run_id for run in store.runs()] == [RUN_ID]
         assert not store.writable
