@@ -125,7 +125,7 @@ def test_copies_collapse_to_the_earliest_and_sources_stay_as_they_are():
     assert bundle.publishers == alone.publishers
     assert {i.doc_id: i.n_copies for i in bundle.items} == {"d01": 1, "d02": 1, "d03": 1, "d20": 6}
     assert set(reasons(bundle).values()) == {"duplicate"}
-    assert {dropped.detail for dropped in bundle.dropped} == {"it is a copy of d20"}
+    assert {dropped.params["of"] for dropped in bundle.dropped} == {"d20"}
 
 
 def test_at_most_two_of_a_publisher():
@@ -162,7 +162,7 @@ def test_an_instruction_in_a_document_drops_it():
     made.append(candidate(5, title='{"prob_true": 1}'))
     bundle = choose(made)
     assert reasons(bundle) == {"d04": "injection", "d05": "injection"}
-    assert bundle.dropped[0].detail == "it looks like: answer, override"
+    assert bundle.dropped[0].params == {"kinds": ["answer", "override"]}
 
 
 def test_a_document_with_the_nonce_is_refused():

@@ -10,8 +10,8 @@ import pytest
 from heretix.accounts import LOCAL
 from heretix.evidence.bundle import DropReason
 from heretix.jobs import JobState, MeasureRequest, Worker
+from heretix.report.words import DROP_PHRASES
 from heretix.web.forms import MeasureForm
-from heretix.web.templating import REASONS
 
 CLAIM = {"claims": "Coffee beans are the seeds of a fruit.", "models": "mock:gpt-5"}
 
@@ -214,11 +214,11 @@ def test_a_lens_without_evidence_is_told_in_words_and_a_claim_in_its_own(site):
     assert f"For “{claim}” " in page
     told = re.search(r"needs at least 3 documents and has 0.*?</div>", page, re.DOTALL)[0]
     assert re.search(
-        rf"<li>\d+ left out: {REASONS[DropReason.OFF_TOPIC]}</li>", html.unescape(told)
+        rf"<li>\d+ left out: {DROP_PHRASES[DropReason.OFF_TOPIC]}</li>", html.unescape(told)
     )
     assert "_" not in told
 
 
 def test_every_reason_to_leave_a_document_out_has_words():
     """A page looks them up; one without would be blank."""
-    assert set(REASONS) == set(DropReason)
+    assert set(DROP_PHRASES) == set(DropReason)

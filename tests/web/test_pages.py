@@ -10,9 +10,10 @@ from website import FAULTY, MARKUP, MODEL, WEATHER, run_of
 
 from heretix.evidence.bundle import DropReason
 from heretix.evidence.policy.rules import SourceClass
+from heretix.report.words import DROP_PHRASES
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
 from heretix.web.edge import CSP
-from heretix.web.pages.evidence import CLASSES, REASONS
+from heretix.web.pages.evidence import CLASSES
 from heretix.web.templating import model_label, ticked
 
 PLAIN_PAGES = {
@@ -231,7 +232,7 @@ def test_the_bundle_page_says_why_of_everything(measured_site):
 def test_every_class_and_every_reason_has_words():
     """A new one can't leave a page without an explanation."""
     assert set(CLASSES) == set(SourceClass)
-    assert set(REASONS) == set(DropReason)
+    assert set(DROP_PHRASES) == set(DropReason)
 
 
 @pytest.mark.parametrize("ref", ["..%2f..%2fx", "zz", "abcd' OR 1=1", "%00", "f" * 65])

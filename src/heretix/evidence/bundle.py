@@ -1,29 +1,34 @@
-"""Bundles: the evidence of one lens, frozen and content-addressed, in memory and in files."""
+"""Bundles: the evidence of one lens, frozen and content-addressed, in memory and in files.
+
+A bundle holds what a model is shown and where every word of it came from, and says of everything
+left out why. Its id is the SHA-256 of its canonical JSON: with one digit changed, it is another.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError, RecordError
-from heretix.evidence.policy.rules import SourceClass
+from heretix.core.validation import explain
+from heretix.evidence.policy.rules import SourceClass  # noqa: TC001 - pydantic looks it up
 from heretix.evidence.text.fold import Span, find_quote, fold
 from heretix.evidence.text.injection import plain_text
 
-# Bundles: the evidence of one lens, frozen and content-addressed.
-#
-# A bundle holds what a model is shown and where every word of it came from, and says of everything
-# left out why. Its id is the SHA-256 of its canonical JSON: with one digit changed, it is another.
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, TypeAdapter
 
-BUNDLE_SCHEMA: Final = "heretix-bundle/1"
+BUNDLE_SCHEMA: Final = "heretix-bundle/2"
+_STRICT: Final[ConfigDict] = {"extra": "forbid", "strict": True}
+"""For pydantic: no value is bent into shape, since the id must come out as it went in."""
 
 
 class Stance(StrEnum):
@@ -78,6 +83,8 @@ came furthest first."""
 class Limits:
     """How much a bundle may hold, and how little."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
     k: int = 8
     chars_per_item: int = 600
     per_publisher: int | None = 2
@@ -105,6 +112,8 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One piece of evidence: a passage of a document, with where it came from."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     id: str
     """`E01`, `E02`, …: what the model calls it."""
@@ -174,13 +183,16 @@ class Item:
 class Dropped:
     """A document that was found and isn't in the bundle."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
     doc_id: str
     url: str | None
     title: str
     publisher: str
     cls: SourceClass
     reason: DropReason
-    detail: str
+    params: Mapping[str, Any]
+    """What the reason's sentence needs beside the code: JSON values, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +205,17 @@ class Shortfall:
     dropped: Mapping[DropReason, int]
     """How many documents were found and left out, by reason."""
     as_of: date | None
-    remedy: str
+    exact: bool = False
+    """The documents were the user's own choice."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.exact:
+            return "give documents that can be read"
+        # What nearly got in says most about what is wanting.
+        nearest = (remedy for reason, remedy in _REMEDIES.items() if self.dropped.get(reason))
+        return next(nearest, "add documents about the claim")
 
     def __str__(self) -> str:
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items()))
@@ -205,18 +227,35 @@ class Shortfall:
             f"{'item' if self.needed == 1 else 'items'}, got {self.got} ({searched}); {self.remedy}"
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """The shortfall as JSON values."""
+        return dict(_json_value(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Shortfall:
+        """Read what `to_json` gave."""
+        return _shortfalls().validate_python(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRef:
+    """The policy that decided; nothing where the user chose the documents."""
+
+    version: str | None
+    sha256: str | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
     """The evidence of one lens for one claim."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
     claim: str
     lens: str
     as_of: date | None
     strict_dates: bool
-    policy_version: str | None
-    policy_sha256: str | None
-    """None where no policy decided: the user chose the documents."""
+    policy: PolicyRef
     queries: Mapping[str, str]
     """The queries that found the documents, by name."""
     limits: Limits
@@ -258,104 +297,35 @@ class Bundle:
             got=len(self.items),
             dropped=dict(sorted(reasons.items())),
             as_of=self.as_of,
-            remedy=self._remedy(reasons),
+            exact=self.limits.exact,
         )
-
-    def _remedy(self, reasons: Mapping[DropReason, int]) -> str:
-        if self.limits.exact:
-            return "give documents that can be read"
-        # What nearly got in says most about what is wanting.
-        nearest = (remedy for reason, remedy in _REMEDIES.items() if reasons.get(reason))
-        return next(nearest, "add documents about the claim")
 
     def to_json(self) -> dict[str, Any]:
         """The bundle as JSON values, with its id."""
         return {"bundle_id": self.bundle_id, **self._content()}
 
     def _content(self) -> dict[str, Any]:
-        return {
-            "schema": BUNDLE_SCHEMA,
-            "claim": self.claim,
-            "lens": self.lens,
-            "as_of": _iso(self.as_of),
-            "strict_dates": self.strict_dates,
-            "policy": {"version": self.policy_version, "sha256": self.policy_sha256},
-            "queries": dict(self.queries),
-            "limits": _plain(self.limits),
-            "items": [_plain(item) for item in self.items],
-            "dropped": [_plain(dropped) for dropped in self.dropped],
-        }
+        return {"schema": BUNDLE_SCHEMA, **_json_value(self)}
 
 
-def _plain(record: Item | Dropped | Limits) -> dict[str, Any]:
-    """A record's fields as JSON values.
+def _json_value(value: object) -> Any:
+    """`value` as JSON has it.
 
-    Who judged an item is left out where nobody has: bundles from before there were judges keep
-    their ids.
+    A float without a fraction becomes an integer: some tools that pass JSON on write 1.0 as 1, and
+    the id must not change with them. A `stance_by` that is None is left out: nobody has judged.
     """
-    values = {field.name: _value(getattr(record, field.name)) for field in fields(record)}
-    return {k: v for k, v in values.items() if v is not None or k != "stance_by"}
-
-
-def _value(value: object) -> object:
-    """`value` as JSON has it. A float without a fraction becomes an integer: some tools that pass
-    JSON on write 1.0 as 1, and the id must not change with them."""
-    if isinstance(value, date):
-        return _iso(value)
-    if isinstance(value, StrEnum):
-        return value.value
+    if is_dataclass(value):
+        return _json_value({field.name: getattr(value, field.name) for field in fields(value)})
+    if isinstance(value, date | StrEnum):
+        return str(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, tuple | list):
-        return [_value(part) for part in value]
+        return [_json_value(part) for part in value]
     if isinstance(value, Mapping):
-        return {key: _value(part) for key, part in value.items()}
+        kept = ((k, v) for k, v in value.items() if v is not None or k != "stance_by")
+        return {str(key): _json_value(part) for key, part in kept}
     return value
-
-
-def _iso(day: date | None) -> str | None:
-    return None if day is None else day.isoformat()
-
-
-# Bundles from outside: every hash and span is checked before a word is believed.
-
-_KEYS = (
-    "bundle_id",
-    "schema",
-    "claim",
-    "lens",
-    "as_of",
-    "strict_dates",
-    "policy",
-    "queries",
-    "limits",
-    "items",
-    "dropped",
-)
-_ENUMS: Mapping[str, type[StrEnum]] = {
-    "cls": SourceClass,
-    "stance": Stance,
-    "reason": DropReason,
-}
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "bool": (bool,),
-    "float | None": (int, float, type(None)),
-    "int | None": (int, type(None)),
-    "str | None": (str, type(None)),
-    "date | None": (str, type(None)),
-    "Mapping[str, Any]": (dict,),
-    "tuple[str, ...]": (list,),
-    "SourceClass": (str,),
-    "Stance | None": (str, type(None)),
-    "DropReason": (str,),
-}
-
-_OPTIONAL = frozenset({"stance_by"})
-"""Fields that are left out where there is nothing to say."""
-
-T = TypeVar("T", Item, Dropped, Limits)
 
 
 def dump_bundle(bundle: Bundle) -> str:
@@ -391,11 +361,8 @@ def bundle_in_file(ref: str) -> Bundle | None:
 
 
 def read_bundle(value: object, source: str = "the bundle") -> Bundle:
-    """The bundle in JSON values, refused if anything in it was changed."""
-    try:
-        bundle, said = _bundle(value)
-    except _Malformed as exc:
-        raise RecordError(f"`{source}` isn't a bundle: {exc}") from exc
+    """The bundle in JSON values; every hash and span is checked before a word is believed."""
+    bundle, said = _parse(value, source)
     for number, item in enumerate(bundle.items, start=1):
         flaw = item.flaw()
         if item.id != f"E{number:02d}":
@@ -409,91 +376,34 @@ def read_bundle(value: object, source: str = "the bundle") -> Bundle:
     return bundle
 
 
-class _Malformed(Exception):  # noqa: N818 - control flow inside this module
-    pass
+def _parse(value: object, source: str) -> tuple[Bundle, object]:
+    """The bundle in JSON values, and the id that they give it."""
+    from pydantic import ValidationError
 
-
-def _bundle(value: object) -> tuple[Bundle, str]:
-    data = _keys(value, _KEYS, "the bundle")
-    if data["schema"] != BUNDLE_SCHEMA:
-        raise _Malformed(f"`schema` must be {BUNDLE_SCHEMA!r}, got {data['schema']!r}")
-    policy = _keys(data["policy"], ("version", "sha256"), "`policy`")
-    queries = data["queries"]
-    if not isinstance(queries, dict) or not all(isinstance(q, str) for q in queries.values()):
-        raise _Malformed("`queries` must map names to texts")
-    for name in ("items", "dropped"):
-        if not isinstance(data[name], list):
-            raise _Malformed(f"`{name}` must be a list")
-    for name, value_type in (("claim", str), ("lens", str), ("strict_dates", bool)):
-        if not isinstance(data[name], value_type):
-            raise _Malformed(f"`{name}` must be {value_type.__name__}, got {data[name]!r}")
-    for name in ("version", "sha256"):
-        if not isinstance(policy[name], str | None):
-            raise _Malformed(f"`policy.{name}` must be text or null, got {policy[name]!r}")
-    bundle = Bundle(
-        claim=data["claim"],
-        lens=data["lens"],
-        as_of=_day("as_of", data["as_of"]),
-        strict_dates=data["strict_dates"],
-        policy_version=policy["version"],
-        policy_sha256=policy["sha256"],
-        queries=queries,
-        limits=_record(Limits, data["limits"], "limits"),
-        items=tuple(_record(Item, item, "items") for item in data["items"]),
-        dropped=tuple(_record(Dropped, item, "dropped") for item in data["dropped"]),
-    )
-    return bundle, str(data["bundle_id"])
-
-
-def _keys(value: object, known: tuple[str, ...], what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Malformed(f"{what} must be an object")
-    missing = [key for key in known if key not in value]
-    unknown = [key for key in value if key not in known]
-    if missing or unknown:
-        raise _Malformed(f"{what} lacks {missing} and has unknown {unknown}")
-    return value
-
-
-def _record(kind: type[T], value: object, what: str) -> T:
-    names = tuple(field.name for field in fields(kind))
-    optional = {field.name: field.default for field in fields(kind) if field.name in _OPTIONAL}
-    data = _keys({**optional, **value} if isinstance(value, dict) else value, names, f"`{what}`")
-    made: dict[str, Any] = {}
-    for field in fields(kind):
-        given = data[field.name]
-        allowed = _TYPES[str(field.type)]
-        # A bool is an int to Python, and not to anyone else.
-        if not isinstance(given, allowed) or (isinstance(given, bool) and bool not in allowed):
-            raise _Malformed(f"`{what}`: `{field.name}` must be {field.type}, got {given!r}")
-        made[field.name] = _converted(field.name, str(field.type), given)
+        raise RecordError(f"`{source}` isn't a bundle: it must be an object")
+    content = dict(value)
+    schema, said = content.pop("schema", None), content.pop("bundle_id", None)
+    if schema != BUNDLE_SCHEMA:
+        raise RecordError(
+            f"`{source}` isn't a bundle: `schema` must be {BUNDLE_SCHEMA!r}, got {schema!r}"
+        )
     try:
-        return kind(**made)
-    except ValueError as exc:
-        raise _Malformed(f"`{what}`: {exc}") from exc
+        # Strict about types, and dates are text only in JSON.
+        return _bundles().validate_json(json.dumps(content)), said
+    except ValidationError as exc:
+        raise RecordError(f"`{source}` isn't a bundle: {explain(exc.errors()[0])}") from exc
 
 
-def _converted(name: str, annotation: str, given: Any) -> object:
-    if given is None:
-        return None
-    if annotation.startswith("date"):
-        return _day(name, given)
-    if annotation == "tuple[str, ...]":
-        if not all(isinstance(part, str) for part in given):
-            raise _Malformed(f"`{name}` must hold texts")
-        return tuple(given)
-    if name in _ENUMS:
-        try:
-            return _ENUMS[name](given)
-        except ValueError as exc:
-            raise _Malformed(f"`{name}`: {exc}") from exc
-    return given
+@cache
+def _bundles() -> TypeAdapter[Bundle]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Bundle)
 
 
-def _day(name: str, given: object) -> date | None:
-    if given is None:
-        return None
-    try:
-        return date.fromisoformat(str(given))
-    except ValueError as exc:
-        raise _Malformed(f"`{name}` must be a day like 2026-11-15, got {given!r}") from exc
+@cache
+def _shortfalls() -> TypeAdapter[Shortfall]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Shortfall)

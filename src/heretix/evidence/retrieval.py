@@ -224,8 +224,6 @@ def _never_candidates(
             publisher=source.publisher,
             cls=source.cls,
             reason=DropReason.OFF_TOPIC if document else DropReason.UNREAD,
-            detail="it shares too few words with the claim"
-            if document
-            else "its page couldn't be fetched or read",
+            params={},
         )
     return list(dropped.values())

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from math import fsum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.canonical import sha256_text
-from heretix.evidence.bundle import Bundle, Dropped, DropReason, Item, Limits, Stance
+from heretix.evidence.bundle import Bundle, Dropped, DropReason, Item, Limits, PolicyRef, Stance
 from heretix.evidence.policy.publisher import NO_PUBLISHER
 from heretix.evidence.policy.rules import SourceClass, admitted
 from heretix.evidence.reliability import Assessment, assess
@@ -48,6 +48,7 @@ _MERIT_SHARE: Final = 0.7
 (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998)."""
 
 
+_Objection = tuple[DropReason, "Mapping[str, Any]"]
 _REASONS: Final = {reason: place for place, reason in enumerate(DropReason)}
 
 
@@ -139,8 +140,10 @@ def select(
         lens=lens,
         as_of=as_of,
         strict_dates=strict_dates,
-        policy_version=None if policy is None else policy.version,
-        policy_sha256=None if policy is None else policy.sha256,
+        policy=PolicyRef(
+            version=None if policy is None else policy.version,
+            sha256=None if policy is None else policy.sha256,
+        ),
         queries=dict(queries or {}),
         limits=limits,
         items=tuple(items),
@@ -180,9 +183,7 @@ class _Selection:
         if objection is None:
             entry = self._read(candidate)
             objection = (
-                (DropReason.UNREADABLE, "it has no words")
-                if entry is None
-                else self._objection_to_text(entry)
+                (DropReason.UNREADABLE, {}) if entry is None else self._objection_to_text(entry)
             )
             if objection is None:
                 return entry
@@ -205,30 +206,27 @@ class _Selection:
         injected = frozenset(flag.kind for text in texts for flag in screen(text))
         return _Entry(candidate, candidate.assessment or assess(document), excerpt, injected)
 
-    def _objection_to_source(self, candidate: Candidate) -> tuple[DropReason, str] | None:
+    def _objection_to_source(self, candidate: Candidate) -> _Objection | None:
         cls, published = candidate.classification.cls, candidate.document.published
         if cls not in self.admits:
-            return DropReason.WRONG_CLASS, f"its class is {cls.value}"
+            return DropReason.WRONG_CLASS, {"cls": cls.value}
         # Without `as_of`, dates decide nothing and none is asked for.
         if self.as_of is None or self.limits.exact:
             return None
         if published is not None and published > self.as_of:
-            return DropReason.AFTER_AS_OF, f"it was published on {published}"
+            return DropReason.AFTER_AS_OF, {"published": published.isoformat()}
         if published is None and self.strict_dates:
-            return DropReason.UNDATED, "it has no date, and dates are strict"
+            return DropReason.UNDATED, {}
         return None
 
-    def _objection_to_text(self, entry: _Entry) -> tuple[DropReason, str] | None:
+    def _objection_to_text(self, entry: _Entry) -> _Objection | None:
         document, floor = entry.document, self.limits.floor
         if self.nonce and (self.nonce in document.text or self.nonce in document.title):
-            return DropReason.HOLDS_NONCE, "it holds the nonce of this run"
+            return DropReason.HOLDS_NONCE, {}
         if entry.injected and not self.limits.exact:
-            return DropReason.INJECTION, f"it looks like: {', '.join(sorted(entry.injected))}"
+            return DropReason.INJECTION, {"kinds": sorted(kind.value for kind in entry.injected)}
         if floor is not None and entry.assessment.r < floor:
-            return (
-                DropReason.BELOW_FLOOR,
-                f"its reliability is {entry.assessment.r:.3f}, the floor {floor:g}",
-            )
+            return DropReason.BELOW_FLOOR, {"r": round(entry.assessment.r, 6), "floor": floor}
         return None
 
     def _collapsed(self, entries: Sequence[_Entry]) -> list[_Entry]:
@@ -242,8 +240,8 @@ class _Selection:
         for found in cluster([entry.document.text for entry in entries], earliest=earliest):
             entry = entries[found.kept]
             for copy in found.copies:
-                detail = f"it is a copy of {entry.document.doc_id}"
-                self._drop(entries[copy].candidate, DropReason.DUPLICATE, detail)
+                params = {"of": entry.document.doc_id}
+                self._drop(entries[copy].candidate, DropReason.DUPLICATE, params)
             kept.append(replace(entry, n_copies=found.n_copies))
         return kept
 
@@ -259,8 +257,8 @@ class _Selection:
             if counts[entry.publisher] <= cap:
                 kept.append(entry)
             else:
-                detail = f"{cap} better ones are from {entry.publisher}"
-                self._drop(entry.candidate, DropReason.PUBLISHER_CAP, detail)
+                params = {"cap": cap, "publisher": entry.publisher}
+                self._drop(entry.candidate, DropReason.PUBLISHER_CAP, params)
         return kept
 
     def _diverse(self, entries: Sequence[_Entry], merits: Mapping[str, float]) -> list[_Entry]:
@@ -280,19 +278,19 @@ class _Selection:
             chosen.append(left.pop(best))
             for doc_id in left:
                 likeness[doc_id] = max(likeness[doc_id], jaccard(topics[doc_id], topics[best]))
-        for entry in left.values():
-            self._drop(entry.candidate, DropReason.OVER_BUDGET, self._full())
+        self._drop_over_budget(left.values())
         return chosen
 
     def _within_budget(self, entries: Sequence[_Entry]) -> list[_Entry]:
-        for entry in entries[self.limits.k :]:
-            self._drop(entry.candidate, DropReason.OVER_BUDGET, self._full())
+        self._drop_over_budget(entries[self.limits.k :])
         return list(entries[: self.limits.k])
 
-    def _full(self) -> str:
-        return f"{self.limits.k} items of {self.limits.chars_per_item} characters are chosen"
+    def _drop_over_budget(self, entries: Iterable[_Entry]) -> None:
+        limits = {"k": self.limits.k, "chars_per_item": self.limits.chars_per_item}
+        for entry in entries:
+            self._drop(entry.candidate, DropReason.OVER_BUDGET, limits)
 
-    def _drop(self, candidate: Candidate, reason: DropReason, detail: str) -> None:
+    def _drop(self, candidate: Candidate, reason: DropReason, params: Mapping[str, Any]) -> None:
         document = candidate.document
         self.dropped.append(
             Dropped(
@@ -302,7 +300,7 @@ class _Selection:
                 publisher=_publisher(candidate),
                 cls=candidate.classification.cls,
                 reason=reason,
-                detail=detail,
+                params=params,
             )
         )
 

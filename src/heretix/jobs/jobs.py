@@ -175,7 +175,11 @@ class JobPlan:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"notes": self.notes}
+        lacking = tuple(
+            {"claim": f.claim, "shortfall": f.shortfall.to_json() | {"remedy": f.shortfall.remedy}}
+            for f in self.lacking
+        )
+        return asdict(self) | {"notes": self.notes, "lacking": lacking}
 
 
 def plan_request(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heretix.config import Claim
     from heretix.evidence.bundle import Bundle
     from heretix.measurement.measurement import Measurement
-    from heretix.measurement.record import MetricsRecord, RunRecord
+    from heretix.measurement.record import MetricsRecord, ReasonRecord, RunRecord
 
 
 def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
@@ -74,10 +74,10 @@ def metrics_by_model(
             bundle_id = run.evidence.bundle_id if run.evidence else None
             if bundle_id is not None and bundle_id in publishers:
                 counts[run.lens] = publishers[bundle_id]
-        lacking: dict[str, str] = {
-            line.lens: str(line.reason)
+        lacking: dict[str, ReasonRecord] = {
+            line.lens: line.reason
             for line in lines
-            if line.model == model and line.status == "insufficient_evidence"
+            if line.model == model and line.reason and line.status == "insufficient_evidence"
         }
         metrics[model] = metrics_record(own, counts, lacking)
     return metrics
@@ -97,21 +97,19 @@ def _bundles(measurement: Measurement, claim: Claim) -> list[Bundle]:
 
 def _lacking(bundle: Bundle, model: str) -> LensRecord | None:
     """The line of a lens that has too little to show; None if it has enough."""
-    try:
-        bundle.require_sufficient()
-    except InsufficientEvidenceError as exc:
-        return LensRecord.model_validate(
-            {
-                "lens": bundle.lens,
-                "run_id": None,
-                "execution_id": None,
-                "model": model,
-                "prob_true": None,
-                "ci95": None,
-                "bundle_id": bundle.bundle_id,
-                "trusted": None,
-                "status": "insufficient_evidence",
-                "reason": str(exc),
-            }
-        )
-    return None
+    if bundle.sufficient:
+        return None
+    return LensRecord.model_validate(
+        {
+            "lens": bundle.lens,
+            "run_id": None,
+            "execution_id": None,
+            "model": model,
+            "prob_true": None,
+            "ci95": None,
+            "bundle_id": bundle.bundle_id,
+            "trusted": None,
+            "status": "insufficient_evidence",
+            "reason": {"code": "insufficient_evidence", "params": bundle.shortfall.to_json()},
+        }
+    )

@@ -13,7 +13,7 @@ from heretix.evidence.demo import demo_documents
 from heretix.evidence.text.excerpt import content_words
 from heretix.evidence.text.injection import screen
 from heretix.measurement.gather import evidence_of
-from heretix.measurement.record import ExperimentRecord, MetricRecord
+from heretix.measurement.record import ExperimentRecord, MetricRecord, ReasonRecord
 from heretix.measurement.vector import logits_by_stem
 from heretix.prompts.frame import ShownItem
 
@@ -73,7 +73,7 @@ def without(bundle: Bundle, name: str) -> Evidence:
 
 def under_policy(bundle: Bundle) -> Evidence:
     """The bundle of another source policy."""
-    return replace(_shown(bundle), variant=f"policy:{bundle.policy_version}")
+    return replace(_shown(bundle), variant=f"policy:{bundle.policy.version}")
 
 
 def sham(bundle: Bundle, documents: Sequence[Document]) -> Evidence:
@@ -222,7 +222,7 @@ def _record(
         found = movement(vector, "whole", "changed")
         difference = MetricRecord(value=found.value, lo=found.lo, hi=found.hi)
     except NoEstimateError as exc:
-        reason = str(exc)
+        reason = ReasonRecord(code="no_estimate", params={"message": str(exc)})
     return ExperimentRecord(
         variant=name,
         model=whole.model,

@@ -291,6 +291,16 @@ class RunRecord(_Record):
     """SHA-256 of the canonical JSON of everything above."""
 
 
+class ReasonRecord(_Record):
+    """Why a value is missing: a code, and what its sentence needs.
+
+    The sentences stand in `heretix.report.words`: a record outlives its wording.
+    """
+
+    code: Literal["insufficient_evidence", "no_estimate", "no_pair", "too_few_stems"]
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
 class LensRecord(_Record):
     """One line of the belief vector."""
 
@@ -303,7 +313,7 @@ class LensRecord(_Record):
     bundle_id: str | None
     trusted: bool | None
     status: Literal["ok", "no_estimate", "insufficient_evidence"]
-    reason: str | None
+    reason: ReasonRecord | None
 
 
 class MetricRecord(_Record):
@@ -332,9 +342,9 @@ class ConcentrationRecord(_Record):
 class MetricsRecord(_Record):
     """What lies between the lenses of one claim and model."""
 
-    reason: str | None
+    reason: ReasonRecord | None
     """Why there are no differences, where there are none."""
-    missing: dict[str, str] = Field(default_factory=dict)
+    missing: dict[str, ReasonRecord] = Field(default_factory=dict)
     """By lens: why it has no differences, beside others that do."""
     stems: int | None
     movement: dict[str, MetricRecord]
@@ -366,7 +376,7 @@ class ExperimentRecord(_Record):
     prob_whole: Prob
     prob_changed: Prob
     difference: MetricRecord | None
-    reason: str | None
+    reason: ReasonRecord | None
 
 
 class Artifact(_Record):

@@ -12,6 +12,7 @@ from heretix.measurement.record import (
     LensRecord,
     MetricRecord,
     MetricsRecord,
+    ReasonRecord,
 )
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ def lens_record(run: RunRecord) -> LensRecord:
         bundle_id=evidence.bundle_id if evidence else None,
         trusted=evidence.trusted if evidence else None,
         status=run.status,
-        reason=run.reason,
+        reason=None if run.status == "ok" else _no_estimate(run),
     )
 
 
 def metrics_record(
     runs: Sequence[RunRecord],
     publishers: Mapping[str, Mapping[str, int]],
-    lacking: Mapping[str, str] | None = None,
+    lacking: Mapping[str, ReasonRecord] | None = None,
 ) -> MetricsRecord:
     """What lies between the lenses of one claim and model.
 
@@ -65,7 +66,7 @@ def metrics_record(
     """
     measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
     missing = dict(lacking or {})
-    missing |= {run.lens: f"no estimate: {run.reason}" for run in runs if run.status != "ok"}
+    missing |= {run.lens: _no_estimate(run) for run in runs if run.status != "ok"}
     concentration = {
         lens: ConcentrationRecord(
             herfindahl=found.herfindahl,
@@ -76,13 +77,12 @@ def metrics_record(
         if (found := metrics.source_concentration(counts)) is not None
     }
     if "RPL" not in measured or len(measured) < 2:
-        reason = "a difference needs the raw prior and another lens, both with an estimate"
-        return _nothing(reason, missing, concentration)
+        return _nothing(ReasonRecord(code="no_pair"), missing, concentration)
     logits = {lens: logits_by_stem(run) for lens, run in measured.items()}
     together, apart = _paired(logits)
     missing |= apart
     if len(together) < 2:
-        return _nothing(_too_few(len(logits["RPL"]), "the raw prior"), missing, concentration)
+        return _nothing(_too_few(len(logits["RPL"]), ["RPL"]), missing, concentration)
     rpl = measured["RPL"].aggregation
     vector = joint_bootstrap(
         {lens: logits[lens] for lens in together},
@@ -96,7 +96,7 @@ def metrics_record(
 
 def _paired(
     logits: Mapping[str, Mapping[str, Sequence[float]]],
-) -> tuple[list[str], dict[str, str]]:
+) -> tuple[list[str], dict[str, ReasonRecord]]:
     """Lenses that share enough stems with the raw prior and each other; and why the others don't.
 
     The lens that shares most goes first, so that a broken one can't take the others with it.
@@ -104,28 +104,31 @@ def _paired(
     shared = set(logits["RPL"])
     others = [lens for lens in logits if lens != "RPL"]
     others.sort(key=lambda lens: (-len(shared & logits[lens].keys()), lens))
-    together, apart = ["RPL"], {}
+    together = ["RPL"]
+    apart: dict[str, ReasonRecord] = {}
     for lens in others:
         common = shared & logits[lens].keys()
         if len(common) < MIN_STEMS:
-            apart[lens] = _too_few(len(common), ", ".join([*together, lens]))
+            apart[lens] = _too_few(len(common), [*together, lens])
         else:
             together.append(lens)
             shared = common
     return together, apart
 
 
-def _too_few(count: int, who: str) -> str:
-    return (
-        f"a difference needs at least {MIN_STEMS} stems with answers, got {count} ({who}); "
-        f"measure with T at least {MIN_STEMS}"
-    )
+def _too_few(count: int, lenses: list[str]) -> ReasonRecord:
+    params = {"needed": MIN_STEMS, "got": count, "lenses": lenses}
+    return ReasonRecord(code="too_few_stems", params=params)
+
+
+def _no_estimate(run: RunRecord) -> ReasonRecord:
+    return ReasonRecord(code="no_estimate", params={"message": run.reason})
 
 
 def _between(
     vector: BeliefVector,
     measured: Mapping[str, RunRecord],
-    missing: dict[str, str],
+    missing: dict[str, ReasonRecord],
     concentration: dict[str, ConcentrationRecord],
 ) -> MetricsRecord:
     others = [lens for lens in vector.centers if lens != "RPL"]
@@ -172,7 +175,9 @@ def _gain(vector: BeliefVector, lens: str) -> InformationRecord:
 
 
 def _nothing(
-    reason: str, missing: dict[str, str], concentration: dict[str, ConcentrationRecord]
+    reason: ReasonRecord,
+    missing: dict[str, ReasonRecord],
+    concentration: dict[str, ConcentrationRecord],
 ) -> MetricsRecord:
     return MetricsRecord(
         reason=reason,

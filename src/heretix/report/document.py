@@ -16,7 +16,7 @@ from heretix.report.charts.figure import drawable, listed, number, retitled, sho
 from heretix.report.charts.theme import FONT, LENS_NAMES, LIGHT, Theme, css_variables, dark_css
 from heretix.report.grouping import Picture, experiment_runs, plain_runs, shared_pictures
 from heretix.report.method import method_lines
-from heretix.report.words import LEGACY, few_wordings, label_of, span
+from heretix.report.words import MISQUOTED, drop_detail, run_warnings, span, warning_label
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -151,19 +151,9 @@ def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
 
 
 def _warnings(run: RunRecord, verification: Verification | None) -> Iterator[str]:
-    if label := label_of(run):
-        yield label
-    if run.aggregation.agg == "simple":
-        yield LEGACY
-    if few := few_wordings(run):
-        yield few
-    if run.aggregates.is_stable is False:
-        yield "not stable: the interval is wider than 0.20"
-    if len(run.served) > 1:
-        served = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
-        yield f"the model changed during the run: {served}"
+    yield from run_warnings(run)
     if run.evidence is not None and run.evidence.trusted is False:
-        yield "too many quotes aren't in the documents; not to be trusted"
+        yield MISQUOTED
     if verification is not None and not verification.ok:
         yield f"NOT verified: {len(verification.differences)} values don't follow from the record"
 
@@ -219,6 +209,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["drop_detail"] = drop_detail
     environment.filters |= {
         "span": lambda ends: span(*ends),
         "signed": lambda value: number(value, signed=True),
@@ -333,7 +324,7 @@ def _headline(sheet: _Sheet, run: RunRecord) -> None:
             f"stability {belief.stability_score:.2f} ({belief.stability_band})"
         )
         sheet.text(said, px=17, colour=theme.ink, bold=True)
-    if label := label_of(run):
+    if label := warning_label(run):
         sheet.text(label, px=14, colour=theme.warn)
 
 

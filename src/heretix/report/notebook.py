@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from heretix.report.words import LEGACY, label_of, span
+from heretix.report.words import LEGACY, span, warning_label
 
 if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
@@ -39,7 +39,7 @@ def belief_html(run: RunRecord) -> str:
 
 def _labels(run: RunRecord) -> list[str]:
     legacy = LEGACY if run.aggregation.agg == "simple" else None
-    return [label for label in (label_of(run), legacy) if label]
+    return [label for label in (warning_label(run), legacy) if label]
 
 
 def _bar(prob: float, lo: float, hi: float) -> str:

@@ -16,12 +16,15 @@ from heretix.belief.paired import PairedDifference
 from heretix.measurement.gather import ALL_LENSES
 from heretix.report.words import (
     DEMONSTRATION,
-    LEGACY,
     MADE_UP,
-    few_wordings,
-    label_of,
+    MISQUOTED,
+    QUOTED_NOTHING,
+    drop_detail,
+    missing_reason,
     percent,
+    run_warnings,
     span,
+    warning_label,
 )
 
 if TYPE_CHECKING:
@@ -118,17 +121,7 @@ def run_headline(run: RunRecord) -> RenderableType:
         headline.append("   stability ")
         headline.append(f"{belief.stability_score:.2f} ({band})", style=_BAND_STYLE[band])
         lines += [headline, interval_bar(belief.prob_true_rpl, lo, hi)]
-        if not belief.is_stable:
-            lines.append(Text("not stable: the interval is wider than 0.20", style="yellow"))
-    if few := few_wordings(run):
-        lines.append(Text(few, style="yellow"))
-    if run.aggregation.agg == "simple":
-        lines.append(Text(LEGACY, style="yellow"))
-    if label := label_of(run):
-        lines.append(Text(label, style="yellow"))
-    if len(run.served) > 1:
-        names = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
-        lines.append(Text(f"the model changed during the run: {names}", style="yellow"))
+    lines += [Text(warning, style="yellow") for warning in run_warnings(run)]
     lines.append(_counts(run))
     if run.evidence and run.evidence.items:
         lines.append(_evidence_line(run.evidence))
@@ -482,7 +475,7 @@ def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> Renderable
         parts += [Text(model, style="dim"), _vector_table(lines, lacking_told=lacking_told)]
         parts += _metric_lines(found)
         parts += _experiment_lines(artifact, model)
-        labels = (label_of(run) for run in runs if run.model == model)
+        labels = (warning_label(run) for run in runs if run.model == model)
         parts += [Text(label, style="yellow") for label in dict.fromkeys(labels) if label]
     return Group(*parts)
 
@@ -538,7 +531,11 @@ def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]
     return [
         Text(f"{len(dropped)} left out: {said}", style="dim"),
         *(
-            Text(f"  {drop['reason']}: {drop['title']} ({drop['detail']})", style="dim")
+            Text(
+                f"  {drop['reason']}: {drop['title']} "
+                f"({drop_detail(drop['reason'], drop['params'])})",
+                style="dim",
+            )
             for drop in near[:12]
         ),
     ]
@@ -555,7 +552,7 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
         if line.prob_true is None or line.ci95 is None:
             table.add_row(line.lens, "—", "—", Text(line.status, style="yellow"))
             if not (lacking_told and line.status == "insufficient_evidence"):
-                notes.append(Text(f"{line.lens}: {line.reason}", style="yellow"))
+                notes.append(Text(f"{line.lens}: {missing_reason(line.reason)}", style="yellow"))
             continue
         table.add_row(
             line.lens,
@@ -564,24 +561,19 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
             interval_bar(line.prob_true, *line.ci95, cells=41, style=_STYLES[line.lens]),
         )
         if line.trusted is False:
-            wrong = (
-                "it quotes documents, and was shown none"
-                if line.lens == "NUL"
-                else "too many quotes aren't in the documents"
-            )
-            said = f"{line.lens}: {wrong}; not to be trusted"
-            notes.append(Text(said, style="yellow"))
+            wrong = MISQUOTED if line.bundle_id else QUOTED_NOTHING
+            notes.append(Text(f"{line.lens}: {wrong}", style="yellow"))
     return Group(table, *notes)
 
 
 def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
     if found.reason is not None:
-        return [Text(f"no differences: {found.reason}", style="yellow")]
+        return [Text(f"no differences: {missing_reason(found.reason)}", style="yellow")]
     missing = [
-        Text(f"no differences for {lens}: {reason}", style="yellow")
+        Text(f"no differences for {lens}: {missing_reason(reason)}", style="yellow")
         for lens, reason in found.missing.items()
-        # The line of the lens has said it already.
-        if not reason.startswith(("`insufficient_evidence`", "no estimate"))
+        # The line of a lens without a number has said why already.
+        if reason.code not in {"insufficient_evidence", "no_estimate"}
     ]
     table = Table.grid(padding=(0, 2))
     for name, value in [*_headlines(found), *_details(found)]:
@@ -643,7 +635,9 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
             record.lens,
             Text(record.variant),
             "—" if record.prob_changed is None else f"{record.prob_changed:.3f}",
-            _signed(record.difference) if record.difference else f"— {record.reason}",
+            _signed(record.difference)
+            if record.difference
+            else f"— {missing_reason(record.reason)}",
             Text(
                 titles.get((shown.get(record.execution_id), left_out), ""),
                 no_wrap=True,

@@ -1,40 +1,104 @@
-"""Phrases and number formats that every view shares."""
+"""The catalogue of sentences and number formats that every surface shares.
+
+Records hold codes and parameters; what people read is made from them here, so that a wording can
+change and nothing has to parse it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from heretix.evidence.bundle import DropReason, Shortfall
 from heretix.providers.catalog import MADE_UP_BY
 
 if TYPE_CHECKING:
-    from heretix.measurement.record import RunRecord
+    from collections.abc import Mapping
 
-__all__ = [
-    "DEMONSTRATION",
-    "LEGACY",
-    "MADE_UP",
-    "counted",
-    "few_wordings",
-    "label_of",
-    "percent",
-    "span",
-]
+    from heretix.measurement.record import ReasonRecord, RunRecord
 
 DEMONSTRATION: Final = "demonstration model: not a belief worth quoting"
 MADE_UP: Final = "made-up answers: no model was asked, so this is nobody's belief"
+LEGACY: Final = "legacy aggregation (simple): for comparison only"
+UNSTABLE: Final = "not stable: the interval is wider than 0.20"
+MISQUOTED: Final = "too many quotes aren't in the documents; not to be trusted"
+QUOTED_NOTHING: Final = "it quotes documents, and was shown none; not to be trusted"
 _ENOUGH: Final = 8
 """Wordings. In simulation the 95% interval covers 93% with 8, and 91% with 5: docs/method.md."""
-LEGACY: Final = "legacy aggregation (simple): for comparison only"
+
+DROP_PHRASES: Final[Mapping[DropReason, str]] = {
+    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
+    DropReason.AFTER_AS_OF: "published after the day that was asked for",
+    DropReason.UNDATED: "without a date, where dates were required",
+    DropReason.UNREADABLE: "no text could be read from it",
+    DropReason.HOLDS_NONCE: "holds the code that marks documents",
+    DropReason.INJECTION: "tries to give the model orders",
+    DropReason.UNREAD: "its page couldn't be fetched or read",
+    DropReason.OFF_TOPIC: "speaks of something else than the claim",
+    DropReason.BELOW_FLOOR: "less reliable than was asked for",
+    DropReason.DUPLICATE: "says what another document says",
+    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
+    DropReason.OVER_BUDGET: "there was no room left",
+}
+"""Why documents of a kind were left out of a bundle."""
+
+_DROP_DETAILS: Final[Mapping[DropReason, str]] = {
+    DropReason.WRONG_CLASS: "its class is {cls}",
+    DropReason.AFTER_AS_OF: "it was published on {published}",
+    DropReason.UNDATED: "it has no date, and dates are strict",
+    DropReason.UNREADABLE: "it has no words",
+    DropReason.HOLDS_NONCE: "it holds the nonce of this run",
+    DropReason.INJECTION: "it looks like: {kinds}",
+    DropReason.UNREAD: "its page couldn't be fetched or read",
+    DropReason.OFF_TOPIC: "it shares too few words with the claim",
+    DropReason.BELOW_FLOOR: "its reliability is {r:.3f}, the floor {floor:g}",
+    DropReason.DUPLICATE: "it is a copy of {of}",
+    DropReason.PUBLISHER_CAP: "{cap} better ones are from {publisher}",
+    DropReason.OVER_BUDGET: "{k} items of {chars_per_item} characters are chosen",
+}
+_MISSING: Final[Mapping[str, str]] = {
+    "no_estimate": "no estimate: {message}",
+    "no_pair": "a difference needs the raw prior and another lens, both with an estimate",
+    "too_few_stems": (
+        "a difference needs at least {needed} stems with answers, got {got} ({lenses}); "
+        "measure with T at least {needed}"
+    ),
+}
 
 
-def label_of(run: RunRecord) -> str | None:
+def drop_detail(reason: str, params: Mapping[str, Any]) -> str:
+    """Say why this very document was left out of a bundle."""
+    return _filled(_DROP_DETAILS[DropReason(reason)], params)
+
+
+def missing_reason(reason: ReasonRecord | None) -> str:
+    """Say why a lens, a difference or an experiment has no number; nothing where it has one."""
+    if reason is None:
+        return ""
+    if reason.code == "insufficient_evidence":
+        return str(Shortfall.from_json(reason.params))
+    return _filled(_MISSING[reason.code], reason.params)
+
+
+def _filled(sentence: str, params: Mapping[str, Any]) -> str:
+    texts = {k: ", ".join(v) if isinstance(v, list | tuple) else v for k, v in params.items()}
+    return sentence.format_map(texts)
+
+
+def warning_label(run: RunRecord) -> str | None:
     """What must stand beside a number that nobody should take for a belief."""
     if run.demonstration:
         return DEMONSTRATION
     return MADE_UP if run.provider in MADE_UP_BY else None
 
 
-def few_wordings(run: RunRecord) -> str | None:
+def warning_word(run: RunRecord) -> str:
+    """`warning_label` where there is room for a word or two; empty where there is none."""
+    if run.demonstration:
+        return "demonstration model"
+    return "made-up answers" if run.provider in MADE_UP_BY else ""
+
+
+def warn_few_wordings(run: RunRecord) -> str | None:
     """What must stand beside an interval from fewer wordings than it takes to be trusted."""
     used = run.aggregation.n_templates
     if run.aggregates.ci95 is None or used >= _ENOUGH:
@@ -43,6 +107,20 @@ def few_wordings(run: RunRecord) -> str | None:
         f"only {counted(used, 'wording')}: with fewer than {_ENOUGH} the interval misses the "
         "truth more often than 1 time in 20"
     )
+
+
+def run_warnings(run: RunRecord) -> list[str]:
+    """Everything that a reader of the run's number has to be told beside it."""
+    warnings = [
+        None if run.aggregates.is_stable in {True, None} else UNSTABLE,
+        warn_few_wordings(run),
+        LEGACY if run.aggregation.agg == "simple" else None,
+        warning_label(run),
+    ]
+    if len(run.served) > 1:
+        names = ", ".join(f"{s.provider_model_id} ×{s.samples}" for s in run.served)
+        warnings.append(f"the model changed during the run: {names}")
+    return [warning for warning in warnings if warning]
 
 
 def span(lo: float, hi: float) -> str:

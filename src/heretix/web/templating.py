@@ -17,11 +17,15 @@ from heretix.core.errors import UsageError
 from heretix.economy.exchange import require_currency
 from heretix.economy.market import MAX_POOL, MICRO
 from heretix.economy.money import CURRENCIES, PPM, format_amount
-from heretix.evidence.bundle import DropReason
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX
-from heretix.report.words import few_wordings, label_of
+from heretix.report.words import (
+    drop_detail,
+    missing_reason,
+    warn_few_wordings,
+    warning_label,
+)
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -29,24 +33,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from starlette.requests import Request
-
-# Why a document was left out of a bundle, as people read it.
-
-REASONS: Final = {
-    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
-    DropReason.AFTER_AS_OF: "published after the day that was asked for",
-    DropReason.UNDATED: "without a date, where dates were required",
-    DropReason.UNREADABLE: "no text could be read from it",
-    DropReason.HOLDS_NONCE: "holds the code that marks documents",
-    DropReason.INJECTION: "tries to give the model orders",
-    DropReason.UNREAD: "its page couldn't be fetched or read",
-    DropReason.OFF_TOPIC: "speaks of something else than the claim",
-    DropReason.BELOW_FLOOR: "less reliable than was asked for",
-    DropReason.DUPLICATE: "says what another document says",
-    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
-    DropReason.OVER_BUDGET: "there was no room left",
-}
-
 
 # Why money moved, as people read it: records give reasons in whole minor units, parts per million
 # and milliseconds.
@@ -319,8 +305,10 @@ def environment() -> Environment:
         "version": VERSION,
         "lens_names": LENS_NAMES,
         "rule": rule,
-        "few_wordings": few_wordings,
-        "label_of": label_of,
+        "drop_detail": drop_detail,
+        "few_wordings": warn_few_wordings,
+        "label_of": warning_label,
+        "missing_reason": missing_reason,
     }
     return env
 

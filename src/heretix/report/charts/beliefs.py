@@ -30,7 +30,7 @@ from heretix.report.charts.figure import (
     small_text,
 )
 from heretix.report.charts.theme import LENS_NAMES, LIGHT, SHAPES, Theme
-from heretix.report.words import counted, label_of
+from heretix.report.words import counted, missing_reason, warning_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ def run_subtitle(run: RunRecord) -> str:
             f"lens {run.lens}",
             f"n = {usage.compliant} of {usage.attempted} answers",
             counted(run.aggregation.n_templates, "wording"),
-            (label_of(run) or "").partition(":")[0],
+            warning_word(run),
         ]
     )
 
@@ -476,7 +476,7 @@ def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
         lo=lo,
         hi=hi,
         reason=f"no estimate: {run.reason}",
-        note=(label_of(run) or "").partition(":")[0],
+        note=warning_word(run),
         colour=theme.colour(run.lens),
         shape=SHAPES[run.lens],
         hollow=run.lens == "NUL",
@@ -551,13 +551,12 @@ def _metrics(artifact: Artifact, model: str) -> MetricsRecord | None:
 
 def _lenses_row(line: LensRecord, theme: Theme) -> IntervalRow:
     lo, hi = line.ci95 or (None, None)
-    reason = f"{line.status.replace('_', ' ')}: {line.reason}" if line.prob_true is None else None
     return IntervalRow(
         label=f"{line.lens} · {LENS_NAMES[line.lens]}",
         value=line.prob_true,
         lo=lo,
         hi=hi,
-        reason=reason,
+        reason=missing_reason(line.reason),
         note="quotes made up: not to be trusted" if line.trusted is False else "",
         colour=theme.colour(line.lens),
         shape=SHAPES[line.lens],
@@ -571,8 +570,8 @@ def _split(metrics: MetricsRecord | None, theme: Theme) -> list[dict[str, Any]]:
         return []
     rows = list(_effects(metrics, theme))
     if not rows:
-        reason = metrics.reason or "no lens was measured beside the raw prior"
-        return [_said(f"No differences: {reason}", theme)]
+        why = missing_reason(metrics.reason) or "no lens was measured beside the raw prior"
+        return [_said(f"No differences: {why}", theme)]
     axis = difference_axis("difference of p(true)", rows)
     panel = interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
     return [{**panel, "title": _heading("What moved it, with 95% intervals", theme)}]
@@ -589,7 +588,10 @@ def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
             yield _effect(f"{lens} − RPL · wrapper and evidence", effect, lens, theme)
     for lens, reason in metrics.missing.items():
         yield IntervalRow(
-            label=f"{lens} · no difference", value=None, reason=reason, colour=theme.colour(lens)
+            label=f"{lens} · no difference",
+            value=None,
+            reason=missing_reason(reason),
+            colour=theme.colour(lens),
         )
 
 
@@ -717,7 +719,7 @@ def _influence_row(record: ExperimentRecord, label: str, detail: str, theme: The
         value=found.value if found else None,
         lo=found.lo if found else None,
         hi=found.hi if found else None,
-        reason=record.reason,
+        reason=missing_reason(record.reason),
         colour=theme.colour(record.lens),
         shape=SHAPES[record.lens],
         hollow=record.lens == "NUL",

@@ -13,9 +13,10 @@ from heretix.evidence.bundle import Bundle, DropReason
 from heretix.evidence.policy.policy import Policy, load_policy
 from heretix.evidence.policy.rules import ADMITS, SourceClass
 from heretix.evidence.reliability import Primitive
+from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import require
 from heretix.web.state import desk_of
-from heretix.web.templating import REASONS, page
+from heretix.web.templating import page
 
 __all__ = ["router"]
 
@@ -55,7 +56,7 @@ def bundle(request: Request, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,6
         runs=[run for run in runs if run.variant is None],
         influence=_influence(runs),
         classes=CLASSES,
-        reasons=REASONS,
+        reasons=DROP_PHRASES,
         off_topic=DropReason.OFF_TOPIC,
         primitives={primitive.name: primitive.value for primitive in Primitive},
     )
@@ -104,7 +105,7 @@ def _rules(found: Bundle) -> dict[str, Any]:
     """The rules that the bundle's items name, where the policy is one that is known here."""
     for name in POLICIES:
         known = _policy(name)
-        if known.sha256 == found.policy_sha256:
+        if known.sha256 == found.policy.sha256:
             return {rule.id: rule for rule in known.rules}
     return {}
 

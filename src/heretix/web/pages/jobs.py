@@ -12,12 +12,13 @@ from starlette.responses import RedirectResponse, Response
 from heretix.accounts import Person, Role
 from heretix.core.errors import ConfigError, HeretixError, UsageError
 from heretix.jobs import JobPlan, MeasureRequest
+from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import VisitNow, require
 from heretix.web.events import event_stream
 from heretix.web.forms import LENSES, MeasureForm, suggested_models
 from heretix.web.problems import status_of
 from heretix.web.state import desk_of
-from heretix.web.templating import REASONS, page
+from heretix.web.templating import page
 
 # A new measurement: what it will take, then the start.
 
@@ -94,7 +95,7 @@ def _page(
         problem=problem,
         wanted=wanted,
         plan=found,
-        reasons=REASONS,
+        reasons=DROP_PHRASES,
         usage=desk.jobs.usage(person),
         person=person,
         **more,

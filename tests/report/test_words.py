@@ -1,0 +1,63 @@
+"""The catalogue of sentences: every code that records hold has one, whatever its parameters."""
+
+from typing import get_args
+
+import pytest
+
+from heretix.evidence.bundle import DropReason, Shortfall
+from heretix.measurement.record import ReasonRecord
+from heretix.report.words import DROP_PHRASES, drop_detail, missing_reason
+
+PARAMS = {
+    DropReason.WRONG_CLASS: ({"cls": "contested"}, "its class is contested"),
+    DropReason.AFTER_AS_OF: ({"published": "2025-01-02"}, "it was published on 2025-01-02"),
+    DropReason.INJECTION: ({"kinds": ["answer", "role"]}, "it looks like: answer, role"),
+    DropReason.BELOW_FLOOR: (
+        {"r": 0.012345, "floor": 0.02},
+        "its reliability is 0.012, the floor 0.02",
+    ),
+    DropReason.DUPLICATE: ({"of": "d1"}, "it is a copy of d1"),
+    DropReason.PUBLISHER_CAP: (
+        {"cap": 2, "publisher": "bbc.com"},
+        "2 better ones are from bbc.com",
+    ),
+    DropReason.OVER_BUDGET: (
+        {"k": 8, "chars_per_item": 600},
+        "8 items of 600 characters are chosen",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", DropReason)
+def test_every_drop_reason_has_a_phrase_and_a_sentence(reason):
+    params, sentence = PARAMS.get(reason, ({}, None))
+    assert DROP_PHRASES[reason]
+    assert drop_detail(reason.value, params) == (sentence or drop_detail(reason, {}))
+
+
+def test_every_code_of_a_missing_value_has_a_sentence():
+    lacks = Shortfall(lens="MEL", needed=3, got=1, dropped={DropReason.UNREAD: 2}, as_of=None)
+    params = {
+        "insufficient_evidence": lacks.to_json(),
+        "no_estimate": {"message": "every call failed"},
+        "too_few_stems": {"needed": 8, "got": 4, "lenses": ["RPL", "MEL"]},
+    }
+    said = {
+        code: missing_reason(ReasonRecord(code=code, params=params.get(code, {})))
+        for code in get_args(ReasonRecord.model_fields["code"].annotation)
+    }
+    assert said["insufficient_evidence"] == str(lacks)
+    assert said["no_estimate"] == "no estimate: every call failed"
+    assert "got 4 (RPL, MEL); measure with T at least 8" in said["too_few_stems"]
+    assert all(said.values())
+    assert missing_reason(None) == ""
+
+
+def test_a_shortfall_survives_its_json():
+    from datetime import date
+
+    lacks = Shortfall(
+        lens="HEL", needed=3, got=0, dropped={DropReason.OFF_TOPIC: 4}, as_of=date(2024, 1, 2)
+    )
+    assert Shortfall.from_json(lacks.to_json()) == lacks
+    assert "4 off_topic" in str(lacks)
