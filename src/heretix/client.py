@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from heretix.core import errors
+from heretix.core.canonical import decode
 from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
@@ -26,7 +27,6 @@ from heretix.core.errors import (
     ServerError,
     TooManyRequestsError,
 )
-from heretix.economy.codec import decode
 from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground, State
 from heretix.economy.exploration_service import Standing
 from heretix.economy.judging.gate import Direction

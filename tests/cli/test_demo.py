@@ -17,7 +17,7 @@ from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import Fate, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.exploration_service import Track
+from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.judging.inputs import recheck
 from heretix.jobs import Jobs, JobState
 from heretix.measurement.record import RunRecord
@@ -116,7 +116,7 @@ def test_there_is_evidence_influence_drift_and_standing(world):
         RunRecord.model_validate_json(world.find(ref).record_json).aggregates for ref in again
     ]
     assert len({belief.prob_true_rpl for belief in beliefs}) > 3
-    board = Track(world, clock=SystemClock()).leaderboard()
+    board = ExplorationService(world, clock=SystemClock()).leaderboard()
     assert any(standing.reputation_ppm > 0 for standing in board)
     assert any(standing.credits > 0 for standing in board)
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from heretix.accounts import LOCAL
+from heretix.core.canonical import encode
 from heretix.core.settings import Settings
-from heretix.economy.codec import encode
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.jobs import EpisodeRequest, Jobs
 from heretix.store import Store

@@ -21,7 +21,7 @@ from heretix.economy.episode.challenges import (
     seed_commitment,
 )
 from heretix.economy.episode.disputes import raise_dispute, rule_on_dispute
-from heretix.economy.episode.lifecycle import (
+from heretix.economy.episode.moves import (
     begin_challenge,
     close_episode,
     conclude_unmeasured,

@@ -17,7 +17,7 @@ from playing import (
 )
 
 from heretix.core.errors import RecordError
-from heretix.economy.episode.lifecycle import stake
+from heretix.economy.episode.moves import stake
 from heretix.economy.episode.settlement import settle, settlement_id
 from heretix.economy.episode.state import Denial, Parameters, State, settlement_record
 from heretix.economy.ledger import Draft, Escrow, Group, Status

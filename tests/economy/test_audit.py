@@ -11,9 +11,9 @@ import pytest
 from exchanging import H, O, Table
 from playing import GATE_FAILED, make_measurement, sha
 
+from heretix.core.canonical import decode, encode
 from heretix.core.errors import RecordError
 from heretix.economy.audit import FORMAT, verify_episode
-from heretix.economy.codec import decode, encode
 from heretix.economy.episode.state import Episode, Ground
 from heretix.economy.market import Side
 from heretix.store import Store
@@ -352,7 +352,7 @@ def test_money_before_the_opening_is_found(module_table, record):
         ({"format": "other"}, f"`format` must be '{FORMAT}', got 'other'"),
         ({"positions": None}, "`positions` must be a list"),
         ({"transfers": {}}, "`transfers` must be a list"),
-        ({"episode": None}, "`episode` must be the fields of a Episode"),
+        ({"episode": None}, "`episode` must be an object"),
         ({"statements": [{}]}, "must be whole"),
         ({"measurements": ["x"]}, "must be whole"),
         (

@@ -21,7 +21,7 @@ from playing import (
 
 from heretix.core.errors import ConfigError
 from heretix.economy.episode.challenges import draw_close, is_duplicate, reveal
-from heretix.economy.episode.lifecycle import measure
+from heretix.economy.episode.moves import measure
 from heretix.economy.episode.settlement import VoidReason
 from heretix.economy.episode.state import (
     HOUR_MS,

@@ -489,9 +489,9 @@ def test_the_secret_is_in_no_message(table):
     """A record of the store that ends up in a log doesn't show it."""
     with table.store.reading() as connection:
         secret = episodes.episode_row(connection, table.id)["secret"]
-        filed = table.exchange._docket.load(connection, table.id)
-    assert secret not in repr(filed)
-    assert repr(bytes.fromhex(secret)) not in repr(filed)
+        stored = table.exchange._episodes.load(connection, table.id)
+    assert secret not in repr(stored)
+    assert repr(bytes.fromhex(secret)) not in repr(stored)
 
 
 def test_a_claim_may_hold_any_character(store):

@@ -12,6 +12,7 @@ from playing import economy_settings
 from heretix.core.errors import UsageError
 from heretix.economy.ledger import (
     GENESIS,
+    MAX_AMOUNT,
     AccountKind,
     Applied,
     Code,
@@ -37,7 +38,6 @@ from heretix.economy.ledger import (
     verify,
 )
 from heretix.economy.ledger import unbalanced_currencies as unbalanced
-from heretix.economy.money import MAX_AMOUNT
 
 ANN, BOB = user_account("ann", "PLAY"), user_account("bob", "PLAY")
 MINT = house_account(AccountKind.ISSUANCE, "PLAY")

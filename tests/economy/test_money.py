@@ -14,7 +14,7 @@ from playing import economy_settings
 
 from heretix.core.canonical import digest, exact_json, require_sha256
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.money import (
+from heretix.economy.ledger import (
     PLAY,
     XC,
     ceil_part,

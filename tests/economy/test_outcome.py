@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import H, O, build_market, economy_settings, make_measurement
 
+from heretix.core.canonical import encode
 from heretix.core.errors import UsageError
 from heretix.economy.episode.settlement import (
     JudgeReading,
@@ -212,7 +213,7 @@ def test_a_number_that_is_none_cannot_get_into_a_record(value):
 
 def test_a_measurement_can_be_hashed():
     """Its record holds only text and whole numbers."""
-    record = with_reading(UP, after=None).record()
+    record = encode(with_reading(UP, after=None))
     assert record["shift_lo"] == "0.5"
     assert record["readings"][0]["after"] is None
     assert record["readings"][1]["after"] == "0.9"

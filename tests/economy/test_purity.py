@@ -12,17 +12,15 @@ import heretix.economy
 HOUSE = Path(heretix.economy.__file__).parent
 RULES = (
     "audit",
-    "codec",
     "episode/challenges",
     "episode/disputes",
-    "episode/lifecycle",
+    "episode/moves",
     "episode/settlement",
     "episode/state",
     "exploration",
     "judging/gate",
     "ledger",
     "market",
-    "money",
     "rewards",
 )
 ALLOWED = {

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from heretix.accounts import LOCAL
+from heretix.core.canonical import encode
 from heretix.core.clock import HeldClock
 from heretix.core.settings import Settings
-from heretix.economy.codec import encode
 from heretix.economy.episode.challenges import evidence_commitment
 from heretix.economy.episode.state import Ground, Parameters
 from heretix.economy.exchange import Exchange

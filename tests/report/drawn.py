@@ -7,8 +7,8 @@ from heretix.api import _measure
 from heretix.economy.episode.challenges import seed_commitment
 from heretix.economy.episode.settlement import Outcome
 from heretix.economy.episode.state import Parameters, Terms, draft_episode
+from heretix.economy.ledger import PLAY
 from heretix.economy.market import Position, Side, buy, seed_market
-from heretix.economy.money import PLAY
 from heretix.economy.rewards import take_step
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.report import charts

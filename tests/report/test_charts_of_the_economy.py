@@ -9,8 +9,8 @@ from scipy.stats import binomtest
 
 from heretix.core.errors import ConfigError, RecordError
 from heretix.economy.episode.settlement import VoidReason
+from heretix.economy.ledger import PLAY
 from heretix.economy.market import Side, market_of
-from heretix.economy.money import PLAY
 from heretix.report import charts
 from heretix.report.charts.studies import reliability_bins
 

@@ -11,7 +11,7 @@ from heretix.client import Client
 from heretix.core.clock import HeldClock
 from heretix.core.errors import CallTimeoutError, ConflictError, NoEstimateError, RefusedError
 from heretix.economy.episode.state import State
-from heretix.economy.judging.workflow import DAY_MS, Clerk
+from heretix.economy.judging.workflow import DAY_MS, EpisodeWorkflow
 from heretix.jobs import BackgroundWorker, EpisodeRequest, Progress
 from heretix.store.jobs import update_job
 
@@ -123,7 +123,7 @@ def test_what_nobody_foresaw_is_told_without_its_text(team, monkeypatch, caplog)
     async def broken(*_, **__):
         raise RuntimeError("the inside")
 
-    monkeypatch.setattr(Clerk, "draft", broken)
+    monkeypatch.setattr(EpisodeWorkflow, "draft", broken)
     told = failed(team, team.post("/episodes", SMALL, "root", key="one"))
     assert (told["state"], told["error_kind"]) == ("failed", "RuntimeError")
     assert "the server's log has it" in told["error"]

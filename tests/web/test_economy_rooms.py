@@ -14,7 +14,7 @@ from heretix.core.clock import HeldClock
 from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import Fate, State
-from heretix.economy.judging.workflow import Clerk
+from heretix.economy.judging.workflow import EpisodeWorkflow
 from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
 from heretix.measurement.measurement import prepare
@@ -202,7 +202,7 @@ def test_a_measurement_that_fails_decides_nothing(town, monkeypatch):
         raise RuntimeError("a fault")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Clerk, "measure", broken)
+        patched.setattr(EpisodeWorkflow, "measure", broken)
         sent = play.root.post(f"{play.path}/measure", {"key": "measure-first"})
         assert town.work() == 1
     page = html.unescape(play.root.get(sent.headers["location"]).text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.economy.exchange import Exchange
     from heretix.economy.judging.panel import Panel
-    from heretix.economy.judging.workflow import Clerk
+    from heretix.economy.judging.workflow import EpisodeWorkflow
     from heretix.economy.market import Side
     from heretix.measurement.runner import Observer, Tally
     from heretix.store import Store
@@ -113,11 +113,11 @@ class Counter:
 
         return Panel(self.store, self.settings, observer=observer)
 
-    def clerk(self, observer: Observer | None = None) -> Clerk:
+    def clerk(self, observer: Observer | None = None) -> EpisodeWorkflow:
         """The clerk that has things measured."""
-        from heretix.economy.judging.workflow import Clerk
+        from heretix.economy.judging.workflow import EpisodeWorkflow
 
-        return Clerk(
+        return EpisodeWorkflow(
             self.store,
             self.exchange,
             self.panel(observer),
@@ -207,7 +207,7 @@ def amount_of(text: str, currency: str = "PLAY") -> int:
 
     from heretix.core.errors import UsageError
     from heretix.economy.exchange import require_currency
-    from heretix.economy.money import MAX_AMOUNT
+    from heretix.economy.ledger import MAX_AMOUNT
 
     exponent = require_currency(currency).exponent
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from heretix.economy.episode.settlement import Settlement
-    from heretix.economy.exploration_service import Track
+    from heretix.economy.exploration_service import ExplorationService
     from heretix.economy.repository import StoredStatement
 
 # `heretix market`: bet on whether a belief will move, and know beforehand what it can cost.
@@ -41,7 +41,7 @@ def list_markets(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List markets that take bets."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.economy.episode.state import State
     from heretix.report.terminal_economy import episodes_table
 
@@ -64,7 +64,7 @@ def show(
     episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """Show the two pools of an episode: prices, what they imply, what is staked."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.economy.market import Side, price_ppm
     from heretix.report.terminal_economy import market_view
 
@@ -139,7 +139,7 @@ def buy(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Bet. The stake is locked until the episode ends, and can lose 35% of itself at most."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import money, quote_view
 
     chosen = acting.key_of(key)
@@ -169,7 +169,7 @@ def positions(
     person: acting.AsOption = "me", db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """List a person's bets, newest first."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.economy.ledger import user_account
     from heretix.report.terminal_economy import positions_table
 
@@ -272,7 +272,7 @@ def _show_rewards(settlement: Settlement | None, account: str | None) -> None:
 def _rewards_plain(
     statements: list[StoredStatement], settlement: Settlement | None, account: str | None
 ) -> dict[str, object]:
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.economy.rewards import explain as lines_of
 
     book = settlement.rewards if settlement else None
@@ -313,7 +313,7 @@ def join(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Give a person an account and a purse of play money. Betting does it too."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import balances_table
 
     with acting.counter(db) as counter:
@@ -351,7 +351,7 @@ def balances(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show accounts and what they hold."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import balances_table
 
     with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
@@ -376,7 +376,7 @@ def history(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List transfers, newest first."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.economy.ledger import user_account
     from heretix.report.terminal_economy import history_table
 
@@ -396,7 +396,7 @@ def history(
 @ledger_app.command("verify")
 def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Replay every transfer from the first: hashes, balances, pots. Ends with 1 if one is off."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import ledger_view
 
     with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
@@ -465,7 +465,7 @@ def credit(
     A claim is credited once, to whoever asks first. Ends with 1 when it earns nothing.
     """
     from heretix.config import check_claim
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import credited_view
 
     with _track(db, at) as track:
@@ -575,7 +575,7 @@ def feed(
 
 
 @contextmanager
-def _track(db: str | None, at: str | None) -> Iterator[Track]:
+def _track(db: str | None, at: str | None) -> Iterator[ExplorationService]:
     with _counter(db, at) as counter:
         yield _track_of(counter)
 
@@ -584,7 +584,7 @@ def _counter(db: str | None, at: str | None) -> AbstractContextManager[acting.Co
     return acting.counter(db, at, create=False, absent=opt.NOTHING_SHOWN)
 
 
-def _track_of(counter: acting.Counter) -> Track:
-    from heretix.economy.exploration_service import Track
+def _track_of(counter: acting.Counter) -> ExplorationService:
+    from heretix.economy.exploration_service import ExplorationService
 
-    return Track(counter.store, clock=counter.clock)
+    return ExplorationService(counter.store, clock=counter.clock)

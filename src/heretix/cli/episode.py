@@ -118,7 +118,7 @@ def say_where(
     counter: acting.Counter, episode: Episode, *, as_json: bool, whole: bool = False
 ) -> None:
     """Show an episode as a move left it; the whole of it, terms and times too, if asked."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import episode_view
 
     exchange = counter.exchange
@@ -141,8 +141,8 @@ def list_episodes(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List episodes, newest first."""
+    from heretix.core.canonical import encode
     from heretix.core.errors import UsageError
-    from heretix.economy.codec import encode
     from heretix.economy.episode.state import State
     from heretix.report.terminal_economy import episodes_table
 
@@ -205,8 +205,8 @@ def verify(
     Of an episode in the store, the measurements are worked out again from their samples too.
     Ends with 1 when something doesn't follow.
     """
+    from heretix.core.canonical import encode
     from heretix.economy.audit import verify_episode
-    from heretix.economy.codec import encode
     from heretix.economy.judging.inputs import recheck
     from heretix.report.terminal_economy import breaches_view
 
@@ -422,8 +422,8 @@ def challenge(
 
     A larger stake lets the credited belief move further, and earn more; it is the bond as well.
     """
+    from heretix.core.canonical import encode
     from heretix.core.errors import RecordError, RefusedError, UsageError
-    from heretix.economy.codec import encode
     from heretix.economy.episode.challenges import SECRET_BYTES
     from heretix.economy.judging.gate import Direction
     from heretix.economy.judging.panel import Question
@@ -482,8 +482,8 @@ def reveal(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show the evidence that was committed to. Reveals end with the freeze."""
-    from heretix.economy.codec import encode
-    from heretix.economy.episode.sealed_file import sealed_number
+    from heretix.core.canonical import encode
+    from heretix.economy.episode.sealed_file import find_commitment
     from heretix.evidence.bundle import dump_bundle
 
     secret = read_secret(file)
@@ -493,7 +493,7 @@ def reveal(
         found = counter.exchange.episode(secret.episode)
         shown = counter.exchange.reveal(
             secret.episode,
-            sealed_number(secret, found, secret.person),
+            find_commitment(secret, found, secret.person),
             secret.person,
             nonce=secret.nonce,
             bundle_sha256=bundle.bundle_id,
@@ -531,7 +531,7 @@ def judge(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Measure the lens with and without each challenge's evidence, in the order of commitment."""
-    from heretix.economy.codec import encode
+    from heretix.core.canonical import encode
 
     heard = []
     with acting.counter(db, at, create=False) as counter:

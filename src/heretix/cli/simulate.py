@@ -89,7 +89,7 @@ def _run(simulation: Simulation, episodes: int) -> bool:
 def _table(report: Report) -> Table:
     from rich.table import Table
 
-    from heretix.economy.money import PLAY, format_amount
+    from heretix.economy.ledger import PLAY, format_amount
     from heretix.economy.simulation.play import Verdict
 
     unit = 10**PLAY.exponent
@@ -133,7 +133,7 @@ def _check_plot(path: Path | None) -> None:
 
 
 def _draw(report: Report, path: Path) -> None:
-    from heretix.economy.money import PLAY
+    from heretix.economy.ledger import PLAY
     from heretix.economy.simulation.agents import Kind
     from heretix.report.charts import WealthPoint, save_chart, wealth_by_strategy
 

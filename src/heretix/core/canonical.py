@@ -1,12 +1,22 @@
-"""Canonical JSON and its SHA-256: one spelling per value, so equal values have equal hashes."""
+"""Canonical JSON, its SHA-256, and records read from it: one spelling per value."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from decimal import Decimal
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from heretix.core.errors import RecordError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+T = TypeVar("T")
 
 # One spelling per record, and its hash. A float has no place in either.
 
@@ -76,3 +86,117 @@ def canonical_json(value: object) -> str:
 def sha256_json(value: object) -> str:
     """SHA-256 of the canonical JSON of `value`."""
     return sha256_text(canonical_json(value))
+
+
+# Records as JSON and back, exactly: a `Decimal` is written as its digits, bytes in hex.
+
+
+class Record:
+    """Base of the dataclasses that `decode` reads: strict types, no unknown fields."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {
+        "strict": True,
+        "extra": "forbid",
+        "val_json_bytes": "hex",
+    }
+
+
+def encode(value: object) -> Any:
+    """Return a record as what JSON can hold."""
+    if isinstance(value, StrEnum):
+        return value.value
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Decimal | bytes):
+        return value.hex() if isinstance(value, bytes) else str(value)
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: encode(item) for name, item in value.items()}
+    assert dataclasses.is_dataclass(value), f"no way to write a {type(value).__name__}"
+    return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def encode_json(value: object) -> str:
+    """Return a record in the one spelling that is hashed."""
+    return exact_json(encode(value))
+
+
+def decode(kind: type[T], data: object, path: str = "record") -> T:
+    """Read the record of a kind that `data` spells; anything else is a `RecordError`.
+
+    Every field must be there, in the spelling that `encode` gives it.
+    """
+    return decode_json(kind, json.dumps(data), path)
+
+
+def decode_json(kind: type[T], text: str, path: str = "record") -> T:
+    """Read the record of a kind that a JSON text spells."""
+    from pydantic import ValidationError
+
+    try:
+        record: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]
+    except ValidationError as exc:
+        raise _unreadable(exc, path) from exc
+    # A field that was left out would have its default, and a number could be spelt in many ways.
+    data = json.loads(text)
+    strange = _difference(encode(record), data, path)
+    if strange is not None:
+        raise RecordError(f"{strange}; restore the record")
+    return record
+
+
+@cache
+def _adapter(kind: Hashable) -> Any:
+    from pydantic import TypeAdapter
+
+    # A record brings its own configuration, and pydantic takes no other beside it.
+    config = None if dataclasses.is_dataclass(kind) else cast("Any", Record.__pydantic_config__)
+    return TypeAdapter(cast("type[Any]", kind), config=config)
+
+
+_WANTED: Final = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "decimal_type": "an exact number",
+    "decimal_parsing": "an exact number",
+}
+
+
+def _unreadable(error: ValidationError, path: str) -> RecordError:
+    """Name the first problem that pydantic found, and where."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    for part in first["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    kind, got = first["type"], first["input"]
+    if kind in {"missing", "unexpected_keyword_argument"}:
+        owner, _, name = path.rpartition(".")
+        problem = "is missing" if kind == "missing" else "isn't one of its fields"
+        return RecordError(f"`{owner}` can't be read: {name!r} {problem}; restore the record")
+    if kind == "json_invalid":
+        return RecordError(f"`{path}` must be JSON, got {str(got)[:40]!r} ({first['msg']})")
+    wanted = _WANTED.get(kind) or first["msg"].removeprefix("Input should be ")
+    return RecordError(f"`{path}` must be {wanted}, got {got!r}; restore the record")
+
+
+def _difference(written: Any, read: Any, path: str) -> str | None:
+    """Say where a text differs from the spelling of the record that was read from it."""
+    if type(written) is not type(read):
+        return f"`{path}` must be spelt {written!r}, got {read!r}"
+    if isinstance(written, dict):
+        for name in sorted(written.keys() | read.keys()):
+            if name not in read:
+                return f"`{path}` can't be read: {name!r} is missing"
+            found = _difference(written.get(name), read[name], f"{path}.{name}")
+            if found is not None:
+                return found
+        return None
+    if isinstance(written, list):
+        pairs = enumerate(zip(written, read, strict=True))
+        found_at = (_difference(a, b, f"{path}[{n}]") for n, (a, b) in pairs)
+        return next((found for found in found_at if found is not None), None)
+    return None if written == read else f"`{path}` must be spelt {written!r}, got {read!r}"

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.canonical import decode
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.codec import decode
 from heretix.economy.episode.challenges import (
     BroughtEvidence,
     draw_judges,
@@ -15,7 +15,7 @@ from heretix.economy.episode.challenges import (
     judge_challenge,
 )
 from heretix.economy.episode.disputes import rule_on_dispute
-from heretix.economy.episode.lifecycle import freeze, open_episode
+from heretix.economy.episode.moves import freeze, open_episode
 from heretix.economy.episode.settlement import Measurement, Outcome, settle
 from heretix.economy.episode.state import (
     Challenge,

@@ -14,9 +14,20 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
+from heretix.core.canonical import Record
 from heretix.core.errors import UsageError
-from heretix.economy.ledger import AccountKind, Code, Draft, Group, house_account, user_account
-from heretix.economy.money import PPM, XC, require_ppm, require_whole
+from heretix.economy.ledger import (
+    PPM,
+    XC,
+    AccountKind,
+    Code,
+    Draft,
+    Group,
+    house_account,
+    require_ppm,
+    require_whole,
+    user_account,
+)
 from heretix.economy.rewards import CONTEXT, clip_belief, gap_divergence
 
 if TYPE_CHECKING:
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditRules:
+class CreditRules(Record):
     """What information is worth, and how long it lasts."""
 
     credits_per_nat: int = 1_000
@@ -37,7 +48,7 @@ class CreditRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StakeRules:
+class StakeRules(Record):
     """What a challenge must stake."""
 
     base: int = 1_000

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
-from heretix.core.canonical import sha256_hex
+from heretix.core.canonical import encode_json, sha256_hex
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.codec import dumps
 from heretix.economy.exploration import (
     Crediting,
     CreditRules,
@@ -25,9 +24,8 @@ from heretix.economy.exploration import (
     remaining,
     reputation,
 )
-from heretix.economy.ledger import AccountKind, house_account, user_account
-from heretix.economy.money import XC
-from heretix.economy.repository import Journal
+from heretix.economy.ledger import XC, AccountKind, house_account, user_account
+from heretix.economy.repository import LedgerTransaction
 from heretix.economy.rewards import to_ppm
 from heretix.evidence.text.fold import fold
 from heretix.measurement.anomalies import find_anomalies
@@ -216,7 +214,7 @@ class Prospect:
     credited_to: str | None
 
 
-class Track:
+class ExplorationService:
     """Rules and store together; one transaction a move."""
 
     def __init__(
@@ -257,8 +255,8 @@ class Track:
         require_verified(records, finding)
         claim_id = claim_id_of(claim)
         with self._store.writing() as connection:
-            journal = Journal(connection, self._clock)
-            day = day_of(grants_of(connection, person), journal.at_ms)
+            transaction = LedgerTransaction(connection, self._clock)
+            day = day_of(grants_of(connection, person), transaction.at_ms)
             crediting = credit(
                 finding.evidence,
                 finding.prior,
@@ -269,7 +267,7 @@ class Track:
                 rules=self._credits,
             )
             if crediting.amount > 0:
-                self._grant(journal, person, claim_id, finding, crediting, day=day)
+                self._grant(transaction, person, claim_id, finding, crediting, day=day)
             balance = exploration.people(connection).get(person, 0)
         return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
 
@@ -277,10 +275,10 @@ class Track:
         """Burn what has decayed by today, for everybody. On the same day again: nothing."""
         burns = []
         with self._store.writing() as connection:
-            journal = Journal(connection, self._clock)
+            transaction = LedgerTransaction(connection, self._clock)
             for person, balance in sorted(exploration.people(connection).items()):
                 grants = grants_of(connection, person)
-                today = day_of(grants, journal.at_ms)
+                today = day_of(grants, transaction.at_ms)
                 due = burn_due(
                     grants,
                     burnt=sum(grant.amount for grant in grants) - balance,
@@ -289,7 +287,7 @@ class Track:
                 )
                 group = burn_group(person, today, due)
                 if due > 0 and ledger.statement(connection, group.id) is None:
-                    journal.post(group, move="decay", request={"day": today, "amount": due})
+                    transaction.post(group, move="decay", request={"day": today, "amount": due})
                     burns.append(Burn(person=person, amount=due, balance=balance - due))
         return burns
 
@@ -335,7 +333,7 @@ class Track:
 
     def _grant(
         self,
-        journal: Journal,
+        transaction: LedgerTransaction,
         person: str,
         claim_id: str,
         finding: Finding,
@@ -344,13 +342,13 @@ class Track:
         day: int,
     ) -> None:
         mint = house_account(AccountKind.ISSUANCE, XC.code)
-        journal.add_accounts([mint])
-        journal.add_accounts([user_account(person, XC.code)], person=person)
+        transaction.add_accounts([mint])
+        transaction.add_accounts([user_account(person, XC.code)], person=person)
         request = {"claim_id": claim_id, "person": person}
         group = credit_group(person, claim_id, crediting.amount)
-        journal.post(group, move="credit", request=request)
+        transaction.post(group, move="credit", request=request)
         exploration.add_grant(
-            journal.connection,
+            transaction.connection,
             {
                 "claim_id": claim_id,
                 "claim": finding.claim,
@@ -359,8 +357,8 @@ class Track:
                 "found": crediting.found,
                 "day": day,
                 "week": day // _WEEK_DAYS,
-                "evidence_json": dumps(finding),
-                "at_ms": journal.at_ms,
+                "evidence_json": encode_json(finding),
+                "at_ms": transaction.at_ms,
             },
         )
 

@@ -1,4 +1,8 @@
-"""The ledger: accounts, transfers, the hash chain, refusals by precedence, and invariants."""
+"""Money and the ledger: currencies, accounts, transfers, the hash chain, refusals, invariants.
+
+Money is whole minor units of a currency; a share of it is parts per million. The direction of
+every rounding is in the name of the function that does it.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,110 @@ import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from heretix.core.canonical import digest
+from heretix.core.canonical import Record, digest
 from heretix.core.errors import UsageError
-from heretix.economy.money import CURRENCIES, MAX_AMOUNT, Currency, format_amount, is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+PPM: Final = 1_000_000
+"""Parts per million: the unit of every rate, belief and probability here."""
+MAX_AMOUNT: Final = 2**63 - 1
+"""What a database's 64-bit integer holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Currency:
+    """A currency is data: nothing in the rules depends on which one it is."""
+
+    code: str
+    exponent: int
+    """Minor units are 10^-exponent of the unit that people see."""
+    transferable: bool
+    """Whether it may move other than from and to the account that issues it."""
+
+
+PLAY: Final = Currency(code="PLAY", exponent=2, transferable=True)
+XC: Final = Currency(code="XC", exponent=0, transferable=False)
+"""Exploration credits: earned and burnt, never sent, never cash."""
+CURRENCIES: Final[Mapping[str, Currency]] = MappingProxyType({c.code: c for c in (PLAY, XC)})
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """An amount shared out in whole units, and the dust that was left."""
+
+    parts: tuple[int, ...]
+    dust: int
+
+
+def is_whole(value: object) -> bool:
+    """Whether `value` is an integer; `True` is not money."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_whole(name: str, value: int, *, least: int = 0, most: int = MAX_AMOUNT) -> int:
+    """Check that `value` is an integer within bounds, and return it."""
+    if not is_whole(value) or not least <= value <= most:
+        raise UsageError(
+            f"`{name}` must be a whole number from {least} to {most}, got {value!r}; "
+            "money is counted in minor units"
+        )
+    return value
+
+
+def require_ppm(name: str, value: int, *, least: int = 0, most: int = PPM) -> int:
+    """Check that `value` is a number of parts per million within bounds, and return it."""
+    if not is_whole(value) or not least <= value <= most:
+        raise UsageError(
+            f"`{name}` must be a whole number of parts per million from {least} to {most}, "
+            f"got {value!r}"
+        )
+    return value
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Quotient rounded up; the denominator is positive."""
+    return -(-numerator // denominator)
+
+
+def ceil_part(amount: int, ppm: int) -> int:
+    """A share of an amount, rounded up: what someone pays."""
+    return ceil_div(amount * ppm, PPM)
+
+
+def floor_part(amount: int, ppm: int) -> int:
+    """A share of an amount, rounded down: what someone is paid."""
+    return amount * ppm // PPM
+
+
+def share_out(total: int, weights: Sequence[int]) -> Shared:
+    """Share `total` in proportion to non-negative weights, each part rounded down.
+
+    The dust is smaller than the number of positive weights. With no weight at all nothing
+    can be shared, and the whole is left.
+    """
+    whole = sum(weights)
+    if whole == 0:
+        return Shared(tuple(0 for _ in weights), total)
+    parts = tuple(total * weight // whole for weight in weights)
+    return Shared(parts, total - sum(parts))
+
+
+def format_amount(amount: int, currency: Currency) -> str:
+    """An amount as people read it: `-12.05 PLAY`."""
+    sign = "-" if amount < 0 else ""
+    units, minor = divmod(abs(amount), 10**currency.exponent)
+    tail = f".{minor:0{currency.exponent}d}" if currency.exponent else ""
+    return f"{sign}{units:,}{tail} {currency.code}"
+
 
 # Accounts: who can hold money, and who may owe it.
-#
-# An account holds one currency. Its id says what it is, so that a ledger line can be read by
-# itself: `user:ada:PLAY`, `escrow:ep-7:stake:PLAY`, `operations:PLAY`.
+# An account's id says what it is, so that a ledger line can be read by itself:
+# `user:ada:PLAY`, `escrow:ep-7:stake:PLAY`, `operations:PLAY`.
 
 MAX_NAME: Final = 64
 """Characters of a name: an index holds ids, and a table shows them."""
@@ -184,7 +279,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(Record):
     """A transfer that was written. Nothing about it ever changes."""
 
     id: str
@@ -248,7 +343,7 @@ def reversal(transfer: Transfer) -> Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class Explained(Record):
     """One line for people: who receives what, and why."""
 
     transfer: str

@@ -13,8 +13,9 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.canonical import Record
 from heretix.core.errors import ConfigError
-from heretix.economy.money import PPM, ceil_div, ceil_part, require_ppm, require_whole, share_out
+from heretix.economy.ledger import PPM, ceil_div, ceil_part, require_ppm, require_whole, share_out
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Market:
+class Market(Record):
     """What a market holds: money, and micro-shares of each side."""
 
     money: int
@@ -91,7 +92,7 @@ class Market:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(Record):
     """One bet. A second bet by the same account is a position of its own."""
 
     number: int

@@ -1,41 +1,57 @@
-"""Episodes and the ledger inside one database transaction: rows to records and back."""
+"""Rows of the economy as records: the ledger transaction, the episode repository, verification."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from heretix.core.canonical import digest, exact_json, sha256_hex
+from heretix.core.canonical import decode, decode_json, digest, encode, encode_json, sha256_hex
 from heretix.core.errors import RecordError, RefusedError
-from heretix.economy.codec import decode, dumps, encode
-from heretix.economy.episode.state import Episode, State
+from heretix.economy.episode.state import ENDED, Episode, State
 from heretix.economy.ledger import (
     Account,
     AccountKind,
     Applied,
+    Breach,
     Code,
+    Escrow,
+    Explained,
     Group,
     LedgerState,
     Refused,
     Status,
     Transfer,
     apply,
+    crossed_currencies,
+    escrow_account,
+    leftover_escrows,
+    misnamed_accounts,
+    overdrafts,
+    stake_mismatch,
+    unbalanced_currencies,
+    verify,
 )
 from heretix.economy.market import Market, Position, Side
 from heretix.store import episodes, ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, RowMapping
 
     from heretix.core.clock import Clock
-    from heretix.economy.ledger import Breach, Explained
+    from heretix.economy.episode.settlement import Settlement
 
-# What an exchange tells of what it keeps.
+_Word = TypeVar("_Word", bound=StrEnum)
+_Row = TypeVar("_Row")
+_TRANSFER_COLUMNS: Final = {
+    field.name: "group_id" if field.name == "group" else field.name
+    for field in dataclasses.fields(Transfer)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +143,19 @@ class StoredMeasurement:
     at_ms: int
 
 
-# The stored ledger inside one transaction: the end of the chain is taken, then extended.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSnapshot:
+    """All of an episode that a page shows, as of one moment."""
 
-_Word = TypeVar("_Word", bound=StrEnum)
+    episode: Episode
+    positions: list[Position]
+    statements: list[StoredStatement]
+    measurements: list[StoredMeasurement]
+    settlement: Settlement | None
+    """None before it has ended."""
 
 
-class Journal:
+class LedgerTransaction:
     """One writer's turn. Whoever has it is alone, so what it reads stays true until it ends."""
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
@@ -161,7 +184,7 @@ class Journal:
         ]
         ledger.add_accounts(self.connection, rows)
 
-    def earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
+    def find_earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
         """The statement of a move that was made under this id before; None if it is new.
 
         The same id for another request is refused.
@@ -227,7 +250,7 @@ class Journal:
                 "move": move,
                 "request_hash": digest(request),
                 "subject": subject,
-                "lines_json": dumps(tuple(lines)),
+                "lines_json": encode_json(tuple(lines)),
                 "first_seq": result.transfers[0].seq,
                 "at_ms": self.at_ms,
             },
@@ -241,7 +264,7 @@ class Journal:
             rows |= ledger.accounts_of_episode(self.connection, group.closes)
         same = self._same(group)
         return LedgerState(
-            accounts={name: account_of(row) for name, row in rows.items()},
+            accounts={name: read_account(row) for name, row in rows.items()},
             balances={name: row["balance"] for name, row in rows.items()},
             by_id={transfer.id: transfer for transfer in same},
             by_group={group.id: tuple(t for t in same if t.group == group.id)},
@@ -257,11 +280,11 @@ class Journal:
             return []
         ids = [draft.id for draft in group.drafts]
         rows = ledger.same_id_or_group(self.connection, group.id, ids)
-        return [transfer_of(row) for row in rows]
+        return [read_transfer(row) for row in rows]
 
 
-def account_of(row: RowMapping) -> Account:
-    """The account that a row holds."""
+def read_account(row: RowMapping) -> Account:
+    """Read an account from its row."""
     return Account(
         id=row["id"],
         kind=_word(AccountKind, row["kind"], row["id"]),
@@ -270,22 +293,10 @@ def account_of(row: RowMapping) -> Account:
     )
 
 
-def transfer_of(row: RowMapping) -> Transfer:
-    """The transfer that a row holds."""
-    return Transfer(
-        id=row["id"],
-        body_hash=row["body_hash"],
-        debit=row["debit"],
-        credit=row["credit"],
-        amount=row["amount"],
-        currency=row["currency"],
-        code=_word(Code, row["code"], row["id"]),
-        episode=row["episode"],
-        group=row["group_id"],
-        seq=row["seq"],
-        prev_hash=row["prev_hash"],
-        hash=row["hash"],
-    )
+def read_transfer(row: RowMapping) -> Transfer:
+    """Read a transfer from its row."""
+    values = {name: row[column] for name, column in _TRANSFER_COLUMNS.items()}
+    return Transfer(**values | {"code": _word(Code, row["code"], row["id"])})
 
 
 def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
@@ -299,28 +310,11 @@ def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
 
 
 def _transfer_row(transfer: Transfer, at_ms: int) -> dict[str, Any]:
-    return {
-        "seq": transfer.seq,
-        "id": transfer.id,
-        "body_hash": transfer.body_hash,
-        "debit": transfer.debit,
-        "credit": transfer.credit,
-        "amount": transfer.amount,
-        "currency": transfer.currency,
-        "code": transfer.code.value,
-        "episode": transfer.episode,
-        "group_id": transfer.group,
-        "prev_hash": transfer.prev_hash,
-        "hash": transfer.hash,
-        "at_ms": at_ms,
-    }
+    values = {column: getattr(transfer, name) for name, column in _TRANSFER_COLUMNS.items()}
+    return values | {"code": transfer.code.value, "at_ms": at_ms}
 
 
-# The docket: episodes as rows of the store, and back.
-#
 # What a bet changes stands in columns; the rest is one record that a bet neither reads nor writes.
-
-ENDED: Final = frozenset({State.SETTLED, State.VOID})
 _IN_COLUMNS: Final = ("market", "position_count", "clock_ms")
 _IN_RECORD: Final = tuple(
     field.name for field in dataclasses.fields(Episode) if field.name not in _IN_COLUMNS
@@ -330,7 +324,7 @@ _KEPT: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filed:
+class StoredEpisode:
     """An episode, and what only the store knows of it."""
 
     episode: Episode
@@ -339,33 +333,34 @@ class Filed:
 
     @property
     def is_open(self) -> bool:
-        """Whether its pots may hold money."""
         return self.episode.state not in ENDED
 
 
-class Docket:
-    """Reads and writes episodes, on whatever connection it is given."""
+class EpisodeRepository:
+    """Read and write episodes, on whatever connection is given."""
 
     def __init__(self) -> None:
         # By the hash of the record, so what is remembered can't be out of date.
         self._decoded: dict[str, Episode] = {}
 
-    def file(self, connection: Connection, filed: Filed, *, at_ms: int) -> None:
+    def insert(self, connection: Connection, stored: StoredEpisode, *, at_ms: int) -> None:
         """Write down a new episode."""
-        terms = filed.episode.terms
+        terms = stored.episode.terms
         # Clocks can be held anywhere, and yet the newest episode is the one written last.
         newest = episodes.newest_ms(connection)
         row = {
-            "episode_id": filed.episode.id,
+            "episode_id": stored.episode.id,
             "claim": terms.claim,
             "currency": terms.currency,
-            "secret": filed.secret.hex(),
+            "secret": stored.secret.hex(),
             "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
             "updated_ms": at_ms,
         }
-        episodes.insert_episode(connection, row | _columns(filed.episode) | _record(filed.episode))
+        episodes.insert_episode(
+            connection, row | _columns(stored.episode) | _record(stored.episode)
+        )
 
-    def load(self, connection: Connection, episode_id: str) -> Filed:
+    def load(self, connection: Connection, episode_id: str) -> StoredEpisode:
         """An episode as it stands; one that doesn't exist is refused."""
         row = episodes.episode_row(connection, episode_id)
         if row is None:
@@ -386,11 +381,11 @@ class Docket:
             self._decoded[row["record_sha256"]] = episode
         current = replace(
             episode,
-            market=market_in(row),
+            market=read_market(row),
             position_count=row["position_count"],
             clock_ms=row["clock_ms"],
         )
-        return Filed(episode=current, secret=bytes.fromhex(row["secret"]))
+        return StoredEpisode(episode=current, secret=bytes.fromhex(row["secret"]))
 
     def update(
         self, connection: Connection, before: Episode, after: Episode, *, at_ms: int
@@ -404,7 +399,7 @@ class Docket:
 
     def positions(self, connection: Connection, episode_id: str) -> list[Position]:
         """An episode's bets, in their order."""
-        return [position_in(row) for row in episodes.positions_of(connection, episode_id)]
+        return [read_position(row) for row in episodes.positions_of(connection, episode_id)]
 
     def add_positions(
         self, connection: Connection, episode_id: str, added: Sequence[Position]
@@ -423,8 +418,8 @@ def unknown_episode(episode_id: str) -> RefusedError:
     )
 
 
-def market_in(row: RowMapping) -> Market | None:
-    """The market that an episode's row holds; None before it opens."""
+def read_market(row: RowMapping) -> Market | None:
+    """Read the market from an episode's row; None before it opens."""
     if row["market_money"] is None:
         return None
     return Market(
@@ -434,8 +429,8 @@ def market_in(row: RowMapping) -> Market | None:
     )
 
 
-def position_in(row: RowMapping) -> Position:
-    """The bet that a row holds."""
+def read_position(row: RowMapping) -> Position:
+    """Read a bet from its row."""
     return Position(
         number=row["number"],
         account=row["account"],
@@ -463,5 +458,152 @@ def _columns(episode: Episode) -> dict[str, Any]:
 
 
 def _record(episode: Episode) -> dict[str, Any]:
-    text = exact_json({name: encode(getattr(episode, name)) for name in _IN_RECORD})
+    text = encode_json({name: getattr(episode, name) for name in _IN_RECORD})
     return {"record_json": text, "record_sha256": sha256_hex(text.encode())}
+
+
+def read_holding(row: RowMapping) -> Holding:
+    """Read an account and its balance from a row."""
+    return Holding(account=read_account(row), balance=row["balance"], person=row["person"])
+
+
+def read_summary(row: RowMapping) -> EpisodeSummary:
+    """Read a line of a list of episodes from a row."""
+    return EpisodeSummary(
+        id=row["episode_id"],
+        claim=row["claim"],
+        currency=row["currency"],
+        state=State(row["state"]),
+        market=read_market(row),
+        position_count=row["position_count"],
+        clock_ms=row["clock_ms"],
+        close_ms=row["close_ms"],
+        created_ms=row["created_ms"],
+        updated_ms=row["updated_ms"],
+    )
+
+
+def read_held_position(row: RowMapping) -> HeldPosition:
+    """Read a bet from its row and its episode's."""
+    close = row["close_ms"]
+    return HeldPosition(
+        episode=row["episode_id"],
+        claim=row["claim"],
+        state=State(row["state"]),
+        position=read_position(row),
+        late=close is not None and row["at_ms"] > close,
+    )
+
+
+def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
+    """Read what explains an episode's groups, in the order of the moves."""
+    return [
+        StoredStatement(
+            group=row["group_id"],
+            move=row["move"],
+            lines=decode_json(tuple[Explained, ...], row["lines_json"], row["group_id"]),
+            at_ms=row["at_ms"],
+        )
+        for row in episodes.statements_of(connection, episode_id)
+    ]
+
+
+def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
+    """Read what an episode was told, by stage."""
+    told = [
+        StoredMeasurement(
+            stage=row["stage"],
+            record=json.loads(row["measurement_json"]),
+            source=Source(
+                executions=tuple(json.loads(row["executions_json"])), bundle_id=row["bundle_id"]
+            ),
+            at_ms=row["at_ms"],
+        )
+        for row in episodes.measurements_of(connection, episode_id)
+    ]
+    # Several stages can fall on one moment of a held clock; their own order settles it.
+    return sorted(told, key=lambda item: (_rank(item.stage), item.at_ms))
+
+
+def _rank(stage: str) -> tuple[int, int]:
+    name, _, number = stage.partition(":")
+    return ("c0", "gate", "first", "second", "round").index(name), int(number or 0)
+
+
+def verify_ledger(connection: Connection) -> LedgerReport:
+    """Read the chain from its first transfer, and hold everything that is kept against it."""
+    breaches: list[Breach] = []
+    holdings = list(_read(read_holding, ledger.account_rows(connection), breaches))
+    accounts = {holding.account.id: holding.account for holding in holdings}
+    balances = {holding.account.id: holding.balance for holding in holdings}
+    breaches.extend(misnamed_accounts((h.account, h.person) for h in holdings))
+    replayed: defaultdict[str, int] = defaultdict(int)
+    first_seqs: dict[str, int] = {}
+
+    def passing() -> Iterator[Transfer]:
+        # One pass, whatever the length: replayed and checked on the way to being verified.
+        for transfer in _read(read_transfer, ledger.stream_transfers(connection), breaches):
+            replayed[transfer.debit] -= transfer.amount
+            replayed[transfer.credit] += transfer.amount
+            first_seqs.setdefault(transfer.group, transfer.seq)
+            strangers = {transfer.debit, transfer.credit} - accounts.keys()
+            if strangers:
+                detail = f"no account {min(strangers)!r}"
+                breaches.append(Breach("known_accounts", transfer.id, detail))
+            else:
+                breaches.extend(crossed_currencies(accounts, [transfer]))
+            yield transfer
+
+    chain = verify(passing())
+    breaches.extend(Breach("chain", fault.id, fault.detail) for fault in chain.faults)
+    end = ledger.chain_end(connection)
+    if (end["last_seq"], end["last_hash"]) != (chain.count, chain.last_hash):
+        detail = f"{chain.count} transfers end in {chain.last_hash}, not {end['last_seq']} in "
+        breaches.append(Breach("chain_end", "chain", f"{detail}{end['last_hash']}"))
+    for name in sorted(replayed.keys() | balances.keys()):
+        expected, kept = replayed.get(name, 0), balances.get(name, 0)
+        if expected != kept:
+            detail = f"the chain gives {expected}, the balance is {kept}"
+            breaches.append(Breach("replay", name, detail))
+    breaches.extend(_statement_breaches(connection, first_seqs))
+    open_ = episodes.episodes_open(connection)
+    breaches.extend(unbalanced_currencies(accounts, balances))
+    breaches.extend(overdrafts(accounts, balances))
+    breaches.extend(leftover_escrows(accounts, balances, open_))
+    breaches.extend(_stake_breaches(connection, balances))
+    return LedgerReport(count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches))
+
+
+def _read(
+    record_of: Callable[[RowMapping], _Row], rows: Iterable[RowMapping], breaches: list[Breach]
+) -> Iterator[_Row]:
+    """Read records from rows; name and leave out what no rule could have written."""
+    for row in rows:
+        try:
+            record = record_of(row)
+        except RecordError as exc:
+            breaches.append(Breach("words", row["id"], str(exc)))
+            continue
+        yield record
+
+
+def _statement_breaches(connection: Connection, first_seqs: Mapping[str, int]) -> Iterator[Breach]:
+    """Every group has the statement that keeps its key from being used again, and no other has."""
+    told = ledger.statement_seqs(connection)
+    for group in sorted(told.keys() | first_seqs.keys()):
+        if told.get(group) != first_seqs.get(group):
+            detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
+            yield Breach("statements", group, detail)
+
+
+def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[Breach]:
+    """The stake pot of each open episode holds its bets, and its market counts them."""
+    for row in episodes.open_stakes(connection):
+        pot = escrow_account(row["episode_id"], Escrow.STAKE, row["currency"]).id
+        total = int(row["market_money_held"])
+        yield from stake_mismatch(pot, balances.get(pot, 0), [total])
+        for name in ("market_money", "market_heretic", "market_orthodox"):
+            held = int(row[f"{name}_held"])
+            if (row[name] or 0) != held:
+                detail = f"`{name}` counts {row[name]}, the open positions come to {held}"
+                yield Breach("market", row["episode_id"], detail)

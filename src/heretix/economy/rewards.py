@@ -8,8 +8,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.money import PPM, require_ppm, require_whole
+from heretix.economy.ledger import PPM, require_ppm, require_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,7 @@ def to_ppm(value: Decimal, *, rounding: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Record):
     """One accepted piece of evidence, and how far it moved the credited path."""
 
     number: int

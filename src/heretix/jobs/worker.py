@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.accounts.audit import iso
+from heretix.core.canonical import decode
 from heretix.core.clock import HeldClock
 from heretix.core.errors import (
     ConflictError,
@@ -22,11 +23,10 @@ from heretix.core.errors import (
     StoreBusyError,
     StoreError,
 )
-from heretix.economy.codec import decode
 from heretix.economy.episode.state import draft_id
 from heretix.economy.exchange import Exchange, readable
 from heretix.economy.judging.panel import Panel
-from heretix.economy.judging.workflow import Clerk, Proposal
+from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
 from heretix.measurement.runner import Tally
 from heretix.providers.registry import Opener, open_provider
@@ -219,7 +219,7 @@ class Proceeding:
             budget_left_usd=lambda: tracker.budget_left_usd,
             opener=opener,
         )
-        self._clerk = Clerk(store, self._exchange, panel, clock=clock, settings=settings)
+        self._clerk = EpisodeWorkflow(store, self._exchange, panel, clock=clock, settings=settings)
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from heretix.economy.episode.state import Fate, State, kept_positions
+from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
-from heretix.economy.money import CURRENCIES, PPM, format_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

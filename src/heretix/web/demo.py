@@ -15,13 +15,12 @@ from heretix.core.event_loop import run_async
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode.state import Ground, Parameters, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.exploration_service import Track
+from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.panel import Panel
-from heretix.economy.judging.workflow import DAY_MS, Clerk, Proposal
-from heretix.economy.ledger import user_account
+from heretix.economy.judging.workflow import DAY_MS, EpisodeWorkflow, Proposal
+from heretix.economy.ledger import PLAY, user_account
 from heretix.economy.market import Side
-from heretix.economy.money import PLAY
 from heretix.evidence.bundle import Bundle, dump_bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.retrieval import retrieve_provided
@@ -222,8 +221,8 @@ class Stage:
         known = len(Exchange(store, clock=self._clock).episodes(limit=1000))
         self._draws = _Draws(f"demonstration {known}")
         self.exchange = Exchange(store, clock=self._clock, entropy=self._draws)
-        self.track = Track(store, clock=self._clock)
-        self._clerk = Clerk(
+        self.track = ExplorationService(store, clock=self._clock)
+        self._clerk = EpisodeWorkflow(
             store, self.exchange, Panel(store, settings), clock=self._clock, settings=settings
         )
         self._moves = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import FormData, QueryParams, UploadFile
 
     from heretix.core.settings import Settings
-    from heretix.economy.judging.panel import Exhibit
+    from heretix.economy.judging.panel import ShownDocuments
     from heretix.evidence.document import Document
 
 # The form of a new measurement: from what somebody typed to a request, and back.
@@ -311,7 +311,7 @@ class Brought:
     """A bundle that can be brought, and what models will be shown of it."""
 
     bundle: Bundle
-    exhibit: Exhibit
+    exhibit: ShownDocuments
 
 
 @dataclass(slots=True, kw_only=True)

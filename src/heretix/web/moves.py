@@ -6,14 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heretix.core.canonical import encode
 from heretix.core.clock import SystemClock
 from heretix.core.errors import RecordError, RefusedError
-from heretix.economy.codec import encode
 from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
-from heretix.economy.exploration_service import Track
+from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.judging.panel import Panel, Question
-from heretix.economy.judging.workflow import Clerk
+from heretix.economy.judging.workflow import EpisodeWorkflow
 from heretix.jobs import EpisodeRequest
 from heretix.web.auth import visit_of
 from heretix.web.state import desk_of
@@ -47,14 +47,14 @@ def exchange_of(desk: Desk) -> Exchange:
     return exchange
 
 
-def track_of(desk: Desk) -> Track:
+def track_of(desk: Desk) -> ExplorationService:
     """Everybody's standing."""
-    return Track(desk.store, clock=clock_of(desk))
+    return ExplorationService(desk.store, clock=clock_of(desk))
 
 
-def clerk_of(desk: Desk) -> Clerk:
+def clerk_of(desk: Desk) -> EpisodeWorkflow:
     """Who knows whether an episode's next step can be measured."""
-    return Clerk(
+    return EpisodeWorkflow(
         desk.store,
         exchange_of(desk),
         Panel(desk.store, desk.settings),

@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from heretix.core.errors import UsageError
 from heretix.economy.exchange import require_currency
+from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MAX_POOL, MICRO
-from heretix.economy.money import CURRENCIES, PPM, format_amount
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.core.canonical import require_sha256, sha256_hex
+from heretix.core.canonical import Record, require_sha256, sha256_hex
 from heretix.core.errors import UsageError
 from heretix.economy.episode.state import (
     Challenge,
@@ -19,8 +19,15 @@ from heretix.economy.episode.state import (
     not_allowed,
 )
 from heretix.economy.judging.gate import Direction, GateReading, pass_gate
-from heretix.economy.ledger import AccountKind, Code, Escrow, client_group
-from heretix.economy.money import ceil_part, require_ppm, share_out
+from heretix.economy.ledger import (
+    AccountKind,
+    Code,
+    Escrow,
+    ceil_part,
+    client_group,
+    require_ppm,
+    share_out,
+)
 from heretix.economy.rewards import Step, take_step
 
 if TYPE_CHECKING:
@@ -95,7 +102,7 @@ def _require_secret(name: str, value: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BroughtEvidence:
+class BroughtEvidence(Record):
     """What the lens made of a revealed bundle, on top of what was accepted before it."""
 
     gate: GateReading

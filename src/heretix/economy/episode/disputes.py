@@ -19,8 +19,7 @@ from heretix.economy.episode.state import (
     moved_to,
     not_allowed,
 )
-from heretix.economy.ledger import AccountKind, Code, Escrow, client_group
-from heretix.economy.money import ceil_part
+from heretix.economy.ledger import AccountKind, Code, Escrow, ceil_part, client_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -78,7 +78,7 @@ def load_secret(text: str, source: str = "the reveal file") -> Secret:
         raise RecordError(f"`{source}` lacks {exc}; it was changed or cut off") from exc
 
 
-def sealed_number(secret: Secret, episode: Episode, person: str) -> int:
+def find_commitment(secret: Secret, episode: Episode, person: str) -> int:
     """The challenge of this person's that hides this secret; it is known by its commitment."""
     wanted = secret.commitment(person, episode.terms.currency)
     account = user_account(person, episode.terms.currency).id

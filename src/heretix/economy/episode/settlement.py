@@ -6,13 +6,24 @@ import decimal
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy.judging.gate import JudgeShift, both_halves, shift_belief, target_belief
-from heretix.economy.ledger import AccountKind, Code, Escrow, Explained, Group, Statement
+from heretix.economy.ledger import (
+    PPM,
+    AccountKind,
+    Code,
+    Escrow,
+    Explained,
+    Group,
+    Statement,
+    floor_part,
+    require_ppm,
+    require_whole,
+)
 from heretix.economy.market import Line, MarketSettlement, Position, Side, give_back, settle_market
-from heretix.economy.money import PPM, floor_part, require_ppm, require_whole
 from heretix.economy.rewards import (
     CONTEXT,
     LN2,
@@ -46,7 +57,7 @@ class VoidReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeReading:
+class JudgeReading(Record):
     """One judge in one measurement: log-odds without and with the evidence."""
 
     model: str
@@ -75,7 +86,7 @@ class JudgeReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(Record):
     """One judging measurement: the judges, and their paired difference taken together."""
 
     readings: tuple[JudgeReading, ...]
@@ -99,26 +110,6 @@ class Measurement:
     def shifts(self) -> tuple[JudgeShift, ...]:
         """The judges that have an estimate."""
         return tuple(r.shift for r in self.readings if r.shift is not None)
-
-    def record(self) -> dict[str, Any]:
-        """The measurement as a record that can be hashed."""
-        return {
-            "p_up_ppm": self.p_up_ppm,
-            "shift_lo": _text(self.shift_lo),
-            "shift_hi": _text(self.shift_hi),
-            "readings": [
-                {
-                    "model": reading.model,
-                    "provider_model_ids": list(reading.provider_model_ids),
-                    "before": _text(reading.before),
-                    "after": _text(reading.after),
-                    "attempted": reading.attempted,
-                    "compliant": reading.compliant,
-                    "from_cache": reading.from_cache,
-                }
-                for reading in self.readings
-            ],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +224,6 @@ def _compliance_below(measurement: Measurement, least_ppm: int) -> bool:
 def _known(value: Decimal | None) -> Decimal:
     assert value is not None, "a measurement without an estimate is void"
     return value
-
-
-def _text(value: Decimal | None) -> str | None:
-    return None if value is None else str(value)
 
 
 # The settlement of an episode: a pure function of its record, so that anyone can redo it.

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from heretix.core.canonical import digest, require_sha256, sha256_hex
+from heretix.core.canonical import Record, digest, encode, require_sha256, sha256_hex
 from heretix.core.errors import ConfigError
-from heretix.economy.episode.settlement import Settlement, SettlementRecord
+from heretix.economy.episode.settlement import Measurement, Settlement, SettlementRecord
 from heretix.economy.exploration import CreditRules, StakeRules
 from heretix.economy.judging.gate import MIN_JUDGES, Direction, GateRules
-from heretix.economy.ledger import Explained, Statement
+from heretix.economy.ledger import Explained, Statement, require_ppm, require_whole
 from heretix.economy.market import FEE, TAU_MAX, Market, Position, Side
-from heretix.economy.money import require_ppm, require_whole
-from heretix.economy.rewards import require_belief
+from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heretix.economy.episode.settlement import Measurement
     from heretix.economy.ledger import Group
-    from heretix.economy.rewards import Step
 
 # The numbers an episode is played by. They are fixed, with their version, when it opens.
 
@@ -32,7 +29,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(Record):
     """One version of the economy's numbers. A changed number is another version."""
 
     version: str = "economy_v1"
@@ -71,16 +68,12 @@ class Parameters:
         for name in ("reward_scale", "durability_ms", "dispute_window_ms", "dispute_rounds"):
             require_whole(name, getattr(self, name))
 
-    def record(self) -> dict[str, Any]:
-        """The numbers as a record that can be hashed."""
-        return asdict(self)
-
 
 # The terms of an episode: everything that is fixed, and hashed, when it opens.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Record):
     """What is measured, by whom, when, and for how much."""
 
     claim: str
@@ -116,7 +109,7 @@ class Terms:
     def __post_init__(self) -> None:
         require_sha256("bank_sha256", self.bank_sha256)
         require_sha256("seed_commitment", self.seed_commitment)
-        require_belief("c0_ppm", self.c0_ppm)
+        require_ppm("c0_ppm", self.c0_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
         for name in ("K", "R", "T", "B", "seed_stake"):
             require_whole(name, getattr(self, name), least=1)
         times = (
@@ -143,15 +136,6 @@ class Terms:
         """The models that may judge, in one order whatever order they were named in."""
         return tuple(sorted(set(self.judge_pool) - set(self.models)))
 
-    def record(self) -> dict[str, Any]:
-        """The terms as a record that can be hashed."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return fields | {
-            "models": list(self.models),
-            "judge_pool": list(self.judge_pool),
-            "parameters": self.parameters.record(),
-        }
-
     def hash(self) -> str:
         """What is written at open and checked at every move from then on."""
         return _hash_of(self)
@@ -160,7 +144,7 @@ class Terms:
 @lru_cache(maxsize=1024)
 def _hash_of(terms: Terms) -> str:
     # Every bet asks for it. Terms are immutable and compared by value, so an answer stays true.
-    return digest(terms.record())
+    return digest(encode(terms))
 
 
 # An adjudication episode: its states, what it is made of, and which moves are refused.
@@ -183,6 +167,7 @@ class State(StrEnum):
     VOID = "void"
 
 
+ENDED: Final = frozenset({State.SETTLED, State.VOID})
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
     {
         State.DRAFT: frozenset({State.OPEN}),
@@ -241,7 +226,7 @@ class Ground(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(Record):
     """Evidence on its way: first a commitment, then what it hid, then a ruling."""
 
     number: int
@@ -264,7 +249,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dispute:
+class Dispute(Record):
     """A claim that the measurement is wrong, with money behind it."""
 
     round: int
@@ -277,7 +262,7 @@ class Dispute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class Episode(Record):
     """One episode. Positions are kept beside it: there may be many, and a bet needs none."""
 
     id: str

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.canonical import Record
 from heretix.core.errors import UsageError
-from heretix.economy.money import PPM, require_ppm, require_whole
+from heretix.economy.ledger import PPM, require_ppm, require_whole
 from heretix.economy.rewards import (
     CONTEXT,
     belief_at,
@@ -45,7 +46,7 @@ class GateFailure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRules:
+class GateRules(Record):
     """How sure a difference must be."""
 
     direction_ppm: int = 975_000
@@ -54,7 +55,7 @@ class GateRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateReading:
+class GateReading(Record):
     """The lens with the evidence less the lens without, paired by template."""
 
     p_up_ppm: int

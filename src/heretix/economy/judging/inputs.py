@@ -18,12 +18,12 @@ import numpy as np
 from heretix.belief.estimator import interval, mean, order_templates, trim_cut, trimmed_mean
 from heretix.belief.logodds import logit, sigmoid
 from heretix.belief.vector import MIN_STEMS, joint_bootstrap, sigmoids
+from heretix.core.canonical import encode
 from heretix.core.errors import NoEstimateError
-from heretix.economy.codec import encode
 from heretix.economy.episode.challenges import BroughtEvidence
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.judging.gate import GateReading
-from heretix.economy.money import PPM
+from heretix.economy.ledger import PPM
 from heretix.economy.rewards import clip_belief
 from heretix.measurement.record import RunRecord
 from heretix.measurement.vector import logits_by_stem

@@ -24,7 +24,7 @@ from heretix.economy.judging.inputs import (
     variant_of,
     with_absent,
 )
-from heretix.economy.money import require_whole
+from heretix.economy.ledger import require_whole
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
@@ -86,7 +86,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
+class ShownDocuments:
     """Documents in the order in which they are shown, and those that aren't."""
 
     items: tuple[ShownItem, ...]
@@ -137,7 +137,7 @@ def objection(bundle: Bundle, claim: str) -> str | None:
     return None
 
 
-def arrange(bundles: Sequence[Bundle]) -> Exhibit:
+def arrange(bundles: Sequence[Bundle]) -> ShownDocuments:
     """The documents of several bundles as one exhibit, in order.
 
     A passage that was shown before is left out: saying it again isn't evidence. So is one that
@@ -154,7 +154,7 @@ def arrange(bundles: Sequence[Bundle]) -> Exhibit:
                 shown[key] = ShownItem(f"E{len(shown) + 1:02d}", text)
             else:
                 left_out.append(LeftOut(bundle_id=bundle.bundle_id, item=item.id, reason=reason))
-    return Exhibit(items=tuple(shown.values()), left_out=tuple(left_out))
+    return ShownDocuments(items=tuple(shown.values()), left_out=tuple(left_out))
 
 
 def _reason(item: Item) -> str | None:
@@ -249,7 +249,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
+class GateInputs:
     """What became of a challenge's evidence."""
 
     evidence: BroughtEvidence | None
@@ -303,7 +303,7 @@ class Panel:
         _refuse_failures(records)
         return Opening(c0_ppm=belief_ppm(records), executions=_named(records))
 
-    async def hear(self, episode: Episode, number: int, *, final: bool = False) -> Hearing:
+    async def hear(self, episode: Episode, number: int, *, final: bool = False) -> GateInputs:
         """The lens with and without a challenge's evidence, on top of what was accepted before.
 
         Calls that failed are no fault of the challenger's: then nothing is decided, unless this
@@ -312,9 +312,11 @@ class Panel:
         challenge, terms = episode.challenges[number], episode.terms
         question, seed = Question.of(episode.id, terms), seed_of(episode.id, f"gate:{number}")
         if challenge.bundle_sha256 is None:
-            return Hearing(evidence=None, reason="it was never revealed")
+            return GateInputs(evidence=None, reason="it was never revealed")
         if is_duplicate(episode, challenge):
-            return Hearing(evidence=None, reason="an earlier challenge brought the same evidence")
+            return GateInputs(
+                evidence=None, reason="an earlier challenge brought the same evidence"
+            )
         accepted = self._bundles(question, [step.evidence for step in episode.steps])
         try:
             (brought,) = self._stored([challenge.bundle_sha256])
@@ -322,13 +324,13 @@ class Panel:
             # Revealed, and never handed in. Whoever did that mustn't hold up the others for ever.
             if not final:
                 raise
-            return Hearing(evidence=None, reason="its evidence was never handed in")
+            return GateInputs(evidence=None, reason="its evidence was never handed in")
         refused = objection(brought, terms.claim)
         if refused is not None:
-            return Hearing(evidence=None, reason=refused)
+            return GateInputs(evidence=None, reason=refused)
         before, after = arrange(accepted), arrange([*accepted, brought])
         if before.items == after.items:
-            return Hearing(evidence=None, reason="it shows nothing new", left_out=after.left_out)
+            return GateInputs(evidence=None, reason="it shows nothing new", left_out=after.left_out)
         found = await self._measure(
             question,
             terms.models,
@@ -340,7 +342,7 @@ class Panel:
         if not final:
             _refuse_failures(records)
         evidence, reason = gate_evidence(terms, _paired(found, terms.models), seed=seed)
-        return Hearing(
+        return GateInputs(
             evidence=evidence,
             reason=reason,
             executions=_named(records),
@@ -395,7 +397,7 @@ class Panel:
         self,
         question: Question,
         models: Sequence[str],
-        shown: Mapping[str, Exhibit],
+        shown: Mapping[str, ShownDocuments],
         *,
         stage: str,
         final: bool = False,

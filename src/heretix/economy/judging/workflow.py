@@ -23,8 +23,8 @@ from heretix.economy.episode.state import (
 from heretix.economy.exchange import UNDRAWN
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.judging.panel import Question
+from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
-from heretix.economy.money import PLAY, require_whole
 from heretix.economy.repository import Source
 from heretix.prompts.bank import load_bank
 from heretix.providers.registry import resolve_model
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.economy.episode.state import Episode
     from heretix.economy.exchange import Exchange
-    from heretix.economy.judging.panel import Hearing, Judged, Opening, Panel
+    from heretix.economy.judging.panel import GateInputs, Judged, Opening, Panel
     from heretix.store import Store
 
 # A proposal: an episode before its belief was measured and its clock set.
@@ -162,15 +162,15 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class JudgedChallenge:
     """One challenge, and what became of it."""
 
     number: int
     fate: Fate
-    hearing: Hearing
+    hearing: GateInputs
 
 
-class Clerk:
+class EpisodeWorkflow:
     """An exchange and a panel on one store."""
 
     def __init__(
@@ -212,7 +212,7 @@ class Clerk:
         """The episode, if challenges can be judged now."""
         return _in_state(self._exchange.episode(episode_id), State.FROZEN)
 
-    async def judge_next(self, episode_id: str, *, final: bool = False) -> Heard | None:
+    async def judge_next(self, episode_id: str, *, final: bool = False) -> JudgedChallenge | None:
         """Judge the earliest challenge that is left; None when there is none."""
         episode = self.to_judge(episode_id)
         pending = self.pending(episode)
@@ -229,7 +229,7 @@ class Clerk:
                 bundle_id=episode.challenges[number].bundle_sha256,
             ),
         )
-        return Heard(number=number, fate=after.challenges[number].fate, hearing=hearing)
+        return JudgedChallenge(number=number, fate=after.challenges[number].fate, hearing=hearing)
 
     def next_stage(self, episode_id: str) -> Literal["first", "second"] | None:
         """The judging measurement that is due now; None when there is nothing to measure for."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.economy.judging.gate import Direction
+from heretix.economy.ledger import PPM, ceil_part
 from heretix.economy.market import MICRO, Side
-from heretix.economy.money import PPM, ceil_part
 from heretix.economy.rewards import clip_belief, required_bond
 from heretix.economy.simulation.table import PROBE_COST, Moment
 from heretix.economy.simulation.world import POOL, sign_of

@@ -19,7 +19,7 @@ from heretix.economy.episode.challenges import (
     seed_commitment,
 )
 from heretix.economy.episode.disputes import dispute_bond, raise_dispute, rule_on_dispute
-from heretix.economy.episode.lifecycle import (
+from heretix.economy.episode.moves import (
     begin_challenge,
     close_episode,
     conclude_unmeasured,
@@ -41,6 +41,7 @@ from heretix.economy.episode.state import (
 )
 from heretix.economy.exploration import failure_rate, min_stake
 from heretix.economy.ledger import (
+    PLAY,
     AccountKind,
     Applied,
     Code,
@@ -53,7 +54,6 @@ from heretix.economy.ledger import (
     house_account,
     user_account,
 )
-from heretix.economy.money import PLAY
 from heretix.economy.simulation.world import LENS, POOL
 
 if TYPE_CHECKING:

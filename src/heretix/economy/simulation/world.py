@@ -20,7 +20,7 @@ from heretix.core.canonical import sha256_hex
 from heretix.economy.episode.challenges import BroughtEvidence
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.judging.gate import Direction, GateReading
-from heretix.economy.money import PPM
+from heretix.economy.ledger import PPM
 from heretix.economy.rewards import clip_belief
 from heretix.providers.mock import normal, uniform
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import RecordError
+from heretix.economy.ledger import PPM
 from heretix.economy.market import Market, Side
-from heretix.economy.money import PPM
 from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from heretix.economy.episode.settlement import Outcome
     from heretix.economy.episode.state import Episode
+    from heretix.economy.ledger import Currency
     from heretix.economy.market import Position
-    from heretix.economy.money import Currency
 
 # A market in the making: prices and pools after every bet.
 

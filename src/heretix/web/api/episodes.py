@@ -8,10 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Person, Role
-from heretix.core.canonical import canonical_json
+from heretix.core.canonical import canonical_json, encode
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy.audit import verify_episode
-from heretix.economy.codec import encode
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode.state import HOUR_MS, Episode, Fate, Ground, Parameters, State
 from heretix.economy.judging.gate import Direction

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from heretix.accounts import Person, Quotas, Role
 from heretix.accounts.sessions import Token
 from heretix.economy.exploration_service import Standing
-from heretix.economy.money import PLAY
+from heretix.economy.ledger import PLAY
 from heretix.web.api.episodes import HeldPositionView
 from heretix.web.api.resource import Cursor, Limit, Page, resource, slice_of
 from heretix.web.auth import VisitNow, require

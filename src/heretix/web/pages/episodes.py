@@ -13,16 +13,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Person, Role
+from heretix.core.canonical import decode
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
-from heretix.economy.codec import decode
 from heretix.economy.episode.disputes import dispute_bond
-from heretix.economy.episode.state import Challenge, Episode, Fate, Ground, State, kept_positions
+from heretix.economy.episode.state import (
+    ENDED,
+    Challenge,
+    Episode,
+    Fate,
+    Ground,
+    State,
+    kept_positions,
+)
 from heretix.economy.judging.inputs import recheck
-from heretix.economy.ledger import Transfer, user_account
+from heretix.economy.ledger import CURRENCIES, Transfer, user_account
 from heretix.economy.market import Position, Side
-from heretix.economy.money import CURRENCIES
-from heretix.economy.repository import ENDED, StoredMeasurement
+from heretix.economy.repository import StoredMeasurement
 from heretix.economy.rewards import explain
 from heretix.web.auth import require
 from heretix.web.moves import clock_of, exchange_of, known_episode

@@ -23,7 +23,7 @@ from heretix.core.errors import (
     UsageError,
 )
 from heretix.economy.episode.challenges import SECRET_BYTES
-from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret, sealed_number
+from heretix.economy.episode.sealed_file import Secret, dump_secret, find_commitment, load_secret
 from heretix.economy.episode.state import Episode, Ground
 from heretix.economy.exchange import readable
 from heretix.economy.judging.gate import Direction
@@ -336,7 +336,7 @@ def _revealed(request: Request, person: Person, episode_id: str, text: str) -> R
         secret = load_secret(text)
         if secret.episode != episode_id:
             raise UsageError(f"`{secret.episode}` is the episode that this file belongs to")
-        number = sealed_number(secret, found, person.name)
+        number = find_commitment(secret, found, person.name)
         bundle = secret.bundle
         if (refused := objection(bundle, found.terms.claim)) is not None:
             raise UsageError(f"`evidence` can't be brought: {refused}")
