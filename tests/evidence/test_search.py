@@ -28,9 +28,16 @@ from heretix.evidence.search import (
     ReplaySearch,
     service_from_env,
 )
-from heretix.evidence.search.base import Retry, domains, is_within, narrow, with_sites
-from heretix.evidence.search.corpus import FullTextSearch
-from heretix.evidence.search.services import BraveSearch, ExaSearch, SearxngSearch, TavilySearch
+from heretix.evidence.search.base import Question, domains, is_within, narrow
+from heretix.evidence.search.local import FullTextSearch
+from heretix.evidence.search.services import (
+    BraveSearch,
+    ExaSearch,
+    Retry,
+    SearxngSearch,
+    TavilySearch,
+    with_sites,
+)
 from heretix.evidence.sources.corpus import Corpus
 from heretix.evidence.sources.fetch import Fetcher, FetchOptions
 
@@ -132,7 +139,7 @@ def made(name: str, site: Site, **options):
             return ExaSearch(KEY, base_url=site.url(""), **options)
         case "brave":
             return BraveSearch(KEY, base_url=site.url("/res/v1"), **options)
-    return SearxngSearch(site.url(""), **options)
+    return SearxngSearch(base_url=site.url(""), **options)
 
 
 def answers(site: Site, name: str, *bodies: object) -> None:
@@ -406,7 +413,7 @@ async def test_results_without_an_address_are_left_out(site):
 
 async def test_nobody_there_is_told():
     """A closed port is a failed connection, after the tries."""
-    search = SearxngSearch("http://127.0.0.1:9", min_interval_s=0.0, retry=AT_ONCE)
+    search = SearxngSearch(base_url="http://127.0.0.1:9", min_interval_s=0.0, retry=AT_ONCE)
     with pytest.raises(ConnectionFailedError):
         await asked(search)
 
@@ -431,14 +438,19 @@ def test_unknown_services_are_named_with_the_known_ones():
         service_from_env("goggle", {})
 
 
+def sited(query, include=(), exclude=()):
+    asked = Question(query, 5, None, tuple(include), tuple(exclude))
+    return with_sites(asked, max_chars=400, max_words=50)
+
+
 def test_sites_fit_into_a_query_or_are_left_out():
     """Operators are added while they fit; half a list of wanted sites would be wrong."""
     many = [f"site{n}.example" for n in range(50)]
-    assert with_sites("q", many, ["x.example"], max_chars=400, max_words=50) == "q -site:x.example"
-    both = with_sites("q", ["a.example", "b.example"], [], max_chars=400, max_words=50)
+    assert sited("q", many, ["x.example"]) == "q -site:x.example"
+    both = sited("q", ["a.example", "b.example"])
     assert both == "q site:a.example OR site:b.example"
-    assert with_sites("word " * 100, [], [], max_chars=400, max_words=50) == "word " * 49 + "word"
-    nested = with_sites("q", [], ["a.example", "www.a.example"], max_chars=400, max_words=50)
+    assert sited("word " * 100) == "word " * 49 + "word"
+    nested = sited("q", [], ["a.example", "www.a.example"])
     assert nested == "q -site:a.example"
 
 

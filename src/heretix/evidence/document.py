@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - pydantic looks it up
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from heretix.core.canonical import sha256_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import date
-
-__all__ = ["Document", "sha256_text"]
+from datetime import date  # noqa: TC003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

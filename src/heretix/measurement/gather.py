@@ -37,7 +37,7 @@ from heretix.evidence.search import (
     Search,
     service_from_env,
 )
-from heretix.evidence.search.corpus import FullTextSearch
+from heretix.evidence.search.local import FullTextSearch
 from heretix.evidence.sources.corpus import Corpus, corpus_path
 from heretix.evidence.sources.intake import documents_from
 from heretix.plan import Evidence

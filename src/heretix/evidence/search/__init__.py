@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.core.errors import ConfigError
 from heretix.evidence.search.base import Hit, Search
-from heretix.evidence.search.corpus import LocalSearch
-from heretix.evidence.search.replay import RecordingSearch, ReplaySearch
+from heretix.evidence.search.local import LocalSearch, RecordingSearch, ReplaySearch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,5 +41,5 @@ def service_from_env(name: str, env: Mapping[str, str], **options: Any) -> Searc
         known = ", ".join(f"`{one}`" for one in SERVICES)
         raise ConfigError(f"`search` must be one of {known}, got {name!r}")
     # Imported as needed: each brings an HTTP client along.
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = importlib.import_module(f"{__name__}.services")
     return cast("Search", getattr(module, SERVICES[name]).from_env(env, **options))

@@ -1,212 +1,275 @@
-"""Live search services: Brave, Exa, SearXNG and Tavily."""
+"""Live search services: Brave, Exa, SearXNG and Tavily.
+
+Each says what is asked of it and where its answers hold what; `LiveSearch` does the rest: pages,
+filters, polite spacing, another try where that helps. Failures are mapped by
+`heretix.providers.http`, as for models. No key reaches a message.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import html
+import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from heretix.core.errors import MissingKeyError, RejectedError
-from heretix.evidence.search.base import (
-    DEFAULT_TIMEOUT_S,
-    Hit,
-    KeyedService,
-    Retry,
-    Service,
-    ServiceClient,
-    check_k,
-    domains,
-    narrow,
-    results_in,
-    service_hit,
-    with_sites,
+import aiohttp
+import stamina
+
+from heretix.core.errors import (
+    MissingKeyError,
+    RateLimitedError,
+    RejectedError,
+    RetryableError,
+    ServerError,
 )
-from heretix.providers.http import Target, as_items, as_object, as_text
+from heretix.evidence.search.base import Hit, Question, check_k, domains, is_within, narrow
+from heretix.evidence.sources.extract import (
+    Extract,
+    clean_text,
+    make_document,
+    one_line,
+    read_date,
+    utc_now,
+)
+from heretix.providers.http import (
+    Target,
+    as_items,
+    as_object,
+    as_text,
+    misshapen,
+    read_response,
+    transport_error,
+)
+from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import date
 
-# Brave: pages of up to 20 results by GET; snippets only, so the text is fetched afterwards.
-#
-# https://api-dashboard.search.brave.com/api-reference/web/search/get
-
-_PAGE_RESULTS: Final = 20
-_MAX_PAGES: Final = 10
-_QUERY_CHARS: Final = 400
-_QUERY_WORDS: Final = 50
+DEFAULT_TIMEOUT_S: Final = 20.0
+_MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+_SNIPPET_CHARS: Final = 500
 _TAG: Final = re.compile(r"</?[a-z][^<>]{0,40}>", re.IGNORECASE)
 
 
-class BraveSearch(KeyedService):
-    """At most 200 hits a query, one request a second unless told otherwise."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How patiently a call is repeated."""
 
-    name = "brave"
-    base_url = "https://api.search.brave.com/res/v1"
-    key_variable = "BRAVE_API_KEY"
-    key_header = "X-Subscription-Token"
-    min_interval_s = 1.1
-
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """As in `Search`."""
-        params = {
-            "q": with_sites(
-                query,
-                domains(include),
-                domains(exclude),
-                max_chars=_QUERY_CHARS,
-                max_words=_QUERY_WORDS,
-            ),
-            "count": str(min(check_k(k), _PAGE_RESULTS)),
-            "result_filter": "web",
-            "text_decorations": "false",
-        }
-        if as_of is not None:
-            params["freshness"] = f"1970-01-01to{as_of.isoformat()}"
-        found: list[Hit] = []
-        for page in range(_MAX_PAGES):
-            hits, more = await self._page({**params, "offset": str(page)})
-            found = narrow([*found, *hits], k=k, as_of=as_of, include=include, exclude=exclude)
-            if len(found) == k or not more:
-                break
-        return found
-
-    async def _page(self, params: Mapping[str, str]) -> tuple[list[Hit], bool]:
-        try:
-            answer = await self._client.get("/web/search", params)
-        except RejectedError as exc:
-            # A wrong key is told with 422, as is a wrong parameter.
-            if "TOKEN" in str(exc):
-                raise RejectedError(f"{exc}; check {self.key_variable}", status=exc.status) from exc
-            raise
-        # Where nothing was found there is no `web` at all.
-        empty = "web" not in answer and answer.get("type") == "search"
-        results = [] if empty else results_in(self._client.target, answer, "web", "results")
-        hits = (
-            service_hit(
-                self.name,
-                url=result.get("url"),
-                title=_untagged(result.get("title")),
-                snippet=_snippet(result),
-                published=result.get("page_age"),
-                score=None,
-            )
-            for result in results
-        )
-        more = as_object(answer.get("query")).get("more_results_available") is True
-        return [hit for hit in hits if hit], bool(results) and more
+    attempts: int = 4
+    timeout_s: float = 90.0
+    wait_initial_s: float = 0.5
+    wait_max_s: float = 10.0
+    wait_stated_max_s: float = 30.0
+    """A service that asks for more patience than this is not asked again."""
 
 
-def _snippet(result: Mapping[str, Any]) -> str:
-    parts = [result.get("description"), *as_items(result.get("extra_snippets"))]
-    return " … ".join(filter(None, (_untagged(part) for part in parts)))
-
-
-def _untagged(value: object) -> str:
-    """Titles and snippets mark what was found in bold, and escape the rest."""
-    return html.unescape(_TAG.sub("", as_text(value) or ""))
-
-
-# Exa: one POST, which brings the pages' text along.
-#
-# https://exa.ai/docs/reference/search
-
-EXA_MAX_RESULTS: Final = 100
-_MAX_DOMAINS: Final = 1200
-_TEXT_CHARS: Final = 20_000
-
-
-class ExaSearch(KeyedService):
-    """At most 100 hits a query."""
-
-    name = "exa"
-    base_url = "https://api.exa.ai"
-    key_variable = "EXA_API_KEY"
-    key_header = "x-api-key"
-    min_interval_s = 0.2
-
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """As in `Search`."""
-        body: dict[str, Any] = {
-            "query": query,
-            "type": "auto",
-            "numResults": min(check_k(k), EXA_MAX_RESULTS),
-            # Text or highlights: both would be billed twice for the same page.
-            "contents": {"text": {"maxCharacters": _TEXT_CHARS}},
-        }
-        if as_of is not None:
-            body["endPublishedDate"] = f"{as_of.isoformat()}T23:59:59.999Z"
-        if include and len(include) <= _MAX_DOMAINS:
-            body["includeDomains"] = list(domains(include))
-        if exclude and len(exclude) <= _MAX_DOMAINS:
-            body["excludeDomains"] = list(domains(exclude))
-        answer = await self._client.post("/search", body)
-        hits = (
-            service_hit(
-                self.name,
-                url=result.get("url"),
-                title=result.get("title"),
-                snippet=None,
-                published=result.get("publishedDate"),
-                score=result.get("score"),
-                text=result.get("text"),
-                author=result.get("author"),
-            )
-            for result in results_in(self._client.target, answer, "results")
-        )
-        return narrow(filter(None, hits), k=k, as_of=as_of, include=include, exclude=exclude)
-
-
-# SearXNG: a metasearch engine that somebody runs; pages of results by GET, snippets only.
-#
-# https://docs.searxng.org/dev/search_api.html
-
-URL_VARIABLE: Final = "SEARXNG_URL"
-_SEARXNG_MAX_PAGES: Final = 5
-_SEARXNG_QUERY_CHARS: Final = 1000
-_SEARXNG_QUERY_WORDS: Final = 100
-
-
-class SearxngSearch(Service):
-    """As many hits as five pages give. Dates can't be asked for, only filtered by."""
-
-    name = "searxng"
+class ServiceClient:
+    """Connections to one service, kept alive between calls."""
 
     def __init__(
         self,
-        base_url: str,
+        target: Target,
+        headers: Mapping[str, str],
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        min_interval_s: float = 1.0,
+        min_interval_s: float,
         retry: Retry | None = None,
     ) -> None:
-        target = Target(provider=self.name, base_url=base_url, timeout_s=timeout_s)
-        super().__init__(ServiceClient(target, {}, min_interval_s=min_interval_s, retry=retry))
+        self.target = target
+        told = {"User-Agent": f"heretix/{VERSION}", "Accept": "application/json"}
+        self._headers = {**told, **headers}
+        self._min_interval_s = min_interval_s
+        self._retry = retry or Retry()
+        self._turn = asyncio.Lock()
+        self._free_at = 0.0
+        self._session: aiohttp.ClientSession | None = None
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(self, method: str, path: str, **content: Any) -> Mapping[str, Any]:
+        """The JSON object that a request is answered with, asked again where that may help."""
+        retry = self._retry
+        async for attempt in stamina.retry_context(
+            on=self._worth_another_try,
+            attempts=retry.attempts,
+            timeout=retry.timeout_s,
+            wait_initial=retry.wait_initial_s,
+            wait_max=retry.wait_max_s,
+            wait_jitter=retry.wait_initial_s,
+        ):
+            with attempt:
+                await self._wait_for_turn()
+                return await self._exchange(method, path, content)
+        raise AssertionError("a retry context ends with an answer or an exception")
+
+    async def _wait_for_turn(self) -> None:
+        async with self._turn:
+            await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
+            self._free_at = time.monotonic() + self._min_interval_s
+
+    async def _exchange(
+        self, method: str, path: str, content: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        url = self.target.base_url.rstrip("/") + path
+        try:
+            # A redirect would carry the key elsewhere.
+            async with self._open().request(
+                method, url, allow_redirects=False, **content
+            ) as response:
+                payload = await response.content.read(_MAX_ANSWER_BYTES + 1)
+                while not response.content.at_eof() and len(payload) <= _MAX_ANSWER_BYTES:
+                    payload += await response.content.read(_MAX_ANSWER_BYTES + 1 - len(payload))
+                status, headers = response.status, response.headers.copy()
+        except aiohttp.ClientResponseError as exc:
+            # Its `repr` shows the headers that were sent, the key among them, so the error is
+            # raised outside of this block: it then keeps neither a cause nor a context.
+            failure = transport_error(self.target, exc)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise transport_error(self.target, exc) from exc
+        else:
+            if len(payload) > _MAX_ANSWER_BYTES:
+                raise ServerError(f"`{self.target.provider}` answered with more than can be right")
+            wait_s = _wait_by_quota(headers) if status == 429 else None
+            if wait_s is not None and "Retry-After" not in headers:
+                headers["Retry-After"] = str(wait_s)
+            return read_response(self.target, status, headers, payload).body
+        raise failure
+
+    def _worth_another_try(self, exc: Exception) -> bool | float:
+        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
+            stated = exc.retry_after_s
+            return stated if stated <= self._retry.wait_stated_max_s else False
+        return isinstance(exc, RetryableError)
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Opened by the first call, since a session belongs to the event loop that it runs in.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self.target.timeout_s),
+            )
+        return self._session
+
+
+def results_in(target: Target, answer: Mapping[str, Any], *path: str) -> list[Mapping[str, Any]]:
+    """The list of results at `path` in an answer."""
+    *outer, last = path
+    place: Mapping[str, Any] = answer
+    for name in outer:
+        place = as_object(place.get(name))
+    if not isinstance(place.get(last), list):
+        raise misshapen(target, f"a list of results in `{'.'.join(path)}`")
+    return [as_object(item) for item in as_items(place.get(last))]
+
+
+def service_hit(
+    service: str,
+    *,
+    url: object,
+    title: object,
+    snippet: object = None,
+    published: object = None,
+    score: object = None,
+    text: object = None,
+    author: object = None,
+) -> Hit | None:
+    """A hit out of what a service sent; None where it has no address to go to."""
+    address = (as_text(url) or "").strip()
+    if not address.lower().startswith(("http://", "https://")):
+        return None
+    day = read_date(published)
+    heading = one_line(as_text(title) or "") or address
+    body = clean_text(as_text(text) or "")
+    document = None
+    if body:
+        found = Extract(
+            text=body,
+            title=heading,
+            author=one_line(as_text(author) or "") or None,
+            published=day,
+            published_method="search" if day else None,
+        )
+        document = make_document(
+            found,
+            raw=body.encode(),
+            url=address,
+            retrieved_at=utc_now(),
+            meta={"text_by": service},
+        )
+    number = score if isinstance(score, int | float) and not isinstance(score, bool) else None
+    return Hit(
+        url=address,
+        title=heading,
+        snippet=" ".join((clean_text(as_text(snippet) or "") or body).split())[:_SNIPPET_CHARS],
+        published=day,
+        score=float(number) if number is not None and math.isfinite(number) else None,
+        document=document,
+    )
+
+
+class LiveSearch:
+    """A service over HTTP. A subclass is a declaration: what to send, and what answers hold."""
+
+    name: ClassVar[str]
+    base_url: ClassVar[str | None] = None
+    """None: the user's own, from `variable`."""
+    variable: ClassVar[str]
+    """The environment's variable that holds the key, or the address where that is the user's."""
+    key_header: ClassVar[str] = ""
+    key_scheme: ClassVar[str] = ""
+    """What stands before the key in its header."""
+    min_interval_s: ClassVar[float] = 1.0
+    """Between two requests, unless told otherwise."""
+    method: ClassVar[str] = "POST"
+    path: ClassVar[str] = "/search"
+    results_at: ClassVar[tuple[str, ...]] = ("results",)
+    fields: ClassVar[Mapping[str, str]]
+    """The parameters of `service_hit`, by the names that results have for them."""
+    max_pages: ClassVar[int] = 1
+    repeats_pages: ClassVar[bool] = False
+    """A page without news is the last: behind it the same ones come again."""
+
+    def __init__(
+        self,
+        key: str | None = None,
+        *,
+        base_url: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        min_interval_s: float | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        target = Target(
+            provider=self.name,
+            base_url=base_url or self.base_url or "",
+            key=key,
+            key_variable=self.variable if key else None,
+            timeout_s=timeout_s,
+        )
+        self._client = ServiceClient(
+            target,
+            {self.key_header: f"{self.key_scheme}{key}"} if key else {},
+            min_interval_s=self.min_interval_s if min_interval_s is None else min_interval_s,
+            retry=retry,
+        )
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str], **options: Any) -> SearxngSearch:
-        """At the address that the environment holds."""
-        url = env.get(URL_VARIABLE, "").strip()
-        if not url:
+    def from_env(cls, env: Mapping[str, str], **options: Any) -> Self:
+        """Take the key, or the address, from the environment."""
+        value = env.get(cls.variable, "").strip()
+        if not value:
+            like = "" if cls.base_url else ", like http://localhost:8080"
             raise MissingKeyError(
-                f"`{cls.name}` needs {URL_VARIABLE} in the environment, "
-                "like http://localhost:8080; set it and repeat"
+                f"`{cls.name}` needs {cls.variable} in the environment{like}; set it and repeat"
             )
-        return cls(url, **options)
+        return cls(value, **options) if cls.base_url else cls(base_url=value, **options)
 
     async def search(
         self,
@@ -216,105 +279,250 @@ class SearxngSearch(Service):
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> list[Hit]:
-        """As in `Search`."""
-        check_k(k)
-        asked = with_sites(
-            query,
-            domains(include),
-            domains(exclude),
-            max_chars=_SEARXNG_QUERY_CHARS,
-            max_words=_SEARXNG_QUERY_WORDS,
-        )
+        """Ask the service, page by page, until there are `k` hits; as in `Search`."""
+        asked = Question(query, check_k(k), as_of, domains(include), domains(exclude))
         found: list[Hit] = []
-        for page in range(1, _SEARXNG_MAX_PAGES + 1):
-            hits = await self._page({"q": asked, "format": "json", "pageno": str(page)})
+        for page in range(self.max_pages):
+            results, more = self.read(await self._answer(self.content(asked, page)))
+            hits = [hit for one in results if (hit := service_hit(self.name, **self.values(one)))]
             before = len(found)
             found = narrow([*found, *hits], k=k, as_of=as_of, include=include, exclude=exclude)
-            # Engines that know no pages repeat the first one.
-            if len(found) == k or not hits or (page > 1 and len(found) == before):
+            stale = self.repeats_pages and page > 0 and len(found) == before
+            if len(found) == k or not more or stale:
                 break
         return found
 
-    async def _page(self, params: Mapping[str, str]) -> list[Hit]:
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _answer(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        sent = {"params" if self.method == "GET" else "json": content}
         try:
-            answer = await self._client.get("/search", params)
+            return await self._client.call(self.method, self.path, **sent)
         except RejectedError as exc:
-            if exc.status == 403:
-                raise RejectedError(
-                    f"{exc}; JSON may be off: `search.formats` in its settings must list `json`",
-                    status=403,
-                ) from exc
+            if (remedy := self.remedy(exc)) is not None:
+                raise RejectedError(f"{exc}; {remedy}", status=exc.status) from exc
             raise
-        hits = (
-            service_hit(
-                self.name,
-                url=result.get("url"),
-                title=result.get("title"),
-                snippet=result.get("content"),
-                published=result.get("publishedDate"),
-                score=result.get("score"),
-            )
-            for result in results_in(self._client.target, answer, "results")
-        )
-        return [hit for hit in hits if hit]
+
+    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+        """What to send for a page, counted from 0."""
+        raise NotImplementedError
+
+    def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
+        """The results in an answer, and whether there may be another page."""
+        results = results_in(self._client.target, answer, *self.results_at)
+        return results, bool(results)
+
+    def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """What `service_hit` is made from."""
+        return {parameter: result.get(name) for parameter, name in self.fields.items()}
+
+    def remedy(self, error: RejectedError) -> str | None:
+        """What to do about a refusal, where the service's own words don't say."""
+        del error
+        return None
 
 
-# Tavily: one POST, which brings the pages' text along.
-#
-# https://docs.tavily.com/api-reference/endpoint/search
+class BraveSearch(LiveSearch):
+    """Pages of up to 20 results, at most 200 in all; snippets only.
 
-TAVILY_MAX_RESULTS: Final = 20
-_MAX_INCLUDED: Final = 300
-_MAX_EXCLUDED: Final = 150
+    https://api-dashboard.search.brave.com/api-reference/web/search/get
+    """
+
+    name = "brave"
+    base_url = "https://api.search.brave.com/res/v1"
+    variable = "BRAVE_API_KEY"
+    key_header = "X-Subscription-Token"
+    min_interval_s = 1.1
+    method = "GET"
+    path = "/web/search"
+    results_at = ("web", "results")
+    max_pages = 10
+
+    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+        """Put filters into the query as operators, as far as they fit."""
+        params = {
+            "q": with_sites(asked, max_chars=400, max_words=50),
+            "count": str(min(asked.k, 20)),
+            "result_filter": "web",
+            "text_decorations": "false",
+            "offset": str(page),
+        }
+        if asked.as_of is not None:
+            params["freshness"] = f"1970-01-01to{asked.as_of.isoformat()}"
+        return params
+
+    def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
+        """Where nothing was found there is no `web` at all."""
+        if "web" not in answer and answer.get("type") == "search":
+            return [], False
+        results, _ = super().read(answer)
+        more = as_object(answer.get("query")).get("more_results_available") is True
+        return results, bool(results) and more
+
+    def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Titles and snippets mark what was found in bold, and escape the rest."""
+        parts = [result.get("description"), *as_items(result.get("extra_snippets"))]
+        return {
+            "url": result.get("url"),
+            "title": _untagged(result.get("title")),
+            "snippet": " … ".join(filter(None, map(_untagged, parts))),
+            "published": result.get("page_age"),
+        }
+
+    def remedy(self, error: RejectedError) -> str | None:
+        """A wrong key is told with 422, as is a wrong parameter."""
+        return f"check {self.variable}" if "TOKEN" in str(error) else None
 
 
-class TavilySearch(KeyedService):
-    """At most 20 hits a query; dates come with news only."""
+class ExaSearch(LiveSearch):
+    """At most 100 hits a query, with the pages' text."""
+
+    name = "exa"
+    base_url = "https://api.exa.ai"
+    variable = "EXA_API_KEY"
+    key_header = "x-api-key"
+    min_interval_s = 0.2
+    fields: ClassVar = {
+        "url": "url",
+        "title": "title",
+        "published": "publishedDate",
+        "score": "score",
+        "text": "text",
+        "author": "author",
+    }
+
+    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+        """Ask for text alone: highlights too would be billed twice for the same page."""
+        del page
+        body: dict[str, Any] = {
+            "query": asked.query,
+            "type": "auto",
+            "numResults": min(asked.k, 100),
+            "contents": {"text": {"maxCharacters": 20_000}},
+        }
+        if asked.as_of is not None:
+            body["endPublishedDate"] = f"{asked.as_of.isoformat()}T23:59:59.999Z"
+        return body | _domain_lists(asked, ("includeDomains", 1200), ("excludeDomains", 1200))
+
+
+class SearxngSearch(LiveSearch):
+    """A metasearch engine that somebody runs: as many hits as five pages give, snippets only.
+
+    Dates can't be asked for, only filtered by. https://docs.searxng.org/dev/search_api.html
+    """
+
+    name = "searxng"
+    variable = "SEARXNG_URL"
+    method = "GET"
+    max_pages = 5
+    # Engines that know no pages repeat the first one.
+    repeats_pages = True
+    fields: ClassVar = {
+        "url": "url",
+        "title": "title",
+        "snippet": "content",
+        "published": "publishedDate",
+        "score": "score",
+    }
+
+    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+        """Pages are counted from 1."""
+        query = with_sites(asked, max_chars=1000, max_words=100)
+        return {"q": query, "format": "json", "pageno": str(page + 1)}
+
+    def remedy(self, error: RejectedError) -> str | None:
+        """JSON is off in the engine's default settings."""
+        if error.status != 403:
+            return None
+        return "JSON may be off: `search.formats` in its settings must list `json`"
+
+
+class TavilySearch(LiveSearch):
+    """At most 20 hits a query, with the pages' text; dates come with news only.
+
+    https://docs.tavily.com/api-reference/endpoint/search
+    """
 
     name = "tavily"
     base_url = "https://api.tavily.com"
-    key_variable = "TAVILY_API_KEY"
+    variable = "TAVILY_API_KEY"
     key_header = "Authorization"
     key_scheme = "Bearer "
     min_interval_s = 0.6
+    fields: ClassVar = {
+        "url": "url",
+        "title": "title",
+        "snippet": "content",
+        "published": "published_date",
+        "score": "score",
+        "text": "raw_content",
+    }
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """As in `Search`."""
+    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+        """Ask for texts, and neither an answer nor pictures."""
+        del page
         body: dict[str, Any] = {
-            "query": query,
+            "query": asked.query,
             "topic": "general",
             "search_depth": "basic",
-            "max_results": min(check_k(k), TAVILY_MAX_RESULTS),
+            "max_results": min(asked.k, 20),
             "include_answer": False,
             "include_images": False,
             "include_raw_content": "text",
         }
-        if as_of is not None:
-            body["end_date"] = as_of.isoformat()
-        # A list that is too long would be refused; half of one would be wrong. Hits are filtered
-        # here in any case.
-        if include and len(include) <= _MAX_INCLUDED:
-            body["include_domains"] = list(domains(include))
-        if exclude and len(exclude) <= _MAX_EXCLUDED:
-            body["exclude_domains"] = list(domains(exclude))
-        answer = await self._client.post("/search", body)
-        hits = (
-            service_hit(
-                self.name,
-                url=result.get("url"),
-                title=result.get("title"),
-                snippet=result.get("content"),
-                published=result.get("published_date"),
-                score=result.get("score"),
-                text=result.get("raw_content"),
-            )
-            for result in results_in(self._client.target, answer, "results")
-        )
-        return narrow(filter(None, hits), k=k, as_of=as_of, include=include, exclude=exclude)
+        if asked.as_of is not None:
+            body["end_date"] = asked.as_of.isoformat()
+        return body | _domain_lists(asked, ("include_domains", 300), ("exclude_domains", 150))
+
+
+def _domain_lists(
+    asked: Question, include: tuple[str, int], exclude: tuple[str, int]
+) -> dict[str, list[str]]:
+    """Domains by the names that a service has for them, unless they are too many for it.
+
+    A list that is too long would be refused; half of one would be wrong. Hits are filtered anyway.
+    """
+    pairs = ((include, asked.include), (exclude, asked.exclude))
+    return {name: list(names) for (name, most), names in pairs if 0 < len(names) <= most}
+
+
+def _untagged(value: object) -> str:
+    return html.unescape(_TAG.sub("", as_text(value) or ""))
+
+
+def with_sites(asked: Question, *, max_chars: int, max_words: int) -> str:
+    """The query with `site:` operators, as far as they fit; hits are filtered afterwards anyway."""
+    query = " ".join(asked.query.split()[:max_words])[:max_chars]
+    wanted = " OR ".join(f"site:{domain}" for domain in asked.include)
+    parts = [wanted, *(f"-site:{domain}" for domain in _outermost(asked.exclude))]
+    for part in filter(None, parts):
+        longer = f"{query} {part}"
+        if len(longer) <= max_chars and len(longer.split()) <= max_words:
+            query = longer
+    return query
+
+
+def _outermost(names: Iterable[str]) -> list[str]:
+    """Domains that stand under no other of them."""
+    names = list(dict.fromkeys(names))
+    return [n for n in names if not any(n != other and is_within(n, other) for other in names)]
+
+
+def _wait_by_quota(headers: Mapping[str, str]) -> float | None:
+    """Seconds until every used-up quota is refilled, where a service tells them side by side.
+
+    Brave sends `X-RateLimit-Remaining: 0, 1000` with `X-RateLimit-Reset: 1, 1419704`: one number
+    for each of its windows.
+    """
+    try:
+        left = [int(n) for n in headers.get("X-RateLimit-Remaining", "").split(",") if n.strip()]
+        resets = [float(n) for n in headers.get("X-RateLimit-Reset", "").split(",") if n.strip()]
+    except ValueError:
+        return None
+    if not resets:
+        return None
+    if len(left) != len(resets):
+        return resets[0]
+    return max((reset for n, reset in zip(left, resets, strict=True) if n <= 0), default=resets[0])

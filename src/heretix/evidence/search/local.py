@@ -1,0 +1,223 @@
+"""Searches that need no service: a corpus, recorded answers; and full text for hits without.
+
+A recording has one file a question, named by the question's hash, in canonical JSON with a hash of
+the hits. What isn't recorded isn't answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.canonical import canonical_json, sha256_json
+from heretix.core.errors import ProviderError, RecordError, UnreadableError
+from heretix.evidence.search.base import Hit, Search, domains, narrow
+from heretix.evidence.sources.extract import DATE_CONFIDENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import date
+    from pathlib import Path
+
+    from pydantic import TypeAdapter
+
+    from heretix.evidence.document import Document
+    from heretix.evidence.sources.corpus import Corpus
+    from heretix.evidence.sources.fetch import Fetcher
+
+SCHEMA: Final = "heretix-search-1"
+
+
+class LocalSearch:
+    """Searches one corpus, which the caller opens and closes."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    @property
+    def name(self) -> str:
+        """`local:` and the corpus's name."""
+        return f"local:{self.corpus.path.stem}"
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`; every hit comes with its document."""
+        return await asyncio.to_thread(self.corpus.search, query, k, as_of, include, exclude)
+
+    async def aclose(self) -> None:
+        """Nothing to let go of."""
+
+
+class FullTextSearch:
+    """Another search, with the documents of its hits: each page is fetched and read.
+
+    A page that can't be fetched or read leaves its hit as it was: found, but without a document.
+    """
+
+    def __init__(self, inner: Search, fetcher: Fetcher) -> None:
+        self._inner = inner
+        self._fetcher = fetcher
+        self.name = inner.name
+        # Queries about one claim find the same pages; each is fetched once.
+        self._read_before: dict[str, Document | None] = {}
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`; a page that turns out to be too new, or elsewhere, is dropped."""
+        hits = await self._inner.search(query, k, as_of, include, exclude)
+        read = await asyncio.gather(*map(self._read, hits))
+        return narrow(read, k=k, as_of=as_of, include=include, exclude=exclude)
+
+    async def aclose(self) -> None:
+        """Close the search and the fetcher."""
+        await self._inner.aclose()
+        await self._fetcher.aclose()
+
+    async def _read(self, hit: Hit) -> Hit:
+        if hit.document is not None or hit.url is None:
+            return hit
+        if hit.url not in self._read_before:
+            self._read_before[hit.url] = await self._fetch(hit.url)
+        document = self._read_before[hit.url]
+        if document is None:
+            return hit
+        if document.published is None and hit.published is not None:
+            document = replace(
+                document,
+                published=hit.published,
+                published_method="search",
+                published_confidence=DATE_CONFIDENCE["search"],
+            )
+        return replace(hit, url=document.url, published=document.published, document=document)
+
+    async def _fetch(self, url: str) -> Document | None:
+        try:
+            return await self._fetcher.document(url)
+        except (ProviderError, UnreadableError):
+            return None
+
+
+class RecordingSearch:
+    """Another search, whose every answer is written to a folder."""
+
+    def __init__(self, inner: Search, folder: Path) -> None:
+        self._inner = inner
+        self._folder = folder
+        self.name = inner.name
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`."""
+        hits = await self._inner.search(query, k, as_of, include, exclude)
+        question = _question(self.name, query, k, as_of, include, exclude)
+        # Read-only mappings are written as what they hold.
+        plain = _hits().dump_python(hits, mode="json", warnings=False, fallback=dict)
+        _write(self._folder, question, plain)
+        return hits
+
+    async def aclose(self) -> None:
+        """Close the inner search."""
+        await self._inner.aclose()
+
+
+class ReplaySearch:
+    """Answers what was recorded of the search called `name`, and nothing else."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self.name = name
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`, or a `RecordError` for a question that was never recorded."""
+        path = _path(self._folder, _question(self.name, query, k, as_of, include, exclude))
+        try:
+            record = json.loads(path.read_bytes())
+            if record["schema"] == SCHEMA and record["hits_sha256"] == sha256_json(record["hits"]):
+                return _hits().validate_python(record["hits"])
+        except FileNotFoundError as exc:
+            raise RecordError(
+                f"`{query}` must be among the recorded searches of {self.name} in {self._folder}, "
+                "and isn't; record it once with the network"
+            ) from exc
+        except (OSError, ValueError, LookupError, TypeError) as exc:
+            raise RecordError(f"`{path}` must be a recorded search, and can't be read") from exc
+        raise RecordError(f"`{path}` was changed since it was recorded; record it again")
+
+    async def aclose(self) -> None:
+        """Nothing to let go of."""
+
+
+@cache
+def _hits() -> TypeAdapter[list[Hit]]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(list[Hit])
+
+
+def _question(
+    name: str,
+    query: str,
+    k: int,
+    as_of: date | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+) -> dict[str, Any]:
+    return {
+        "search": name,
+        "query": query,
+        "k": k,
+        "as_of": as_of.isoformat() if as_of else None,
+        "include": sorted(domains(include)),
+        "exclude": sorted(domains(exclude)),
+    }
+
+
+def _path(folder: Path, question: Mapping[str, Any]) -> Path:
+    return folder / f"{sha256_json(question)}.json"
+
+
+def _write(folder: Path, question: Mapping[str, Any], hits: list[dict[str, Any]]) -> None:
+    record = {
+        "schema": SCHEMA,
+        "question": question,
+        "hits": hits,
+        "hits_sha256": sha256_json(hits),
+    }
+    path = _path(folder, question)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text(canonical_json(record) + "\n", encoding="utf-8")
+        # A reader sees the old record or the new one, never half of one.
+        part.replace(path)
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be written: {exc.strerror or exc}") from exc
