@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from heretix.core.errors import ClaimError, ConfigError
+from heretix.core.lenses import RPL, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
 
 __all__ = [
@@ -111,9 +112,7 @@ class RunConfig(BaseModel):
     budget_usd: float | None = Field(default=None, gt=0)
     until_width: float | None = Field(default=None, gt=0, lt=1)
     max_samples: int | None = Field(default=None, ge=1)
-    lenses: tuple[Literal["RPL", "NUL", "MEL", "HEL", "SEL"], ...] = Field(
-        default=("RPL",), min_length=1
-    )
+    lenses: tuple[LensCode, ...] = Field(default=(RPL,), min_length=1)
     evidence: EvidenceConfig | None = None
 
     @model_validator(mode="before")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError
+from heretix.core.lenses import RPL
 from heretix.prompts.bank import Bank, Prompt, render
 from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
 from heretix.providers.base import Request
@@ -159,7 +160,7 @@ class Plan:
     @property
     def lens(self) -> str:
         """What the model is shown: RPL is nothing."""
-        return self.evidence.lens if self.evidence else "RPL"
+        return self.evidence.lens if self.evidence else RPL
 
     @property
     def label(self) -> str:

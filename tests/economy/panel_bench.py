@@ -45,7 +45,7 @@ def bundle_of(*texts: str, claim: str = CLAIM, title: str = "A report"):
         )
         for text in texts
     ]
-    return retrieve_provided(claim, documents)["SEL"]
+    return retrieve_provided(claim, documents)
 
 
 class Bench:

@@ -13,7 +13,8 @@ from documents import STUDY, document, prose
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError
-from heretix.evidence.bundle import Bundle, Limits, Stance, dump_bundle, load_bundle, read_bundle
+from heretix.core.lenses import Limits
+from heretix.evidence.bundle import Bundle, Stance, dump_bundle, load_bundle, read_bundle
 from heretix.evidence.policy.policy import load_policy
 from heretix.evidence.select import Candidate, select
 from heretix.evidence.text.fold import fold

@@ -11,12 +11,12 @@ import pytest
 from documents import RANT, STUDY, document, prose
 
 from heretix.core.errors import InsufficientEvidenceError
-from heretix.evidence.bundle import Limits
+from heretix.core.lenses import LENSES, Limits
 from heretix.evidence.policy.policy import Classification, classify_provided, load_policy
 from heretix.evidence.policy.publisher import publisher_key
 from heretix.evidence.policy.rules import SourceClass, admitted
 from heretix.evidence.reliability import assess
-from heretix.evidence.select import HEL_FLOOR, Candidate, gather, select
+from heretix.evidence.select import Candidate, gather, select
 
 CLAIM = "Coffee reduces the risk of stroke"
 
@@ -179,7 +179,7 @@ def test_the_floor_of_reliability():
     made.append(candidate(4, RANT, cls="unknown"))
     bundle = choose(made, "HEL")
     assert reasons(bundle) == {"d04": "below_floor"}
-    assert assess(made[3].document).r < HEL_FLOOR < assess(made[0].document).r
+    assert assess(made[3].document).r < LENSES["HEL"].limits.floor < assess(made[0].document).r
     canonical = [candidate(n, c.document.text) for n, c in enumerate(made, start=1)]
     assert reasons(choose(canonical)) == {}
 

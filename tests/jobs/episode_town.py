@@ -131,7 +131,7 @@ class Town:
         text, nonce = PAPERS[number], bytes([number + 1]) * 32
         found = stated_fields({"title": f"Report {number}"}, text=text)
         document = make_document(found, raw=text.encode(), url=None, retrieved_at="2026-11-01")
-        bundle = retrieve_provided(CLAIM, [document])["SEL"]
+        bundle = retrieve_provided(CLAIM, [document])
         account = user_account("cat", "PLAY").id
         self.exchange.commit(
             episode_id,

@@ -278,7 +278,7 @@ def test_the_same_evidence_supports_a_claim_and_refutes_its_twin(desk):
         )
         beliefs = []
         for claim in twins:
-            bundles = {(claim, "SEL"): retrieve_provided(claim, documents)["SEL"]}
+            bundles = {(claim, "SEL"): retrieve_provided(claim, documents)}
             measurement = replace(prepare(config, desk.settings, claims=[claim]), bundles=bundles)
             (run,) = desk.run(measurement)
             beliefs.append(run.aggregates)

@@ -6,10 +6,12 @@ import re
 import pytest
 
 from heretix.core.errors import BankError
+from heretix.core.lenses import LENSES as ALL
 from heretix.prompts.bank import load_bank, render
-from heretix.prompts.frame import LENSES, ShownItem, free_nonce, load_frame, nonce_of, render_in
+from heretix.prompts.frame import ShownItem, free_nonce, load_frame, nonce_of, render_in
 
 BANK = load_bank("rpl_v1")
+LENSES = [code for code, lens in ALL.items() if lens.framed]
 FRAME = load_frame()
 NONCE = nonce_of("b" * 64)
 ITEMS = tuple(ShownItem(f"E{n:02d}", f"Title {n}\nText of document {n}.") for n in range(1, 9))

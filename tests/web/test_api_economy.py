@@ -36,7 +36,7 @@ def bundle_of(folder, text: str):
     """Evidence for the claim."""
     path = folder / "evidence.txt"
     path.write_text(text, encoding="utf-8")
-    return retrieve_provided(CLAIM, [read_file(path)])["SEL"]
+    return retrieve_provided(CLAIM, [read_file(path)])
 
 
 def stake(team, path, who, side, amount=5_000, **more):

@@ -91,8 +91,8 @@ def test_colours_of_pages_are_those_of_charts():
     from heretix.report.charts.theme import DARK, LIGHT
 
     css = theme_css()
-    assert f"--hx-hel:{LIGHT.hel}" in css
-    assert f"--hx-hel:{DARK.hel}" in css
+    assert f"--hx-hel:{LIGHT.colour('HEL')}" in css
+    assert f"--hx-hel:{DARK.colour('HEL')}" in css
     assert "data-theme=dark" in css
 
 

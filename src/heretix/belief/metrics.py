@@ -24,6 +24,7 @@ from heretix.belief.estimator import (
 )
 from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
 from heretix.core.errors import ConfigError
+from heretix.core.lenses import HEL, MEL, RPL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,19 +83,19 @@ class SourceConcentration:
     publishers: int
 
 
-def movement(vector: BeliefVector, lens: str, base: str = "RPL") -> Metric:
+def movement(vector: BeliefVector, lens: str, base: str = RPL) -> Metric:
     """How far `lens` lies from `base`, in probability."""
     return _metric(vector, lambda p: p[lens] - p[base])
 
 
 def shock_index(vector: BeliefVector) -> Metric:
     """Distance between the raw prior and the belief under heterodox evidence; folded at 0."""
-    return folded(movement(vector, "HEL"))
+    return folded(movement(vector, HEL))
 
 
 def amplification_gap(vector: BeliefVector) -> Metric:
     """How far mainstream evidence moves the raw prior."""
-    return movement(vector, "MEL")
+    return movement(vector, MEL)
 
 
 def directed_gap(
@@ -106,7 +107,7 @@ def directed_gap(
     the interval that was published with the prior, so that the two can't contradict each other;
     without one, it is that of the joint bootstrap.
     """
-    lo, hi = prior_ci or interval(vector.prob_replicas["RPL"])
+    lo, hi = prior_ci or interval(vector.prob_replicas[RPL])
     if lo <= 0.5 <= hi:
         return None
     gap = amplification_gap(vector)
@@ -115,7 +116,7 @@ def directed_gap(
     return Metric(value=-gap.value, lo=-gap.hi, hi=-gap.lo)
 
 
-def information_gain(vector: BeliefVector, lens: str, base: str = "RPL") -> InformationGain:
+def information_gain(vector: BeliefVector, lens: str, base: str = RPL) -> InformationGain:
     """Bits by which `lens` moved the belief away from `base`, with the sign of the move."""
     found = _metric(vector, lambda p: _signed_bits(p[lens], p[base]))
     replicas = _signed_bits(vector.prob_replicas[lens], vector.prob_replicas[base])
@@ -129,9 +130,7 @@ def information_gain(vector: BeliefVector, lens: str, base: str = "RPL") -> Info
     )
 
 
-def exchange_test(
-    vector: BeliefVector, lens: str, base: str = "RPL", *, draws: int = 4999
-) -> float:
+def exchange_test(vector: BeliefVector, lens: str, base: str = RPL, *, draws: int = 4999) -> float:
     """Share of label swaps that move as far: is `lens` more than `base` again?
 
     If both had measured the same belief, their answers to a stem could be swapped without anyone

@@ -15,6 +15,7 @@ from heretix.cli import acting
 from heretix.cli import options as opt
 from heretix.cli.output import print_json
 from heretix.core.errors import RecordError
+from heretix.core.lenses import HEL, SHOWING
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _built(claim: str, documents: list[str]) -> Bundle:
     from heretix.evidence.retrieval import retrieve_provided
     from heretix.measurement.gather import provided_documents
 
-    found = retrieve_provided(claim, provided_documents(documents))["SEL"]
+    found = retrieve_provided(claim, provided_documents(documents))
     if not isinstance(found, Bundle):
         raise found
     return found
@@ -323,8 +324,8 @@ def open_episode(
     judge: JudgeOption = None,
     practice: PracticeOption = False,
     lens: Annotated[
-        str, typer.Option("--lens", help="How evidence is shown: HEL, MEL or SEL.")
-    ] = "HEL",
+        str, typer.Option("--lens", help=f"How evidence is shown: {', '.join(SHOWING)}.")
+    ] = HEL,
     bundle: BundleOption = None,
     K: Annotated[int, typer.Option("-K", help="Paraphrase slots.", min=1)] = 16,
     R: Annotated[int, typer.Option("-R", help="Replicates per slot.", min=1)] = 2,

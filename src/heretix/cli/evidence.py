@@ -12,6 +12,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli.output import print_json, print_json_text
 from heretix.core.event_loop import run_async
+from heretix.core.lenses import needs_documents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ def build(
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     claims = [Claim(check_claim(claim))]
-    if all(lens in {"RPL", "NUL"} for lens in config.lenses):
+    if not needs_documents(config.lenses):
         named = ", ".join(config.lenses)
         raise UsageError(f"`--lens` must name MEL, HEL or SEL, got {named}; others show nothing")
     if out is not None:

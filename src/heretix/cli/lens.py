@@ -154,7 +154,7 @@ def _experimental(
 def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
     """What the lenses that a policy decides over would show under another one."""
     from heretix.config import EvidenceConfig
-    from heretix.evidence.retrieval import SEARCHED
+    from heretix.core.lenses import SEARCHED
     from heretix.measurement.gather import gather_bundles
 
     config = measurement.config

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from heretix.core.lenses import LENSES, WITHOUT_FILES
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -34,7 +36,6 @@ JOBS_AT_A_TIME = 4
 """Enough for a short job to pass a long one; each that asks a service is mostly waiting for it."""
 _UNCUT = 100_000
 """Columns, where there is no screen: more than any line has."""
-_LENSES = ("RPL", "NUL", "MEL", "HEL", "SEL")
 
 ClaimArgument = Annotated[
     str | None, typer.Argument(help="The claim; or give --config with `claim:` or `claims_file:`.")
@@ -91,7 +92,7 @@ MaxTokensOption = Annotated[
 ]
 LensOption = Annotated[
     str | None,
-    typer.Option("--lens", help="Lenses, comma-separated: RPL, NUL, MEL, HEL, SEL; or all."),
+    typer.Option("--lens", help=f"Lenses, comma-separated: {', '.join(LENSES)}; or all."),
 ]
 CorpusOption = Annotated[
     str | None, typer.Option("--corpus", help="Local corpus to search; `demo` is packaged.")
@@ -191,12 +192,12 @@ def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
     from heretix.core.errors import ConfigError
 
     if text.strip().lower() == "all":
-        return ("RPL", "NUL", "MEL", "HEL", *(("SEL",) if with_documents else ()))
+        return tuple(LENSES) if with_documents else WITHOUT_FILES
     names = tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in _LENSES]
+    unknown = [name for name in names if name not in LENSES]
     if unknown or not names:
         raise ConfigError(
-            f"`--lens` must be all, or some of {', '.join(_LENSES)} with commas, got {text!r}"
+            f"`--lens` must be all, or some of {', '.join(LENSES)} with commas, got {text!r}"
         )
     return names
 

@@ -13,6 +13,7 @@ from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
 from heretix.cli.output import print_json, print_json_text
 from heretix.core.event_loop import run_async
+from heretix.core.lenses import RPL, SEL, needs_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,7 +145,7 @@ def run(
 def with_evidence(measurement: Measurement) -> Measurement:
     """The measurement with the bundles of its lenses; a lens without enough evidence is told."""
     config = measurement.config
-    if all(lens in {"RPL", "NUL"} for lens in config.lenses):
+    if not needs_documents(config.lenses):
         return measurement
     import stamina.instrumentation
 
@@ -162,7 +163,7 @@ def with_evidence(measurement: Measurement) -> Measurement:
         if isinstance(bundle, Exception):
             lacking = True
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
-        elif lens == "SEL" and bundle.dropped:
+        elif lens == SEL and bundle.dropped:
             given = len(bundle.items) + len(bundle.dropped)
             left_out = ", ".join(dropped.title for dropped in bundle.dropped[:5])
             said = f"SEL shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
@@ -223,7 +224,7 @@ def _list_unfinished(store: Store) -> None:
     if found:
         console.print(unfinished_table(found, width=console.width))
         console.print("heretix resume EXECUTION goes on with one of them", style="dim")
-        if any(execution.lens != "RPL" for execution in found):
+        if any(execution.lens != RPL for execution in found):
             again = "a lens other than RPL: give its command again, its samples are stored"
             console.print(again, style="dim")
     else:
@@ -373,7 +374,7 @@ class Artifacts:
             ]
             if (negation := self.measurement.negation) is not None:
                 models = self.measurement.models
-                names += [(negation.text, model.identity, "RPL", None) for model in models]
+                names += [(negation.text, model.identity, RPL, None) for model in models]
             runs = [self._record(executions[name]) for name in names if name in executions]
             if runs:
                 yield assemble(self.measurement, claim, runs)

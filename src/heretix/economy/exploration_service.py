@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import encode_json, sha256_hex
 from heretix.core.errors import RecordError, UsageError
+from heretix.core.lenses import EARNING, RPL
 from heretix.economy.exploration import (
     Crediting,
     CreditRules,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 # A finding: a claim on which an evidence lens and the raw prior of one model lie apart.
 
-EARNING_LENSES: Final = ("HEL", "SEL")
 _PLANTED: Final = ("mock:", "sim:")
 
 
@@ -84,11 +84,11 @@ def findings_in(records: Sequence[str]) -> list[Finding]:
             model=model,
             lens=lens,
             evidence=_interval(run),
-            prior=_interval(runs[model, "RPL"]),
-            executions=(run.execution_id, runs[model, "RPL"].execution_id),
+            prior=_interval(runs[model, RPL]),
+            executions=(run.execution_id, runs[model, RPL].execution_id),
         )
         for (model, lens), run in sorted(runs.items())
-        if lens in EARNING_LENSES and (model, "RPL") in runs
+        if lens in EARNING and (model, RPL) in runs
     ]
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError, RecordError
+from heretix.core.lenses import Limits  # noqa: TC001 - pydantic looks it up
 from heretix.core.validation import explain
 from heretix.evidence.policy.rules import SourceClass  # noqa: TC001 - pydantic looks it up
 from heretix.evidence.text.fold import Span, find_quote, fold
@@ -77,36 +78,6 @@ _REMEDIES: Final = {
 }
 """What to do when a lens has too little, by the reason that documents were dropped for; those that
 came furthest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much a bundle may hold, and how little."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    k: int = 8
-    chars_per_item: int = 600
-    per_publisher: int | None = 2
-    min_items: int = 3
-    floor: float | None = None
-    """Reliability below which documents are dropped."""
-    exact: bool = False
-    """The documents are the user's own choice: nothing is filtered, collapsed or reordered."""
-
-    def __post_init__(self) -> None:
-        for name in ("k", "chars_per_item", "min_items"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-        if self.per_publisher is not None and self.per_publisher < 1:
-            raise ValueError(f"`per_publisher` must be at least 1, got {self.per_publisher}")
-        if self.floor is not None and not 0.0 <= self.floor <= 1.0:
-            raise ValueError(f"`floor` must be from 0 to 1, got {self.floor}")
-
-    @property
-    def chars(self) -> int:
-        """The one budget of characters."""
-        return self.k * self.chars_per_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

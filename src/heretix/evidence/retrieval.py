@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import InsufficientEvidenceError, ServerError
+from heretix.core.lenses import LENSES, SEARCHED, SEL
 from heretix.evidence.bundle import Bundle, Dropped, DropReason
 from heretix.evidence.policy.policy import classify_provided
 from heretix.evidence.policy.rules import admitted
 from heretix.evidence.reliability import DECLARED, declared_stance
-from heretix.evidence.select import LIMITS, Candidate, gather, relevance_of, select
+from heretix.evidence.select import Candidate, gather, relevance_of, select
 from heretix.evidence.text.excerpt import content_words
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from heretix.evidence.search import Hit, Search
 
 __all__ = [
-    "SEARCHED",
     "Gathered",
     "Retrieval",
     "judge_all",
@@ -34,8 +34,6 @@ __all__ = [
     "retrieve_provided",
 ]
 
-SEARCHED: Final = ("MEL", "HEL")
-"""Lenses whose documents are searched for."""
 _HITS: Final = 40
 _JUDGED_AT_ONCE: Final = 8
 
@@ -111,7 +109,7 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
 
 def retrieve_provided(
     claim: str, documents: Sequence[Document], verdicts: Mapping[str, Verdict] | None = None
-) -> Gathered:
+) -> Bundle | InsufficientEvidenceError:
     """The bundle of exactly the documents that the user gave; `verdicts` are by `doc_id`."""
     candidates = [
         _informed(
@@ -123,9 +121,9 @@ def retrieve_provided(
         for document in documents
     ]
     try:
-        return {"SEL": select(candidates, claim=claim, lens="SEL")}
+        return select(candidates, claim=claim, lens=SEL)
     except InsufficientEvidenceError as exc:
-        return {"SEL": exc}
+        return exc
 
 
 async def judge_all(
@@ -161,7 +159,7 @@ async def _judged(
             classes = admitted(lens, flagged=how.flagged)
             fitting = [c for c in candidates if c.classification.cls in classes]
             fitting.sort(key=lambda c: (-relevance_of(c), c.document.doc_id))
-            chosen = fitting[: 3 * LIMITS[lens].k]
+            chosen = fitting[: 3 * LENSES[lens].limits.k]
             read |= {c.document.doc_id: c.document for c in chosen}
         verdicts = await judge_all(how.judge, claim, list(read.values()))
     return [_informed(c, claim, verdicts.get(c.document.doc_id)) for c in candidates]

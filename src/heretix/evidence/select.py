@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import date
 from math import fsum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.canonical import sha256_text
-from heretix.evidence.bundle import Bundle, Dropped, DropReason, Item, Limits, PolicyRef, Stance
+from heretix.core.lenses import LENSES, Limits
+from heretix.evidence.bundle import Bundle, Dropped, DropReason, Item, PolicyRef, Stance
 from heretix.evidence.policy.publisher import NO_PUBLISHER
 from heretix.evidence.policy.rules import SourceClass, admitted
 from heretix.evidence.reliability import Assessment, assess
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from heretix.evidence.document import Document
     from heretix.evidence.policy.policy import Classification, Policy
-
-HEL_FLOOR: Final = 0.02
-"""A dated text with nothing else in it that could be checked stays just below."""
-
-LIMITS: Final[Mapping[str, Limits]] = MappingProxyType(
-    {
-        "MEL": Limits(),
-        "HEL": Limits(floor=HEL_FLOOR),
-        "SEL": Limits(per_publisher=None, min_items=1, exact=True),
-    }
-)
 
 _RANK_OFFSET: Final = 60
 """Reciprocal rank fusion: rank n in a query adds 1/(60 + n) (Cormack et al., SIGIR 2009)."""
@@ -123,7 +112,7 @@ def select(
     `nonce`, documents that hold it are refused: they could forge the marks between items.
     `dropped` are those that never became candidates.
     """
-    limits = limits or LIMITS[lens]
+    limits = limits or LENSES[lens].limits
     run = _Selection(
         claim=claim,
         limits=limits,

@@ -22,6 +22,7 @@ from pydantic import (
 from heretix.config import Claim, EvidenceConfig, RunConfig, check_claim
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, HeretixError, ModelError
+from heretix.core.lenses import RPL, SEL, LensCode, needs_documents
 from heretix.evidence.sources.extract import clean_text
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
@@ -61,7 +62,6 @@ def _tuple(value: Any) -> Any:
 
 
 Day = Annotated[date, BeforeValidator(_day)]
-Lens = Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -94,8 +94,8 @@ class MeasureRequest(BaseModel):
     )
     models: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = Field(default=(), max_length=8)
     """None named: the first provider with a key, else the embedded model."""
-    lenses: Annotated[tuple[Lens, ...], BeforeValidator(_tuple)] = Field(
-        default=("RPL",), min_length=1, max_length=5
+    lenses: Annotated[tuple[LensCode, ...], BeforeValidator(_tuple)] = Field(
+        default=(RPL,), min_length=1, max_length=5
     )
     prompt_version: str = Field(default="rpl_v1", max_length=100)
     K: int = Field(default=8, ge=1, le=64)
@@ -167,7 +167,7 @@ class MeasureRequest(BaseModel):
 
     @field_validator("lenses")
     @classmethod
-    def _check_lenses(cls, lenses: tuple[Lens, ...]) -> tuple[Lens, ...]:
+    def _check_lenses(cls, lenses: tuple[LensCode, ...]) -> tuple[LensCode, ...]:
         return tuple(dict.fromkeys(lenses))
 
     @field_validator("prompt_version")
@@ -189,7 +189,7 @@ class MeasureRequest(BaseModel):
             raise ValueError("`max_samples` is the cap of `until_width`, which isn't given")
         if self.negation is not None and len(self.claims) > 1:
             raise ValueError("`negation` belongs to one claim, and several are given")
-        if ("SEL" in self.lenses) != bool(self.documents):
+        if (SEL in self.lenses) != bool(self.documents):
             raise ValueError("`documents` and the lens SEL belong together: give both or neither")
         read = len(self.claims) * sum(len(document.text) for document in self.documents)
         if read > _MAX_READ_CHARS:
@@ -220,7 +220,7 @@ class MeasureRequest(BaseModel):
     @property
     def shows_evidence(self) -> bool:
         """Some lens shows documents."""
-        return any(lens not in {"RPL", "NUL"} for lens in self.lenses)
+        return needs_documents(self.lenses)
 
     def config(self, settings: Settings, *, budget_usd: float | None) -> RunConfig:
         """The configuration that this stands for, on this machine."""

@@ -21,6 +21,7 @@ from heretix.core.errors import (
     QuotaError,
     RecordError,
 )
+from heretix.core.lenses import SEL
 from heretix.evidence.bundle import dump_bundle, load_bundle
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
@@ -79,12 +80,12 @@ def gathered(request: MeasureRequest, settings: Settings, *, stamp: str) -> Bund
         return {}
     claims = request.claims_asked()
     config = request.config(settings, budget_usd=None)
-    searched = [lens for lens in request.lenses if lens != "SEL"]
+    searched = [lens for lens in request.lenses if lens != SEL]
     bundles = asyncio.run(gather_bundles(claims, searched, config.evidence, settings))
-    if "SEL" in request.lenses:
+    if SEL in request.lenses:
         documents = _documents(request.documents, stamp)
         for claim in claims:
-            bundles[claim.text, "SEL"] = retrieve_provided(claim.text, documents)["SEL"]
+            bundles[claim.text, SEL] = retrieve_provided(claim.text, documents)
     return bundles
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from heretix.belief.metrics import discoveries
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError
+from heretix.core.lenses import HEL, MEL, RPL, needs_documents
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.assemble import metrics_by_model
 from heretix.measurement.record import RunRecord
@@ -77,7 +78,7 @@ def _comparable(store: Store) -> list[list[RunRecord]]:
         lenses.setdefault(run.lens, run)
     found = []
     for of_claim in recipes.values():
-        complete = [r for r in of_claim.values() if "RPL" in r and r.keys() & {"MEL", "HEL", "SEL"}]
+        complete = [r for r in of_claim.values() if RPL in r and needs_documents(r)]
         found += [list(runs.values()) for runs in complete[:1]]
     return found
 
@@ -104,7 +105,7 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
     metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
     gains = [
         metrics.information_gain[lens].p_value
-        for lens in ("MEL", "HEL")
+        for lens in (MEL, HEL)
         if lens in metrics.information_gain
     ]
     return Anomaly(
@@ -119,9 +120,9 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
 
 
 def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[str, ...]:
-    shown = [run for run in runs if run.evidence and run.lens in {"MEL", "HEL"}]
+    shown = [run for run in runs if run.evidence and run.lens in {MEL, HEL}]
     sources = [metrics.source_concentration.get(run.lens) for run in shown]
-    rpl = next(run for run in runs if run.lens == "RPL")
+    rpl = next(run for run in runs if run.lens == RPL)
     gates = {
         "items": all(run.evidence and len(run.evidence.items) >= _MIN_ITEMS for run in shown),
         "sources": all(s is not None and s.effective_sources >= _MIN_SOURCES for s in sources),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heretix.core.errors import InsufficientEvidenceError
+from heretix.core.lenses import LENSES, RPL
 from heretix.measurement.experiments import compared
-from heretix.measurement.gather import ALL_LENSES
 from heretix.measurement.record import SCHEMA, Artifact, LensRecord
 from heretix.measurement.vector import lens_record, metrics_record
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
     """The artifact of a claim. Only evidence lenses and a negation add what lies between."""
-    raw = all(lens == "RPL" for lens in measurement.config.lenses)
+    raw = all(lens == RPL for lens in measurement.config.lenses)
     if raw and measurement.negation is None:
         return Artifact.of(runs)
     bundles = _bundles(measurement, claim)
@@ -53,7 +53,7 @@ def lens_records(
     lines = [lens_record(run) for run in as_they_are(runs, claim)]
     for model in models:
         lines += [line for bundle in bundles if (line := _lacking(bundle, model)) is not None]
-    return sorted(lines, key=lambda line: (models.index(line.model), ALL_LENSES.index(line.lens)))
+    return sorted(lines, key=lambda line: (models.index(line.model), list(LENSES).index(line.lens)))
 
 
 def metrics_by_model(

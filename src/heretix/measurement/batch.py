@@ -30,6 +30,7 @@ from heretix.core.errors import (
     UnconfirmedError,
     UsageError,
 )
+from heretix.core.lenses import RPL
 from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
 from heretix.measurement.lane import Retry
 from heretix.measurement.measurement import bank_of, replan
@@ -331,7 +332,7 @@ async def submit(
     `limits` makes batches smaller than the providers' own limits do. Raises what ended it early:
     batches that were taken stay, and the same measurement submitted again sends only the rest.
     """
-    if measurement.config.lenses != ("RPL",):
+    if measurement.config.lenses != (RPL,):
         # A plan is made again from what the store has of it, which is no evidence yet.
         raise ConfigError(
             f"`lenses` must be RPL in a batch, got {', '.join(measurement.config.lenses)}; "

@@ -14,6 +14,7 @@ import platformdirs
 
 from heretix.config import EvidenceConfig
 from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerError
+from heretix.core.lenses import LENSES, SEARCHED, SEL
 from heretix.evidence.bundle import Bundle, Stance
 from heretix.evidence.demo import DEMO_CORPUS, DEMO_POLICY, demo_documents
 from heretix.evidence.document import Document
@@ -28,7 +29,7 @@ from heretix.evidence.reliability import (
     middle_stance,
     placed,
 )
-from heretix.evidence.retrieval import SEARCHED, Retrieval, judge_all, retrieve, retrieve_provided
+from heretix.evidence.retrieval import Retrieval, judge_all, retrieve, retrieve_provided
 from heretix.evidence.search import (
     GIVES_TEXT,
     LocalSearch,
@@ -174,8 +175,6 @@ def _read(text: str, *, with_stance: bool) -> _Answer | None:
 
 # What each lens shows: bundles for claims, gathered before anything is measured.
 
-ALL_LENSES: Final = ("RPL", "NUL", "MEL", "HEL", "SEL")
-
 Bundles = dict[tuple[str, str], Bundle | InsufficientEvidenceError]
 """By claim and lens."""
 
@@ -208,7 +207,7 @@ def corpora_folder(settings: Settings) -> Path:
 
 def evidence_of(lens: str, bundle: Bundle | None) -> Evidence | None:
     """What a lens shows with a bundle; the raw prior shows nothing."""
-    if lens == "RPL":
+    if not LENSES[lens].framed:
         return None
     return Evidence(
         lens=lens,
@@ -254,14 +253,13 @@ async def gather_bundles(
             for claim in claims:
                 found = await retrieve(claim.text, how, searched)
                 bundles |= {(claim.text, lens): bundle for lens, bundle in found.items()}
-        if "SEL" in lenses:
+        if SEL in lenses:
             # Reading addresses runs an event loop of its own, which only another thread can have.
             fetch = network.fetching(settings) if any(map(_is_address, config.documents)) else None
             documents = await asyncio.to_thread(provided_documents, config.documents, fetch)
             for claim in claims:
                 verdicts = await judge_all(judge, claim.text, documents) if judge else None
-                given = retrieve_provided(claim.text, documents, verdicts)
-                bundles[claim.text, "SEL"] = given["SEL"]
+                bundles[claim.text, SEL] = retrieve_provided(claim.text, documents, verdicts)
     return bundles
 
 

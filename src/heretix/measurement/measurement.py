@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.belief.estimator import MIN_SAMPLES
 from heretix.config import Claim, RunConfig, check_claim
 from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
+from heretix.core.lenses import RPL
 from heretix.measurement.execution import plan_json
 from heretix.measurement.gather import Bundles, evidence_of
 from heretix.measurement.pacing import Limits, Spending
@@ -155,7 +156,7 @@ class Measurement:
         self,
         claim: Claim,
         model: ModelId,
-        lens: str = "RPL",
+        lens: str = RPL,
         *,
         config: RunConfig | None = None,
         precision: Precision | None = None,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, RecordError
+from heretix.core.lenses import LensCode
 from heretix.sample import Noncompliance
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class RunRecord(_Record):
     served: list[Served]
     demonstration: bool
     """True when the model only shows that the machine works: not a belief worth quoting."""
-    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    lens: LensCode
     """What the model was shown; RPL is nothing."""
     evidence: EvidenceRecord | None
     prompt_version: str
@@ -304,7 +305,7 @@ class ReasonRecord(_Record):
 class LensRecord(_Record):
     """One line of the belief vector."""
 
-    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    lens: LensCode
     run_id: str | None
     execution_id: str | None
     model: str
@@ -371,7 +372,7 @@ class ExperimentRecord(_Record):
     """`without:E03`, `canary`, `sham`, `policy:VERSION`, or `negation`, whose belief counts as its
     complement."""
     model: str
-    lens: Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
+    lens: LensCode
     execution_id: str
     prob_whole: Prob
     prob_changed: Prob

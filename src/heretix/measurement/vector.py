@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.belief import metrics
 from heretix.belief.vector import MIN_STEMS, joint_bootstrap
+from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
 from heretix.measurement.record import (
     ConcentrationRecord,
     InformationRecord,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["lens_record", "logits_by_stem", "metrics_record"]
 
-_BELIEFS: Final = ("RPL", "MEL", "HEL", "SEL")
-"""Lenses whose dispersion is reported; NUL is a control, not a belief of its own."""
+_BELIEFS: Final = tuple(code for code, lens in LENSES.items() if not lens.hollow)
+"""Lenses whose dispersion is reported; a control has no belief of its own."""
 
 
 def logits_by_stem(run: RunRecord) -> dict[str, list[float]]:
@@ -76,14 +77,14 @@ def metrics_record(
         for lens, counts in sorted(publishers.items())
         if (found := metrics.source_concentration(counts)) is not None
     }
-    if "RPL" not in measured or len(measured) < 2:
+    if RPL not in measured or len(measured) < 2:
         return _nothing(ReasonRecord(code="no_pair"), missing, concentration)
     logits = {lens: logits_by_stem(run) for lens, run in measured.items()}
     together, apart = _paired(logits)
     missing |= apart
     if len(together) < 2:
-        return _nothing(_too_few(len(logits["RPL"]), ["RPL"]), missing, concentration)
-    rpl = measured["RPL"].aggregation
+        return _nothing(_too_few(len(logits[RPL]), [RPL]), missing, concentration)
+    rpl = measured[RPL].aggregation
     vector = joint_bootstrap(
         {lens: logits[lens] for lens in together},
         seed=rpl.bootstrap_seed,
@@ -101,10 +102,10 @@ def _paired(
 
     The lens that shares most goes first, so that a broken one can't take the others with it.
     """
-    shared = set(logits["RPL"])
-    others = [lens for lens in logits if lens != "RPL"]
+    shared = set(logits[RPL])
+    others = [lens for lens in logits if lens != RPL]
     others.sort(key=lambda lens: (-len(shared & logits[lens].keys()), lens))
-    together = ["RPL"]
+    together = [RPL]
     apart: dict[str, ReasonRecord] = {}
     for lens in others:
         common = shared & logits[lens].keys()
@@ -131,29 +132,29 @@ def _between(
     missing: dict[str, ReasonRecord],
     concentration: dict[str, ConcentrationRecord],
 ) -> MetricsRecord:
-    others = [lens for lens in vector.centers if lens != "RPL"]
-    shown = [lens for lens in others if lens != "NUL"]
+    others = [lens for lens in vector.centers if lens != RPL]
+    shown = [lens for lens in others if lens != NUL]
     beliefs = [lens for lens in _BELIEFS if lens in vector.centers]
-    prior = measured["RPL"].aggregates.ci95
-    directed = metrics.directed_gap(vector, prior) if "MEL" in others else None
-    rpl = measured["RPL"].aggregation
+    prior = measured[RPL].aggregates.ci95
+    directed = metrics.directed_gap(vector, prior) if MEL in others else None
+    rpl = measured[RPL].aggregation
     return MetricsRecord(
         reason=None,
         missing=missing,
         stems=len(vector.stems),
         movement={lens: _plain(metrics.movement(vector, lens)) for lens in others},
         evidence_effect={
-            lens: _plain(metrics.movement(vector, lens, "NUL"))
-            for lens in (shown if "NUL" in others else ())
+            lens: _plain(metrics.movement(vector, lens, NUL))
+            for lens in (shown if NUL in others else ())
         },
-        wrapper_effect=_plain(metrics.movement(vector, "NUL")) if "NUL" in others else None,
-        shock_index=_plain(metrics.shock_index(vector)) if "HEL" in others else None,
-        amplification_gap=_plain(metrics.amplification_gap(vector)) if "MEL" in others else None,
+        wrapper_effect=_plain(metrics.movement(vector, NUL)) if NUL in others else None,
+        shock_index=_plain(metrics.shock_index(vector)) if HEL in others else None,
+        amplification_gap=_plain(metrics.amplification_gap(vector)) if MEL in others else None,
         directed_gap=_plain(directed) if directed else None,
         information_gain={lens: _gain(vector, lens) for lens in others},
         dispersion_bits=_plain(metrics.dispersion(vector, beliefs)) if len(beliefs) > 1 else None,
         noise_floor=metrics.noise_floor(
-            logits_by_stem(measured["RPL"]),
+            logits_by_stem(measured[RPL]),
             seed=rpl.bootstrap_seed,
             B=rpl.B,
             center=rpl.center,

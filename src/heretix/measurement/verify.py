@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 from heretix.belief.paired import Difference, paired_difference, unpaired_difference
 from heretix.config import RunConfig, check_claim
 from heretix.core.errors import BankError, HeretixError, RecordError
+from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import read_bundle
-from heretix.evidence.select import LIMITS
 from heretix.measurement.assemble import lens_records, metrics_by_model
 from heretix.measurement.build import build_run
 from heretix.measurement.experiments import canary, compared, under_policy, without
@@ -93,7 +93,7 @@ def sufficiency_differences(
     """
     if bundle.claim != claim:
         yield Mismatch(f"{path}.claim", bundle.claim, claim)
-    limits = LIMITS.get(bundle.lens)
+    limits = LENSES[bundle.lens].limits if bundle.lens in LENSES else None
     if limits is None or bundle.limits.min_items != limits.min_items:
         needed = None if limits is None else limits.min_items
         yield Mismatch(f"{path}.limits.min_items", bundle.limits.min_items, needed)
@@ -111,7 +111,9 @@ def shown_differences(
 ) -> Iterator[Mismatch]:
     """Where a run showed something else than its bundle, or names a bundle that isn't here."""
     shown = run.evidence
-    if shown is None or (shown.bundle_id is None and run.lens == "NUL" and not shown.items):
+    if shown is None or (
+        shown.bundle_id is None and not LENSES[run.lens].needs_documents and not shown.items
+    ):
         return
     path = f"{run.execution_id}.evidence"
     bundle = bundles.get(shown.bundle_id or "")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANSWER_SCHEMA",
-    "LENSES",
     "Frame",
     "ShownItem",
     "free_nonce",
@@ -34,8 +33,6 @@ __all__ = [
     "render_in",
 ]
 
-LENSES: Final = ("NUL", "MEL", "HEL", "SEL")
-"""Lenses that have a frame; the raw prior has none."""
 
 CLAUSE: Final = "{CLAUSE}"
 EVIDENCE: Final = "{EVIDENCE}"

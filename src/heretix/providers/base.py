@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from heretix.core.lenses import RPL
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Request:
     """For providers that make answers up (mock): what, how worded, and which repeat."""
     paraphrase_idx: int = 0
     replicate_idx: int = 0
-    lens: str = "RPL"
+    lens: str = RPL
     seed: int = 0
     """Derived from the sample's identity, for providers whose sampling can be seeded (< 2^31)."""
 

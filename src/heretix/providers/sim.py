@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import ModelError
+from heretix.core.lenses import LENSES
 from heretix.providers.base import Provider, Reply, Request
 from heretix.providers.mock import normal
 
@@ -42,8 +43,8 @@ class Planted:
 
     def center(self, lens: str) -> float:
         """The planted belief under a lens, in log-odds."""
-        shift = {"RPL": 0.0, "NUL": 0.0, "MEL": self.mel, "HEL": self.hel, "SEL": self.sel}[lens]
-        return logit(self.prior) + shift + (0.0 if lens == "RPL" else self.wrapper)
+        shift = getattr(self, lens.lower(), 0.0) if LENSES[lens].needs_documents else 0.0
+        return logit(self.prior) + shift + (self.wrapper if LENSES[lens].framed else 0.0)
 
     def prob(self, lens: str) -> float:
         """The planted belief under a lens."""
@@ -62,7 +63,7 @@ class SimProvider:
     async def ask(self, request: Request) -> Reply:
         """Draw an answer; with documents, name one and quote it."""
         answer: dict[str, object] = {"prob_true": self._prob(request)}
-        if request.lens != "RPL":
+        if LENSES[request.lens].framed:
             items = _ITEM.findall(request.user)
             answer["used"] = [name for name, _, _ in items[:1]]
             answer["quotes"] = [
@@ -86,7 +87,7 @@ class SimProvider:
         claim, stem = request.claim, request.paraphrase_idx
         log_odds = planted.center(request.lens)
         log_odds += planted.template_sd * normal("stem", self._name, claim, stem)
-        if request.lens != "RPL":
+        if LENSES[request.lens].framed:
             log_odds += planted.response_sd * normal(
                 "response", self._name, claim, stem, request.lens
             )

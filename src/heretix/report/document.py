@@ -9,11 +9,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ConfigError
+from heretix.core.lenses import LENSES
 from heretix.measurement.verify import verify_artifact
 from heretix.report.charts import bootstrap_distribution, chart_svg, template_forest
 from heretix.report.charts.beliefs import claim_of, run_names
 from heretix.report.charts.figure import drawable, listed, number, retitled, shortened, wrapped
-from heretix.report.charts.theme import FONT, LENS_NAMES, LIGHT, Theme, css_variables, dark_css
+from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
 from heretix.report.grouping import Picture, experiment_runs, plain_runs, shared_pictures
 from heretix.report.method import method_lines
 from heretix.report.words import MISQUOTED, drop_detail, run_warnings, span, warning_label
@@ -95,7 +96,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         between=[check for check in found if check.execution_id not in by_execution],
         palette=css_variables(),
         recolour=dark_css("figure svg"),
-        lens_names=LENS_NAMES,
+        lens_names={code: lens.label for code, lens in LENSES.items()},
         shown_differences=_SHOWN_DIFFERENCES,
         version=VERSION,
     )
@@ -164,7 +165,7 @@ def _provenance(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "execution", run.execution_id
     yield "model", f"{run.model} ({run.provider})"
     yield "served", ", ".join(str(s.provider_model_id) for s in run.served) or "nobody"
-    yield "lens", f"{run.lens}: {LENS_NAMES[run.lens]}"
+    yield "lens", f"{run.lens}: {LENSES[run.lens].label}"
     yield "measured", f"{_second(run.started_at)} to {_second(run.finished_at)} UTC"
     yield "sampling", f"K={run.sampling.K} R={run.sampling.R} T={run.sampling.T}"
     yield "method", f"{how.method}, B={how.B}, trim={how.trim:g}"

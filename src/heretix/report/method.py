@@ -10,6 +10,7 @@ from heretix.belief.estimator import Estimate, estimate, mean, order_templates, 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.belief.vector import joint_bootstrap
 from heretix.core.errors import ConfigError
+from heretix.core.lenses import HEL, MEL, NUL, RPL
 from heretix.report.words import counted, percent
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class LensExample:
     @classmethod
     def shifted(cls, answers: Sequence[Sequence[float]]) -> LensExample:
         """Beliefs that a frame moves a little, mainstream evidence up, heterodox down."""
-        shifts = {"RPL": 0.0, "NUL": 0.1, "MEL": 0.5, "HEL": -1.2}
+        shifts = {RPL: 0.0, NUL: 0.1, MEL: 0.5, HEL: -1.2}
         lenses = {
             lens: {f"{n:02d}": [logit(p) + by for p in given] for n, given in enumerate(answers)}
             for lens, by in shifts.items()
@@ -236,9 +237,9 @@ class LensExample:
             probs={lens: sigmoid(vector.centers[lens]) for lens in shifts},
             shock_index=metrics.shock_index(vector),
             amplification_gap=metrics.amplification_gap(vector),
-            wrapper_effect=metrics.movement(vector, "NUL"),
-            evidence_effect=metrics.movement(vector, "HEL", "NUL"),
-            information_gain=metrics.information_gain(vector, "HEL"),
+            wrapper_effect=metrics.movement(vector, NUL),
+            evidence_effect=metrics.movement(vector, HEL, NUL),
+            information_gain=metrics.information_gain(vector, HEL),
         )
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heretix.belief.paired import PairedDifference
-from heretix.measurement.gather import ALL_LENSES
+from heretix.core.lenses import LENSES, NUL, RPL
 from heretix.report.words import (
     DEMONSTRATION,
     MADE_UP,
@@ -309,7 +309,7 @@ def _cell(value: float, cells: int) -> int:
 
 
 def _subtitle(run: RunRecord) -> Text:
-    lens = "" if run.lens == "RPL" else f" · {run.lens}"
+    lens = "" if run.lens == RPL else f" · {run.lens}"
     if run.evidence and run.evidence.variant:
         lens += f" {run.evidence.variant}"
     return Text(f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}", style="dim")
@@ -457,7 +457,6 @@ T = TypeVar("T")
 
 _ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
 """Reasons of documents that this lens was never meant to show."""
-_STYLES: Final = {"RPL": "cyan", "NUL": "dim", "MEL": "blue", "HEL": "magenta", "SEL": "green"}
 
 
 def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> RenderableType:
@@ -558,7 +557,7 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
             line.lens,
             f"{line.prob_true:.3f}",
             span(*line.ci95),
-            interval_bar(line.prob_true, *line.ci95, cells=41, style=_STYLES[line.lens]),
+            interval_bar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style),
         )
         if line.trusted is False:
             wrong = MISQUOTED if line.bundle_id else QUOTED_NOTHING
@@ -593,7 +592,7 @@ def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
         yield "Amplification Gap", _signed(found.amplification_gap)
         yield "  towards the prior", _directed(found.directed_gap)
     for lens, gain in _in_order(found.information_gain):
-        if lens != "NUL":
+        if lens != NUL:
             yield f"Information Gain {lens}", f"{_signed(gain)} bits   p={gain.p_value:.4f}"
 
 
@@ -611,7 +610,7 @@ def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
 
 def _in_order(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
     """As the table above has the lenses."""
-    return sorted(by_lens.items(), key=lambda entry: ALL_LENSES.index(entry[0]))
+    return sorted(by_lens.items(), key=lambda entry: list(LENSES).index(entry[0]))
 
 
 def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
+from heretix.core.lenses import EARNING, RPL
 from heretix.store.schema import (
     accounts,
     episode_measurements,
@@ -211,7 +212,7 @@ def claim_records(connection: Connection, claim: str) -> list[str]:
         .join(runs, runs.c.execution_id == results.c.execution_id)
         .where(
             runs.c.claim == claim,
-            runs.c.lens.in_(("RPL", "HEL", "SEL")),
+            runs.c.lens.in_((RPL, *EARNING)),
             runs.c.prob_true_rpl.is_not(None),
             runs.c.variant.is_(None),
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
 
 from heretix.core.errors import RecordError
+from heretix.core.lenses import SHOWING
 from heretix.sample import Sample
 from heretix.store.executions import (
     LATEST_FIRST,
@@ -127,7 +128,7 @@ def lens_records(connection: Connection, limit: int) -> list[str]:
     """The usable record of each run whose claim and model were seen under a lens, latest first."""
     seen = (
         select(runs.c.claim, runs.c.model)
-        .where(runs.c.lens.in_(("MEL", "HEL", "SEL")), runs.c.prob_true_rpl.is_not(None))
+        .where(runs.c.lens.in_(SHOWING), runs.c.prob_true_rpl.is_not(None))
         .distinct()
         .subquery()
     )

@@ -10,7 +10,7 @@ import mimetypes
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -96,12 +96,10 @@ def theme_css() -> str:
 
     Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
     """
-    from heretix.report.charts.theme import DARK, LIGHT, Theme, tooltip_css
+    from heretix.core.lenses import LENSES
+    from heretix.report.charts.theme import colour_pairs, tooltip_css
 
-    pairs = [
-        (field.name.replace("_", "-"), getattr(LIGHT, field.name), getattr(DARK, field.name))
-        for field in fields(Theme)
-    ]
+    pairs = [(name, light, dark) for name, (light, dark) in colour_pairs()]
     light = "".join(f"--hx-{name}:{value};" for name, value, _ in pairs)
     dark = "".join(f"--hx-{name}:{value};" for name, _, value in pairs)
     drawn = "".join(
@@ -112,8 +110,9 @@ def theme_css() -> str:
     system = (
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}"
     )
+    lenses = "".join(f".lens-{c}{{--c:var(--hx-{c})}}" for c in map(str.lower, LENSES))
     chosen = f"@media screen{{:root[data-theme=dark]{{{dark}}}}}"
-    return f":root{{{light}}}\n{system}\n{chosen}\n{drawn}\n{tooltip_css()}\n"
+    return f":root{{{light}}}\n{system}\n{chosen}\n{lenses}\n{drawn}\n{tooltip_css()}\n"
 
 
 def _charts(version: str) -> Asset:

@@ -12,6 +12,7 @@ from heretix.config import RunConfig
 from heretix.core.clock import HeldClock, SystemClock
 from heretix.core.errors import ConflictError
 from heretix.core.event_loop import run_async
+from heretix.core.lenses import HEL, WITHOUT_FILES
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode.state import Ground, Parameters, State
 from heretix.economy.exchange import Exchange
@@ -77,7 +78,7 @@ LENS_MODEL: Final = "sim:demo-reader?prior=0.72&mel=0.3&hel=-1.7&template_sd=0.1
 _SECOND: Final = "sim:demo-sceptic?prior=0.35&mel=0.9&hel=-0.4&template_sd=0.15&noise_sd=0.1"
 _EMBEDDED: Final = "smollm2-135m"
 
-_ALL: Final = ("RPL", "NUL", "MEL", "HEL")
+_ALL: Final = WITHOUT_FILES
 _REQUESTS: Final[tuple[Mapping[str, Any], ...]] = (
     {
         "claims": (
@@ -326,7 +327,7 @@ class Stage:
             if document.meta["stance_on"] == claim
             and document.meta.get("stance") == _STANCE[direction]
         ]
-        found = retrieve_provided(claim, arguing[documents])["SEL"]
+        found = retrieve_provided(claim, arguing[documents])
         assert isinstance(found, Bundle), "the packaged documents can be shown"
         return found
 
@@ -537,11 +538,11 @@ async def _draft(stage: Stage) -> AsyncIterator[float]:
 async def _explored(stage: Stage) -> AsyncIterator[float]:
     """Credits for finding claims that evidence moves a planted model on: practice."""
     yield -16.0
-    stage.track.credit(ADA, DST, model=LENS_MODEL, lens="HEL", simulated=True)
+    stage.track.credit(ADA, DST, model=LENS_MODEL, lens=HEL, simulated=True)
     yield -5.0
-    stage.track.credit(CLEO, WALL, model=LENS_MODEL, lens="HEL", simulated=True)
+    stage.track.credit(CLEO, WALL, model=LENS_MODEL, lens=HEL, simulated=True)
     yield -2.5
-    stage.track.credit(EVA, EXERCISE, model=LENS_MODEL, lens="HEL", simulated=True)
+    stage.track.credit(EVA, EXERCISE, model=LENS_MODEL, lens=HEL, simulated=True)
     yield -0.05
     stage.track.decay()
 

@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ConfigError
+from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
-from heretix.economy.judging.panel import MAX_ITEMS, SHOWN_LENSES, EpisodeLens, arrange, objection
+from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, objection
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.retrieval import retrieve_provided
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # The form of a new measurement: from what somebody typed to a request, and back.
 
-LENSES: Final = ("RPL", "NUL", "MEL", "HEL")
 """What can be ticked; SEL follows from bringing documents."""
 DOCUMENTS: Final = 3
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {
@@ -53,7 +53,7 @@ class MeasureForm:
     claims: str = ""
     """One a line."""
     models: str = ""
-    lenses: tuple[str, ...] = ("RPL",)
+    lenses: tuple[str, ...] = (RPL,)
     fields: dict[str, str] = field(default_factory=dict)
     ticks: frozenset[str] = frozenset()
     documents: list[dict[str, str]] = field(default_factory=list)
@@ -62,11 +62,11 @@ class MeasureForm:
     def asked(cls, query: QueryParams) -> MeasureForm:
         """The form as an address fills it in."""
         wanted = query.get("lenses", "")
-        lenses = LENSES if wanted == "all" else _lenses(wanted.split(","))
+        lenses = WITHOUT_FILES if wanted == "all" else _lenses(wanted.split(","))
         return cls(
             claims=query.get("claim", "")[:10_000],
             models=query.get("model", "")[:200],
-            lenses=lenses or ("RPL",),
+            lenses=lenses or (RPL,),
             fields={name: query[name][:20] for name in ("K", "R") if name in query},
         ).padded()
 
@@ -107,8 +107,8 @@ class MeasureForm:
         values |= {name: text for name in _TEXTS if (text := self.value(name).strip())}
         values |= dict.fromkeys(self.ticks, True)
         documents = [d for d in self.documents if d["text"].strip()]
-        lenses = [lens for lens in self.lenses if lens != "SEL"] + ["SEL"] * bool(documents)
-        values["lenses"] = lenses or ["RPL"]
+        lenses = [lens for lens in self.lenses if lens != SEL] + [SEL] * bool(documents)
+        values["lenses"] = lenses or [RPL]
         if documents:
             values["documents"] = [
                 {"title": d["title"].strip() or f"Document {number}", "text": d["text"]}
@@ -143,7 +143,7 @@ def suggested_models(settings: Settings) -> list[tuple[str, str]]:
 
 
 def _lenses(given: list[str]) -> tuple[str, ...]:
-    return tuple(lens for lens in LENSES if lens in given)
+    return tuple(lens for lens in WITHOUT_FILES if lens in given)
 
 
 def _text(form: FormData, name: str) -> str:
@@ -165,7 +165,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "claim": "",
     "models": "",
     "judge_pool": "",
-    "lens": "HEL",
+    "lens": HEL,
     "bundle": "",
     "K": "16",
     "R": "2",
@@ -260,8 +260,8 @@ class EpisodeForm:
 
     def _lens(self) -> str:
         clause = self.fields["lens"].upper()
-        if clause not in SHOWN_LENSES:
-            raise ConfigError(f"`lens` must be one of {', '.join(SHOWN_LENSES)}, got {clause!r}")
+        if clause not in SHOWING:
+            raise ConfigError(f"`lens` must be one of {', '.join(SHOWING)}, got {clause!r}")
         bundle = self.fields["bundle"].strip()
         if bundle and not _BUNDLE.fullmatch(bundle):
             raise ConfigError(f"`bundle` must be the id of a stored bundle, got {bundle[:80]!r}")
@@ -361,7 +361,7 @@ class EvidenceForm:
         for number, (title, text) in enumerate(given, 1):
             made = _document(title.strip() or f"Document {number}", text)
             documents.setdefault(made.doc_id, made)
-        found = retrieve_provided(claim, list(documents.values()))["SEL"]
+        found = retrieve_provided(claim, list(documents.values()))
         if not isinstance(found, Bundle):
             raise found
         refused = objection(found, claim)

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from heretix.core.errors import UsageError
+from heretix.core.lenses import LENSES, RPL
 from heretix.economy.exchange import require_currency
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MAX_POOL, MICRO
@@ -263,14 +264,6 @@ NONE: Final = "—"
 _TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
 _MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 
-LENS_NAMES: Final[Mapping[str, str]] = {
-    "RPL": "raw prior",
-    "NUL": "frame, no documents",
-    "MEL": "mainstream evidence",
-    "HEL": "heterodox evidence",
-    "SEL": "sandbox evidence",
-}
-
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
@@ -303,7 +296,7 @@ def environment() -> Environment:
     }
     env.globals |= {
         "version": VERSION,
-        "lens_names": LENS_NAMES,
+        "lenses_known": LENSES,
         "rule": rule,
         "drop_detail": drop_detail,
         "few_wordings": warn_few_wordings,
@@ -489,7 +482,7 @@ def _date(when: date) -> str:
 
 def lens_name(code: str) -> str:
     """What a lens shows, in words."""
-    return LENS_NAMES.get(code, code)
+    return LENSES[code].name if code in LENSES else code
 
 
 def model_label(name: str) -> str:
@@ -510,7 +503,7 @@ def short_id(text: str | None) -> str:
 def rule(
     value: float | None,
     ci: tuple[float, float] | None,
-    lens: str = "RPL",
+    lens: str = RPL,
     *,
     ghost: float | None = None,
 ) -> Markup:

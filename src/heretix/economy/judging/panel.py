@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from heretix.config import RunConfig
 from heretix.core.canonical import require_sha256
 from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
+from heretix.core.lenses import NUL, SHOWING
 from heretix.economy.episode.challenges import is_duplicate
 from heretix.economy.judging.inputs import (
     AFTER,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 # Without documents there is still the frame of a lens (NUL), so that with and without evidence
 # differ in the evidence and in nothing else. The raw prior has no frame, and can't be a lens here.
 
-SHOWN_LENSES: Final = ("MEL", "HEL", "SEL")
 MAX_ITEMS: Final = 8
 MAX_ITEM_CHARS: Final = 600
 MAX_TITLE_CHARS: Final = 300
@@ -99,7 +99,7 @@ class ShownDocuments:
         sample of another measurement can ever be taken for one of this.
         """
         return Evidence(
-            lens=lens.clause if self.items else "NUL",
+            lens=lens.clause if self.items else NUL,
             frame=load_frame(),
             # Documents of several bundles: the record holds them in full instead.
             bundle_id=None,
@@ -112,9 +112,9 @@ def read_lens(text: str) -> EpisodeLens:
     """The lens in an episode's terms: `HEL`, or `MEL@` and the id of a bundle."""
     clause, at, bundle_id = text.partition("@")
     clause = clause.upper()
-    if clause not in SHOWN_LENSES:
+    if clause not in SHOWING:
         raise ConfigError(
-            f"`lens` must be one of {', '.join(SHOWN_LENSES)}, got {text!r}; the raw prior shows "
+            f"`lens` must be one of {', '.join(SHOWING)}, got {text!r}; the raw prior shows "
             "nothing, so evidence could never be told from the frame it comes in"
         )
     if at:

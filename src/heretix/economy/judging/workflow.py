@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from heretix.belief.vector import MIN_STEMS
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, ConflictError, RefusedError
+from heretix.core.lenses import HEL
 from heretix.economy.episode.state import (
     HOUR_MS,
     Denial,
@@ -57,7 +58,7 @@ class Proposal:
     claim: str
     models: tuple[str, ...]
     judge_pool: tuple[str, ...]
-    lens: str = "HEL"
+    lens: str = HEL
     bank: str = "rpl_v1"
     currency: str = PLAY.code
     K: int = 16

@@ -11,6 +11,7 @@ from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.lenses import HEL
 from heretix.economy.episode.challenges import (
     commit,
     evidence_commitment,
@@ -382,7 +383,7 @@ class Table:
         return Terms(
             claim=f"claim {self.claim.number}",
             currency=PLAY.code,
-            lens="HEL",
+            lens=HEL,
             bank="rpl_v1",
             bank_sha256=sha256(b"rpl_v1").hexdigest(),
             models=(LENS,),

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.lenses import LENSES
 from heretix.evidence.policy.publisher import Address, read_address, read_host
 
 if TYPE_CHECKING:
@@ -37,20 +37,10 @@ class SourceClass(StrEnum):
     """Given by the user."""
 
 
-ADMITS: Final[Mapping[str, frozenset[SourceClass]]] = MappingProxyType(
-    {
-        "MEL": frozenset({SourceClass.CANONICAL}),
-        "HEL": frozenset({SourceClass.HETERODOX, SourceClass.CONTESTED, SourceClass.UNKNOWN}),
-        "SEL": frozenset({SourceClass.PROVIDED}),
-    }
-)
-"""The classes that each lens lets in."""
-
-
 def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
-    """The classes that `lens` lets in; HEL takes flagged sources only on request."""
-    classes = ADMITS[lens]
-    return classes | {SourceClass.FLAGGED} if flagged and lens == "HEL" else classes
+    """Source classes that `lens` lets in; those it takes on request only if `flagged`."""
+    record = LENSES[lens]
+    return frozenset(map(SourceClass, record.admits | (record.on_request if flagged else set())))
 
 
 class Level(StrEnum):

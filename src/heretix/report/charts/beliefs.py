@@ -10,6 +10,7 @@ import numpy as np
 from heretix.belief.bootstrap import Floats, cluster_bootstrap, plain_bootstrap
 from heretix.belief.estimator import order_templates, trim_cut
 from heretix.core.errors import NoEstimateError, RecordError
+from heretix.core.lenses import LENSES, NUL, RPL
 from heretix.measurement.assemble import as_they_are, lens_records, metrics_by_model
 from heretix.report.charts.figure import (
     HEIGHT,
@@ -29,7 +30,7 @@ from heretix.report.charts.figure import (
     shortened,
     small_text,
 )
-from heretix.report.charts.theme import LENS_NAMES, LIGHT, SHAPES, Theme
+from heretix.report.charts.theme import LIGHT, SHAPES, Theme
 from heretix.report.words import counted, missing_reason, warning_word
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _rows(run: RunRecord, theme: Theme) -> list[dict[str, Any]]:
             "said": _SPACE.join(
                 [f"{row.prob:.3f}", f"n = {row.n}", *(["trimmed"] if row.trimmed else [])]
             ),
-            "colour": theme.nul if row.trimmed else colour,
+            "colour": theme.colour(NUL) if row.trimmed else colour,
             "fill": theme.paper if row.trimmed else colour,
             "ink": theme.muted if row.trimmed else theme.ink,
         }
@@ -418,10 +419,10 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
         raise RecordError("`runs` must hold at least one run, got none; name some to compare")
     rows = [_row(run, name, theme) for run, name in zip(runs, run_names(runs), strict=True)]
     claims = list(dict.fromkeys(run.claim for run in runs))
-    lenses = [lens for lens in LENS_NAMES if any(run.lens == lens for run in runs)]
+    lenses = [lens for lens in LENSES if any(run.lens == lens for run in runs)]
     title = claims[0] if len(claims) == 1 else f"{len(claims)} claims side by side"
     answers = sum(run.usage.compliant for run in runs)
-    legend = listed(f"{lens}: {LENS_NAMES[lens]}" for lens in lenses)
+    legend = listed(f"{lens}: {LENSES[lens].label}" for lens in lenses)
     said = "; ".join(_described(row) for row in rows[:20])
     return figure(
         interval_panel(rows, axis=prob_axis(), theme=theme, reference=0.5),
@@ -479,7 +480,7 @@ def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
         note=warning_word(run),
         colour=theme.colour(run.lens),
         shape=SHAPES[run.lens],
-        hollow=run.lens == "NUL",
+        hollow=LENSES[run.lens].hollow,
     )
 
 
@@ -499,7 +500,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
     model = chosen_model(artifact, model)
     lines = _lines(artifact, model)
     rows = [_lenses_row(line, theme) for line in lines]
-    prior = next((line.prob_true for line in lines if line.lens == "RPL"), None)
+    prior = next((line.prob_true for line in lines if line.lens == RPL), None)
     beliefs = interval_panel(rows, axis=prob_axis(), theme=theme, reference=prior)
     panels = [{**beliefs, "title": _heading("Belief under each lens", theme)}]
     panels += _split(_metrics(artifact, model), theme)
@@ -539,7 +540,7 @@ def chosen_model(artifact: Artifact, model: str | None) -> str:
 
 def _lines(artifact: Artifact, model: str) -> list[LensRecord]:
     lines = artifact.lenses or lens_records(artifact.runs, claim_of(artifact), [])
-    order = list(LENS_NAMES)
+    order = list(LENSES)
     own = [line for line in lines if line.model == model]
     return sorted(own, key=lambda line: order.index(line.lens))
 
@@ -552,7 +553,7 @@ def _metrics(artifact: Artifact, model: str) -> MetricsRecord | None:
 def _lenses_row(line: LensRecord, theme: Theme) -> IntervalRow:
     lo, hi = line.ci95 or (None, None)
     return IntervalRow(
-        label=f"{line.lens} · {LENS_NAMES[line.lens]}",
+        label=f"{line.lens} · {LENSES[line.lens].label}",
         value=line.prob_true,
         lo=lo,
         hi=hi,
@@ -560,7 +561,7 @@ def _lenses_row(line: LensRecord, theme: Theme) -> IntervalRow:
         note="quotes made up: not to be trusted" if line.trusted is False else "",
         colour=theme.colour(line.lens),
         shape=SHAPES[line.lens],
-        hollow=line.lens == "NUL",
+        hollow=LENSES[line.lens].hollow,
     )
 
 
@@ -579,7 +580,7 @@ def _split(metrics: MetricsRecord | None, theme: Theme) -> list[dict[str, Any]]:
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
     if metrics.wrapper_effect is not None:
-        yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, "NUL", theme)
+        yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, NUL, theme)
     for lens, effect in _in_order(metrics.evidence_effect):
         yield _effect(f"{lens} − NUL · the evidence", effect, lens, theme)
     if metrics.wrapper_effect is None:
@@ -596,7 +597,7 @@ def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
 
 
 def _in_order(effects: Mapping[str, MetricRecord]) -> list[tuple[str, MetricRecord]]:
-    return [(lens, effects[lens]) for lens in LENS_NAMES if lens in effects]
+    return [(lens, effects[lens]) for lens in LENSES if lens in effects]
 
 
 def _effect(label: str, found: MetricRecord, lens: str, theme: Theme) -> IntervalRow:
@@ -607,7 +608,7 @@ def _effect(label: str, found: MetricRecord, lens: str, theme: Theme) -> Interva
         hi=found.hi,
         colour=theme.colour(lens),
         shape=SHAPES[lens],
-        hollow=lens == "NUL",
+        hollow=LENSES[lens].hollow,
     )
 
 
@@ -722,7 +723,7 @@ def _influence_row(record: ExperimentRecord, label: str, detail: str, theme: The
         reason=missing_reason(record.reason),
         colour=theme.colour(record.lens),
         shape=SHAPES[record.lens],
-        hollow=record.lens == "NUL",
+        hollow=LENSES[record.lens].hollow,
     )
 
 

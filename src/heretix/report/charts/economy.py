@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import RecordError
+from heretix.core.lenses import NUL
 from heretix.economy.ledger import PPM
 from heretix.economy.market import Market, Side
 from heretix.report.charts.figure import (
@@ -491,7 +492,7 @@ def _look(
         return _Look(colour=colour, dash=_THROUGH, shape=shape, width=4, size=80, bold=True)
     through = name in bystanders
     dash = _THROUGH if through else _DASHES[number % len(_DASHES)]
-    return _Look(colour=theme.nul, dash=dash, shape=shape, width=1.2, size=25, bold=False)
+    return _Look(colour=theme.colour(NUL), dash=dash, shape=shape, width=1.2, size=25, bold=False)
 
 
 def _name(strategy: str) -> str:
@@ -592,7 +593,7 @@ def _labels(
             "y": place,
             "colour": looks[name].colour,
             "ink": theme.ink
-            if looks[name].bold or looks[name].colour != theme.nul
+            if looks[name].bold or looks[name].colour != theme.colour(NUL)
             else theme.muted,
             "weight": "bold" if looks[name].bold else "normal",
         }

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ConfigError, RecordError
+from heretix.core.lenses import RPL
 from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,
@@ -318,7 +319,7 @@ def _points(found: Sequence[ReliabilityBin], theme: Theme) -> list[dict[str, Any
         for b in found
     ]
     y = _y()
-    colour = theme.rpl
+    colour = theme.colour(RPL)
     return [
         layer(
             {"type": "rule", "color": colour, "strokeWidth": 2, "opacity": 0.7},

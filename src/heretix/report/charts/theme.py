@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.lenses import LENSES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -20,27 +22,13 @@ TITLE_PX: Final = 16
 TEXT_PX: Final = 12
 SMALL_PX: Final = 11
 
-LENS_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "RPL": "no evidence",
-        "NUL": "frame, no documents",
-        "MEL": "mainstream",
-        "HEL": "heterodox",
-        "SEL": "your documents",
-    }
-)
 SHAPES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "RPL": "circle",
-        "NUL": "circle",
-        "MEL": "square",
-        "HEL": "diamond",
-        "SEL": "cross",
+        **{code: lens.shape for code, lens in LENSES.items()},
         "heretic": "triangle-up",
         "orthodox": "triangle-down",
     }
 )
-"""NUL is drawn hollow: it holds nothing."""
 SERIES_SHAPES: Final = (
     "circle",
     "square",
@@ -58,6 +46,7 @@ class Theme:
     """The colours of a picture. Lenses and sides are safe for the colour-blind (after Okabe and
     Ito 2008); the series, which mean nothing by themselves, are Tol's bright scheme."""
 
+    dark: bool
     paper: str
     ink: str
     muted: str
@@ -65,11 +54,6 @@ class Theme:
     band: str
     """The 95% interval, where it is a surface."""
     warn: str
-    rpl: str
-    nul: str
-    mel: str
-    hel: str
-    sel: str
     heretic: str
     orthodox: str
     series_1: str
@@ -82,7 +66,9 @@ class Theme:
 
     def colour(self, meaning: str) -> str:
         """The colour of a lens or a side."""
-        return str(getattr(self, meaning.lower()))
+        if (lens := LENSES.get(meaning)) is not None:
+            return lens.colour_dark if self.dark else lens.colour
+        return str(getattr(self, meaning))
 
     def series(self, number: int) -> str:
         """The colour of the n-th of several things that have no meaning of their own."""
@@ -132,17 +118,13 @@ class Theme:
 
 
 LIGHT: Final = Theme(
+    dark=False,
     paper="#ffffff",
     ink="#1f2630",
     muted="#59636f",
     grid="#e3e7eb",
     band="#d5dbe2",
     warn="#9a3412",
-    rpl="#20272f",
-    nul="#6d7781",
-    mel="#0069a8",
-    hel="#c84e00",
-    sel="#00805c",
     heretic="#7a35b8",
     orthodox="#8a6500",
     series_1="#4477aa",
@@ -154,17 +136,13 @@ LIGHT: Final = Theme(
     series_7="#777777",
 )
 DARK: Final = Theme(
+    dark=True,
     paper="#15191f",
     ink="#e7eaee",
     muted="#a5afba",
     grid="#2c333c",
     band="#3a434e",
     warn="#f6a878",
-    rpl="#f0f2f5",
-    nul="#9ba5b0",
-    mel="#5cb5ec",
-    hel="#ff9550",
-    sel="#35c89c",
     heretic="#c39bf5",
     orthodox="#e5bd3f",
     series_1="#7aa9db",
@@ -179,8 +157,8 @@ DARK: Final = Theme(
 
 def css_variables() -> str:
     """The colours as custom properties, for pages that stand around charts. Print stays light."""
-    light = "".join(f"--hx-{name}:{value[0]};" for name, value in _pairs())
-    dark = "".join(f"--hx-{name}:{value[1]};" for name, value in _pairs())
+    light = "".join(f"--hx-{name}:{value[0]};" for name, value in colour_pairs())
+    dark = "".join(f"--hx-{name}:{value[1]};" for name, value in colour_pairs())
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
@@ -191,7 +169,7 @@ def dark_css(within: str = "svg") -> str:
     """
     rules = "".join(
         f'{within} [{part}="{light}"]{{{part}:{dark}}}'
-        for _, (light, dark) in _pairs()
+        for _, (light, dark) in colour_pairs()
         for part in ("fill", "stroke")
     )
     # A browser's own drawing has its paper as a style, which only an important rule outdoes.
@@ -210,7 +188,12 @@ def tooltip_css() -> str:
     )
 
 
-def _pairs() -> Iterator[tuple[str, tuple[str, str]]]:
+def colour_pairs() -> Iterator[tuple[str, tuple[str, str]]]:
+    """Every colour by its CSS name: the light one and the dark one."""
+    for lens in LENSES.values():
+        yield lens.code.lower(), (lens.colour, lens.colour_dark)
     for field in fields(Theme):
+        if field.name == "dark":
+            continue
         pair = (str(getattr(LIGHT, field.name)), str(getattr(DARK, field.name)))
         yield field.name.replace("_", "-"), pair

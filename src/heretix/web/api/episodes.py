@@ -10,6 +10,7 @@ from starlette.responses import Response
 from heretix.accounts import Person, Role
 from heretix.core.canonical import canonical_json, encode
 from heretix.core.errors import RecordError, UsageError
+from heretix.core.lenses import HEL, SHOWING
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode.state import HOUR_MS, Episode, Fate, Ground, Parameters, State
@@ -509,7 +510,7 @@ class ProposalGiven(_ProceedingsGiven):
     claim: str = Field(min_length=1, max_length=2_000)
     models: list[Model] = Field(default=list(PRACTICE_MODELS), min_length=1, max_length=8)
     judge_pool: list[Model] = Field(default=list(PRACTICE_JUDGES), min_length=3, max_length=64)
-    lens: str = Field(default="HEL", pattern=r"^(MEL|HEL|SEL)(@[0-9a-f]{64})?$")
+    lens: str = Field(default=HEL, pattern=rf"^({'|'.join(SHOWING)})(@[0-9a-f]{{64}})?$")
     bank: str = Field(default="rpl_v1", pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)
     K: int = Field(default=16, ge=1, le=64, strict=True)
     R: int = Field(default=2, ge=1, le=32, strict=True)

@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from heretix.belief.paired import PairedDifference, UnpairedDifference
 from heretix.core.errors import RecordError
+from heretix.core.lenses import LensCode
 from heretix.measurement.record import RunRecord, SampleRecord
 from heretix.measurement.verify import Comparison, compare, verify_run
 from heretix.report.export import FORMATS, Format, export
@@ -43,8 +44,6 @@ from heretix.web.state import Desk, desk_of
 
 router = resource("runs")
 
-Lens = Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
-
 
 class RunDetail(BaseModel):
     """A run and its executions, the newest first."""
@@ -59,7 +58,7 @@ def list_runs(
     q: Text = None,
     claim: Text = None,
     model: Text = None,
-    lens: Annotated[Lens | None, Query()] = None,
+    lens: Annotated[LensCode | None, Query()] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[RunSummary]:

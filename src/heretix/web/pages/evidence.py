@@ -9,9 +9,10 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Role
 from heretix.core.errors import PolicyError
+from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import Bundle, DropReason
 from heretix.evidence.policy.policy import Policy, load_policy
-from heretix.evidence.policy.rules import ADMITS, SourceClass
+from heretix.evidence.policy.rules import SourceClass
 from heretix.evidence.reliability import Primitive
 from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import require
@@ -80,7 +81,7 @@ def policy(
         url=url,
         explained=explained,
         classes=CLASSES,
-        admits=ADMITS,
+        admits={code: lens.admits for code, lens in LENSES.items() if lens.admits},
     )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from heretix.accounts import Person, Role
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
+from heretix.core.lenses import EARNING
 from heretix.economy.exchange import STARTING_PURSE, Exchange
 from heretix.economy.exploration_service import Credited
 from heretix.economy.ledger import user_account
@@ -45,7 +46,7 @@ def credit(
     person: Explorer,
     claim: Annotated[str, Form(max_length=10_000)],
     model: Annotated[str, Form(max_length=200)] = "",
-    lens: Annotated[str, Form(pattern=r"^(|HEL|SEL)$")] = "",
+    lens: Annotated[str, Form(pattern=rf"^(|{'|'.join(EARNING)})$")] = "",
 ) -> Response:
     """Claim the credits of a finding. A claim is credited once, to whoever asks first."""
     try:

@@ -9,6 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Role
 from heretix.core.errors import ConfigError, HeretixError, NoEstimateError
+from heretix.core.lenses import RPL
 from heretix.web.auth import require
 from heretix.web.problems import status_of
 from heretix.web.state import desk_of
@@ -121,7 +122,7 @@ def claim(
     if not finished:
         return RedirectResponse(f"/measure?{urlencode({'claim': text.strip()})}", 303)
     # The raw prior of the model that was asked for, else of any, else whatever there is.
-    finished.sort(key=lambda run: (run.model != model, run.lens != "RPL"))
+    finished.sort(key=lambda run: (run.model != model, run.lens != RPL))
     return RedirectResponse(f"/runs/{finished[0].run_id}", 303)
 
 

@@ -11,11 +11,12 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Person, Role
 from heretix.core.errors import ConfigError, HeretixError, UsageError
+from heretix.core.lenses import WITHOUT_FILES
 from heretix.jobs import JobPlan, MeasureRequest
 from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import VisitNow, require
 from heretix.web.events import event_stream
-from heretix.web.forms import LENSES, MeasureForm, suggested_models
+from heretix.web.forms import MeasureForm, suggested_models
 from heretix.web.problems import status_of
 from heretix.web.state import desk_of
 from heretix.web.templating import page
@@ -90,7 +91,7 @@ def _page(
         "measure.html",
         status=status_of(problem) if problem else 200,
         form=form,
-        lenses=LENSES,
+        lenses=WITHOUT_FILES,
         models=suggested_models(desk.settings),
         problem=problem,
         wanted=wanted,

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query
@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Role
 from heretix.core.errors import NoEstimateError, RecordError
+from heretix.core.lenses import LENSES, RPL
 from heretix.measurement.record import SCHEMA, Artifact, ExperimentRecord, MetricsRecord, RunRecord
 from heretix.store import ExecutionSummary, RunSummary
 from heretix.store.executions import latest_of
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from heretix.measurement.verify import Comparison
 
 # A claim as its page shows it: one run in focus, and what else is known of the same claim.
-
-LENS_ORDER: Final = ("RPL", "NUL", "MEL", "HEL", "SEL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class ClaimView:
     @property
     def prior(self) -> float | None:
         """The raw prior, where it was measured."""
-        return next((run.prob_true_rpl for run in self.vector if run.lens == "RPL"), None)
+        return next((run.prob_true_rpl for run in self.vector if run.lens == RPL), None)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -76,7 +75,7 @@ def claim_view(desk: Desk, record: RunRecord) -> ClaimView:
     if variant is not None:
         rest = [run for run in rest if run.run_id != record.run_id]
     return ClaimView(
-        vector=tuple(latest[lens] for lens in LENS_ORDER if lens in latest),
+        vector=tuple(latest[lens] for lens in LENSES if lens in latest),
         variants=tuple(variants),
         others=tuple(rest),
     )
