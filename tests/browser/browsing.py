@@ -21,7 +21,7 @@ from heretix.core.settings import Settings
 from heretix.jobs import BackgroundWorker
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.state import Desk
+from heretix.web.state import AppState
 
 expect = pytest.importorskip(
     "playwright.sync_api", reason=f"{NOT_STARTED}: playwright isn't installed"
@@ -61,7 +61,7 @@ class Site:
         self._kept = _bound(0)
         self._port = self._kept.getsockname()[1]
         self._running = ExitStack()
-        self.desk: Desk
+        self.state: AppState
         self.start()
 
     @property
@@ -70,18 +70,18 @@ class Site:
 
     @property
     def store(self) -> Store:
-        return self.desk.store
+        return self.state.store
 
     def start(self) -> None:
         """Open the store and listen, on the same port each time."""
         with ExitStack() as stack:
             store = stack.enter_context(Store.open(self._path))
-            self.desk = Desk.over(store, self.settings, clock=self._clock)
-            self.desk.people = People(store, passwords=_quick_passwords())
-            if self._people and not self.desk.people.count():
+            self.state = AppState.open(store, self.settings, clock=self._clock)
+            self.state.people = People(store, passwords=_quick_passwords())
+            if self._people and not self.state.people.count():
                 for name, role in self._people.items():
-                    self.desk.people.add(name, role=role, password=PASSWORD)
-            app = create_app(self.desk, loopback_only=not self._people)
+                    self.state.people.add(name, role=role, password=PASSWORD)
+            app = create_app(self.state, loopback_only=not self._people)
             listener = stack.enter_context(_bound(self._port))
             listener.listen(128)
             stack.enter_context(BackgroundWorker(store, self.settings, clock=self._clock))
@@ -96,7 +96,7 @@ class Site:
             )
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
-            stack.callback(self._end, server, thread, self.desk)
+            stack.callback(self._end, server, thread, self.state)
             assert server.ready.wait(120)
             self._running = stack.pop_all()
 
@@ -110,8 +110,8 @@ class Site:
         self._kept.close()
 
     @staticmethod
-    def _end(server: _Server, thread: threading.Thread, desk: Desk) -> None:
-        desk.stopping = True
+    def _end(server: _Server, thread: threading.Thread, state: AppState) -> None:
+        state.stopping = True
         server.should_exit = True
         thread.join(120)
         assert not thread.is_alive(), "the server didn't stop"

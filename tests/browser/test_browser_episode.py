@@ -11,7 +11,6 @@ from browsing import PASSWORD, Site, grave_findings, send_twice
 from heretix.accounts import Role
 from heretix.core.clock import HeldClock
 from heretix.economy.episode.state import State
-from heretix.web.moves import exchange_of
 
 # A slow machine takes minutes for them.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
@@ -131,7 +130,7 @@ def test_an_episode_from_open_to_settlement_by_three_people(accounts_site, pages
     clock.advance(2 * DAY_MS)
     move(olga, episode, "Settle")
 
-    exchange = exchange_of(accounts_site.desk)
+    exchange = accounts_site.state.exchange
     ended = exchange.episode(episode)
     assert ended.state is State.SETTLED
     assert len(exchange.positions(episode)) == 4, "a double click is one bet"

@@ -85,7 +85,7 @@ def wait_for_result(page):
 
 
 def jobs(site):
-    return site.desk.jobs.list(by=LOCAL)
+    return site.state.jobs.list(by=LOCAL)
 
 
 def test_from_the_form_to_the_result_with_live_progress(site, provider, opened):

@@ -17,8 +17,9 @@ from heretix.jobs import Worker
 from heretix.measurement.measurement import prepare
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.edge import BoundedConnection, Limits
-from heretix.web.state import Desk
+from heretix.web.connection import BoundedConnection
+from heretix.web.middleware import Limits
+from heretix.web.state import AppState
 
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
 PREFIX = "/api/v1"
@@ -30,12 +31,12 @@ class Api:
     """A running server as a program sees it."""
 
     url: str
-    desk: Desk
+    state: AppState
     tokens: dict[str, str] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
-        return self.desk.store
+        return self.state.store
 
     def get(self, path: str, who: str | None = None, **options):
         return self.send("GET", path, who, **options)
@@ -59,7 +60,7 @@ class Api:
 
     def work(self) -> int:
         """Have a worker do all that waits; how many jobs it took up."""
-        worker = Worker(self.store, self.desk.settings, clock=self.desk.clock)
+        worker = Worker(self.store, self.state.settings, clock=self.state.clock)
         return asyncio.run(worker.run_until_idle())
 
     def send(self, method: str, path: str, who: str | None = None, **options):
@@ -97,9 +98,9 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def running(desk: Desk, *, loopback_only: bool = True):
+def running(state: AppState, *, loopback_only: bool = True):
     """Run the app on a free port until the test is over; gives its address."""
-    server = Server(create_app(desk, loopback_only=loopback_only))
+    server = Server(create_app(state, loopback_only=loopback_only))
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -107,7 +108,7 @@ def running(desk: Desk, *, loopback_only: bool = True):
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            desk.stopping = True
+            state.stopping = True
             server.should_exit = True
             thread.join(120)
             assert not thread.is_alive(), "the server didn't stop"
@@ -126,12 +127,12 @@ def served(folder, template, *, accounts: bool = False, claims=CLAIMS):
     with Store.open(str(path)) as store:
         if claims:
             measured(store, *claims)
-        desk = Desk.over(store, Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora")}))
-        desk.limiter = None
+        state = AppState.open(store, Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora")}))
+        state.limiter = None
         tokens = {}
         if accounts:
             for name, role in PEOPLE.items():
-                person = desk.people.add(name, role=role)
-                tokens[name] = desk.people.tokens.issue(person, label="tests").secret
-        with running(desk, loopback_only=not accounts) as url:
-            yield Api(url, desk, tokens)
+                person = state.people.add(name, role=role)
+                tokens[name] = state.people.tokens.issue(person, label="tests").secret
+        with running(state, loopback_only=not accounts) as url:
+            yield Api(url, state, tokens)

@@ -4,8 +4,6 @@ import base64
 import html
 import re
 
-from heretix.web.moves import exchange_of
-
 CLAIM = "Tin whiskers cause <b>short</b> circuits & worse in satellites."
 PAPER = "Tin whiskers shorted three satellites in 1998, the review board found in its report."
 NOW = 1_700_000_000_000
@@ -17,8 +15,8 @@ class Play:
     """An episode as people play it: every move is a form of a page."""
 
     def __init__(self, town, **options):
-        self.town, self.clock = town, town.desk.clock
-        self.exchange = exchange_of(town.desk)
+        self.town, self.clock = town, town.state.clock
+        self.exchange = town.state.exchange
         self.root = town.signed_in("root")
         self.alice = town.signed_in("alice")
         self.bob = town.signed_in("bob")

@@ -41,20 +41,20 @@ SEARCHED = tuple(text for text in INJECTIONS if "etc" not in text and len(text) 
 """Those that mean something to a search."""
 
 
-def every_route(desk):
+def every_route(state):
     """All addresses of the app with their methods: (method, path)."""
-    found = _walk(create_app(desk).routes)
+    found = _walk(create_app(state).routes)
     return sorted({(method, path) for path, methods in found for method in methods})
 
 
-def writes(desk):
+def writes(state):
     """Addresses that change something."""
-    return [(method, path) for method, path in every_route(desk) if method not in _SAFE]
+    return [(method, path) for method, path in every_route(state) if method not in _SAFE]
 
 
-def reads(desk):
+def reads(state):
     """Addresses that are looked at."""
-    return [path for method, path in every_route(desk) if method == "GET"]
+    return [path for method, path in every_route(state) if method == "GET"]
 
 
 def filled(path, value):

@@ -93,8 +93,8 @@ def test_roles_open_what_they_should(accounts_site):
 
 def test_jobs_of_others_look_like_nothing(accounts_site):
     """Not their page, not their events, no cancelling; an operator sees all."""
-    desk = accounts_site.desk
-    job = desk.jobs.submit(desk.people.find("alice"), REQUEST)
+    state = accounts_site.state
+    job = state.jobs.submit(state.people.find("alice"), REQUEST)
     alice, bob = accounts_site.signed_in("alice"), accounts_site.signed_in("bob")
     root = accounts_site.signed_in("root")
     assert alice.get(f"/jobs/{job.id}").status_code == 200
@@ -119,14 +119,14 @@ def test_a_token_is_shown_once_and_works_until_it_is_revoked(accounts_site):
     program, bearer = accounts_site.another(), {"authorization": f"Bearer {secret}"}
     assert program.get("/search", headers=bearer).status_code == 200
     assert program.get("/measure", headers=bearer).status_code == 403
-    (token,) = accounts_site.desk.people.tokens.list(accounts_site.desk.people.find("alice").id)
+    (token,) = accounts_site.state.people.tokens.list(accounts_site.state.people.find("alice").id)
     assert alice.post(f"/account/tokens/{token.id}/revoke", form="/account").status_code == 303
     assert program.get("/api/v1/runs", headers=bearer).status_code == 401
 
 
 def test_a_token_that_is_over_is_not_called_valid(accounts_site):
     """Whoever looks for what still lets in sees only that."""
-    people = accounts_site.desk.people
+    people = accounts_site.state.people
     person = people.find("alice")
     for label, expires_in_s in (("old", 1e-6), ("new", 3600.0), ("lasting", None)):
         people.tokens.issue(person, label=label, expires_in_s=expires_in_s)
@@ -138,8 +138,8 @@ def test_a_token_that_is_over_is_not_called_valid(accounts_site):
 
 def test_a_token_makes_no_tokens(accounts_site):
     """Whoever finds one can't keep the account with it."""
-    alice = accounts_site.desk.people.find("alice")
-    issued = accounts_site.desk.people.tokens.issue(alice, label="x")
+    alice = accounts_site.state.people.find("alice")
+    issued = accounts_site.state.people.tokens.issue(alice, label="x")
     bearer = {"authorization": f"Bearer {issued.secret}"}
     answer = accounts_site.another().client.post(
         "/account/tokens", data={"label": "y"}, headers=bearer
@@ -161,7 +161,7 @@ def test_changing_the_password_ends_every_session(accounts_site):
 def test_a_name_with_markup_stays_text(accounts_site):
     """In the masthead, on the account's page and in the list of jobs."""
     name = '<i>eve</i> & "co"'
-    accounts_site.desk.people.add(name.replace("/", "|"), role=Role.EXPLORER, password=PASSWORD)
+    accounts_site.state.people.add(name.replace("/", "|"), role=Role.EXPLORER, password=PASSWORD)
     eve = accounts_site.signed_in(name.replace("/", "|"))
     for path in ("/", "/account", "/jobs"):
         assert "<i>eve" not in eve.get(path).text
@@ -171,8 +171,8 @@ def test_a_name_with_markup_stays_text(accounts_site):
 def test_the_first_account_ends_free_access(site):
     """A server that runs without accounts asks for a name from the first one on."""
     assert site.get("/").status_code == 200
-    site.desk.people.add("alice", role=Role.OPERATOR, password=PASSWORD)
-    site.desk._looked_at = float("-inf")
+    site.state.people.add("alice", role=Role.OPERATOR, password=PASSWORD)
+    site.state._looked_at = float("-inf")
     assert site.get("/").status_code == 303
 
 
@@ -181,7 +181,7 @@ def test_too_many_requests_are_slowed_down(accounts_site):
     from heretix.accounts import RateLimiter
 
     alice = accounts_site.signed_in("alice")
-    accounts_site.desk.limiter = RateLimiter(per_s=0.001, burst=1)
+    accounts_site.state.limiter = RateLimiter(per_s=0.001, burst=1)
     assert alice.get("/help").status_code == 200
     answer = alice.get("/help")
     assert answer.status_code == 429

@@ -59,12 +59,12 @@ def test_records_and_files_answer_head_as_get(measured_site):
 
 def test_head_of_a_stream_ends_at_once(site):
     """Nobody waits for a body that never comes, and no stream is left open."""
-    job = site.desk.jobs.submit(LOCAL, REQUEST)
+    job = site.state.jobs.submit(LOCAL, REQUEST)
     for prefix in ("", "/api/v1"):
         head = site.client.request("HEAD", f"{prefix}/jobs/{job.id}/events")
         assert (head.status_code, head.content) == (200, b"")
         assert head.headers["content-type"].startswith("text/event-stream")
-    assert site.desk.jobs.get(job.id, by=LOCAL).state.value == "queued"
+    assert site.state.jobs.get(job.id, by=LOCAL).state.value == "queued"
 
 
 def test_head_writes_nothing_and_needs_who_get_needs(accounts_site):

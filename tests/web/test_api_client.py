@@ -40,7 +40,7 @@ def client(api):
 
 
 def work(api) -> None:
-    asyncio.run(Worker(api.store, api.desk.settings).run_until_idle())
+    asyncio.run(Worker(api.store, api.state.settings).run_until_idle())
 
 
 def test_something_is_measured_and_followed_to_its_end(api, client):
@@ -48,7 +48,7 @@ def test_something_is_measured_and_followed_to_its_end(api, client):
     job = client.measure("Water is wet.", models=MOCK, K=4, R=1)
     assert isinstance(job, Job)
     assert not job.ended
-    with BackgroundWorker(api.store, api.desk.settings):
+    with BackgroundWorker(api.store, api.state.settings):
         told = list(client.follow(job.id))
     assert [event.seq for event in told] == sorted({event.seq for event in told})
     assert told[-1].ended
@@ -100,7 +100,7 @@ def test_the_same_key_is_the_same_job(client):
 
 def test_an_episode_is_opened_and_bet_on(api, client):
     """Episodes, quotes and bets are the economy's own records."""
-    with BackgroundWorker(api.store, api.desk.settings):
+    with BackgroundWorker(api.store, api.state.settings):
         episode = client.propose("Water is wet.", B=200)
     assert episode.state is State.CHALLENGE
     assert [found.id for found in client.episodes(state="challenge")] == [episode.id]

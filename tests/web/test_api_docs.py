@@ -27,7 +27,7 @@ def blocks(kind: str) -> list[str]:
 def api(tmp_path, sqlite_template):
     with (
         served(tmp_path, sqlite_template, claims=()) as found,
-        BackgroundWorker(found.store, found.desk.settings),
+        BackgroundWorker(found.store, found.state.settings),
     ):
         yield found
 

@@ -20,7 +20,7 @@ SMALL = {"claim": CLAIM, "B": 400}
 @pytest.fixture
 def team(tmp_path, sqlite_template):
     with served(tmp_path, sqlite_template, accounts=True, claims=()) as found:
-        found.desk.clock = HeldClock(1_800_000_000_000)
+        found.state.clock = HeldClock(1_800_000_000_000)
         yield found
 
 
@@ -45,7 +45,7 @@ def stake(team, path, who, side, amount=5_000, **more):
 
 
 def move(team, path, name, who="root"):
-    return team.post(f"{path}/{name}", None, who, key=f"{name} {team.desk.clock.now_ms()}")
+    return team.post(f"{path}/{name}", None, who, key=f"{name} {team.state.clock.now_ms()}")
 
 
 def test_an_episode_is_played_to_its_settlement(team, tmp_path):
@@ -70,15 +70,15 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     assert team.post(f"{path}/reveals", shown, "alice", key="r").json()["fate"] == "revealed"
 
     assert move(team, path, "freeze").status_code == 409
-    team.desk.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(8 * DAY_MS)
     assert move(team, path, "freeze").json()["state"] == "frozen"
     judged = team.outcome(move(team, path, "judge"), "root").json()
     assert judged["challenges"][0]["fate"] == "accepted", judged
     measured = team.outcome(move(team, path, "measure"), "root").json()
     assert len(measured["measurements"]) == 1
-    team.desk.clock.advance(7 * DAY_MS)
+    team.state.clock.advance(7 * DAY_MS)
     assert team.outcome(move(team, path, "measure"), "root").json()["state"] == "measured"
-    team.desk.clock.advance(3 * DAY_MS)
+    team.state.clock.advance(3 * DAY_MS)
     assert move(team, path, "settle").json()["state"] == "settled"
 
     assert team.get("/ledger/verify", "rita").json()["ok"] is True
@@ -88,7 +88,7 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     assert moves[-1] == "settle"
     (standing,) = team.get("/leaderboard", "rita").json()["items"]
     assert (standing["person"], standing["passed"]) == ("alice", 1)
-    made = [e for e in team.desk.people.audit.entries(limit=100) if e.who in {"alice", "bob"}]
+    made = [e for e in team.state.people.audit.entries(limit=100) if e.who in {"alice", "bob"}]
     assert [(e.who, e.what) for e in reversed(made) if e.subject == path.rpartition("/")[2]] == [
         ("bob", "episode.stake"),
         ("alice", "episode.commit"),
@@ -108,11 +108,11 @@ def test_nobody_has_to_announce_that_challenges_begin(team, first):
     early = team.post(f"{path}/challenges", given, "alice", key="early")
     assert (early.status_code, early.json()["reason"]) == (409, "wrong_state")
     if first == "challenges":
-        team.desk.clock.advance(DAY_MS)
+        team.state.clock.advance(DAY_MS)
         taken = team.post(f"{path}/challenges", given, "alice", key="c")
         assert taken.status_code == 201, taken.text
     else:
-        team.desk.clock.advance(9 * DAY_MS)
+        team.state.clock.advance(9 * DAY_MS)
         assert move(team, path, "freeze").json()["state"] == "frozen"
 
 

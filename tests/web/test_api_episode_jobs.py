@@ -23,21 +23,21 @@ NOW = 1_800_000_000_000
 @pytest.fixture
 def team(tmp_path, sqlite_template):
     with served(tmp_path, sqlite_template, accounts=True, claims=()) as found:
-        found.desk.clock = HeldClock(NOW)
+        found.state.clock = HeldClock(NOW)
         yield found
 
 
 @pytest.fixture
 def working(team):
     """A worker beside the server, by the same clock."""
-    with BackgroundWorker(team.store, team.desk.settings, clock=team.desk.clock):
+    with BackgroundWorker(team.store, team.state.settings, clock=team.state.clock):
         yield
 
 
 def hold(team, episode="ep-1"):
     """A job that has an episode in hand, at a worker who says no more."""
     request = EpisodeRequest(move="judge", claim="A b c.", models=("mock:m",), episode=episode)
-    job = team.desk.jobs.submit(LOCAL, request)
+    job = team.state.jobs.submit(LOCAL, request)
     values = {
         "state": "running",
         "worker": "elsewhere/7/1/x",
@@ -158,7 +158,7 @@ def test_moves_out_of_turn_are_refused_at_once_with_dates(team):
     freeze = team.post(f"{path}/freeze", None, "root", key="freeze")
     assert (freeze.status_code, freeze.json()["reason"]) == (409, "too_early")
     assert "it is 2027-01-15 08:00:00 UTC" in freeze.json()["detail"]
-    team.desk.clock.advance(7 * DAY_MS + 1)
+    team.state.clock.advance(7 * DAY_MS + 1)
     late = {"side": "heretic", "amount": 5, "min_shares": 0}
     refused = team.post(f"{path}/stakes", late, "alice", key="late")
     assert refused.json()["reason"] == "too_late"
@@ -178,7 +178,7 @@ def test_a_number_that_looks_like_a_moment_stays_one(team):
 def test_an_episode_in_hand_isnt_measured_twice(team):
     """Another move of it is a conflict that names the job to wait for."""
     path = opened(team)
-    team.desk.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(8 * DAY_MS)
     assert team.post(f"{path}/freeze", None, "root", key="f").json()["state"] == "frozen"
     held = hold(team, path.rpartition("/")[2])
     for move in ("judge", "measure"):
@@ -227,7 +227,7 @@ def test_the_client_waits_and_tells_how_far_it_is(team):
     job = client.job(seen[-1].job_id)
     assert (job.kind, job.episode, job.progress) == ("episode", episode.id, seen[-1].progress)
     assert client.propose("Water is wet.", B=200, key="one").id == episode.id
-    team.desk.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(8 * DAY_MS)
     assert client.move(episode.id, "freeze").state is State.FROZEN
     assert client.move(episode.id, "judge").state is State.FROZEN
     assert client.move(episode.id, "measure").state is State.MEASURED
@@ -243,7 +243,7 @@ def test_the_client_raises_what_went_wrong(team):
     with pytest.raises(RefusedError) as refused:
         client.move(episode.id, "measure")
     assert refused.value.status == "wrong_state"
-    team.desk.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(8 * DAY_MS)
     client.move(episode.id, "freeze")
     held = hold(team, episode.id)
     with pytest.raises(ConflictError, match=held.id):
@@ -276,10 +276,10 @@ def test_the_client_waits_no_longer_than_it_is_told(team):
 def test_every_move_is_in_the_audit_log(team):
     """Whether it is made at once or begun, and from where."""
     path = opened(team)
-    team.desk.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(8 * DAY_MS)
     team.post(f"{path}/freeze", None, "root", key="f").raise_for_status()
     team.outcome(team.post(f"{path}/measure", None, "root", key="m"), "root")
-    entries = [e for e in team.desk.people.audit.entries(who="root") if "episode" in e.what]
+    entries = [e for e in team.state.people.audit.entries(who="root") if "episode" in e.what]
     assert [e.what for e in reversed(entries)] == [
         "episode.draft",
         "episode.freeze",

@@ -14,7 +14,7 @@ MEASURED = {"claims": ["Tea is good.", "Milk is white."], "models": ["mock:a", "
 def team(tmp_path, sqlite_template):
     """A store where every list has something in it."""
     with served(tmp_path, sqlite_template, accounts=True) as found:
-        found.desk.clock = HeldClock(1_800_000_000_000)
+        found.state.clock = HeldClock(1_800_000_000_000)
         yield found
 
 

@@ -27,7 +27,7 @@ def team(tmp_path, sqlite_template):
 
 def work(api) -> None:
     """Do all jobs that wait."""
-    asyncio.run(Worker(api.store, api.desk.settings).run_until_idle())
+    asyncio.run(Worker(api.store, api.state.settings).run_until_idle())
 
 
 def events(text: str) -> list[dict]:
@@ -230,19 +230,19 @@ async def test_a_silent_stream_gives_signs_of_life_and_ends_with_the_server(
     from heretix.store import Store
     from heretix.web.auth import Visit
     from heretix.web.events import job_events
-    from heretix.web.state import Desk
+    from heretix.web.state import AppState
 
     with Store.open(str(tmp_path / "h.sqlite")) as store:
-        desk = Desk.over(store, Settings())
-        job = desk.jobs.submit(LOCAL, MeasureRequest.parse(REQUEST))
+        state = AppState.open(store, Settings())
+        job = state.jobs.submit(LOCAL, MeasureRequest.parse(REQUEST))
         told = []
         visit = Visit(person=LOCAL, via="local", address=None, secure=False)
-        async for piece in job_events(desk, job.id, visit=visit, beat_s=0.01):
+        async for piece in job_events(state, job.id, visit=visit, beat_s=0.01):
             told.append(piece)
             # On a slow machine, a sign of life comes before the first news, too.
             news = any(found.startswith(b"id: ") for found in told)
-            desk.stopping = news and piece.startswith(b":")
-        await desk.aclose()
+            state.stopping = news and piece.startswith(b":")
+        await state.aclose()
     assert told[0].startswith(b"retry:")
     assert told[-1] == b": still here\n\n"
     assert any(piece.startswith(b"id: ") for piece in told)

@@ -19,9 +19,9 @@ REQUEST = MeasureRequest.parse({"claims": ["Tea is good."], "models": ["mock:a"]
 def disabled(accounts_site: Site, tmp_path):
     """A job of alice's, who was disabled from the command line while it waited."""
     alice = accounts_site.signed_in("alice")
-    person = accounts_site.desk.people.find("alice")
-    secret = accounts_site.desk.people.tokens.issue(person, label="ci").secret
-    job = accounts_site.desk.jobs.submit(person, REQUEST)
+    person = accounts_site.state.people.find("alice")
+    secret = accounts_site.state.people.tokens.issue(person, label="ci").secret
+    job = accounts_site.state.jobs.submit(person, REQUEST)
     db = str(tmp_path / "heretix.sqlite")
     told = CliRunner().invoke(app, ["users", "disable", "alice", "--db", db])
     assert told.exit_code == 0, told.output
@@ -32,7 +32,7 @@ def disabled(accounts_site: Site, tmp_path):
 def test_the_reason_stands_on_the_page_in_the_api_and_on_the_command_line(accounts_site, disabled):
     """For operators: alice herself doesn't get in any more."""
     _, _, job, db = disabled
-    assert accounts_site.desk.jobs.get(job.id, by=LOCAL).state is JobState.CANCELLED
+    assert accounts_site.state.jobs.get(job.id, by=LOCAL).state is JobState.CANCELLED
     root = accounts_site.signed_in("root")
     page = root.get(f"/jobs/{job.id}").text
     assert "<strong>Why:</strong> <code>alice</code> was disabled" in page
@@ -81,8 +81,8 @@ def revoke(people, _reader):
 )
 def test_an_open_stream_of_anothers_job_ends(accounts_site, prefix, via, shut_out):
     """It needs no news of the job for that, and whoever may still be there reads on."""
-    people = accounts_site.desk.people
-    job = accounts_site.desk.jobs.submit(people.find("alice"), REQUEST)
+    people = accounts_site.state.people
+    job = accounts_site.state.jobs.submit(people.find("alice"), REQUEST)
     people.set_role("rita", Role.OPERATOR)
     if via == "session":
         reader, headers = accounts_site.signed_in("rita"), {}
@@ -100,14 +100,14 @@ def test_an_open_stream_of_anothers_job_ends(accounts_site, prefix, via, shut_ou
         next(line for line in lines if line.startswith("data:"))
         shut_out(people, reader)
         assert not any(line.startswith("data:") for line in lines)
-        accounts_site.desk.jobs.cancel(job.id, by=LOCAL)
+        accounts_site.state.jobs.cancel(job.id, by=LOCAL)
         assert any('"ended":true' in line for line in others)
 
 
 @pytest.mark.parametrize("used", [True, False])
 def test_to_be_looked_after_does_not_keep_a_session_alive(accounts_site, used):
     """A page that was left open is no use of it."""
-    people = accounts_site.desk.people
+    people = accounts_site.state.people
     session = people.sessions.open(people.find("rita"))
     now = [session.created_at + IDLE_S - 1]
     sessions = Sessions(accounts_site.store, lambda: now[0])

@@ -15,7 +15,7 @@ from heretix.economy.episode.state import Fate, State
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.desk.clock = HeldClock(NOW)
+    accounts_site.state.clock = HeldClock(NOW)
     return accounts_site
 
 
@@ -80,7 +80,9 @@ def test_what_people_did_and_from_where_is_in_the_audit_log(town):
     play.to_measured()
     fields = {"ground": "recomputation_mismatch", "bond": "20", "key": "dispute-once"}
     play.bob.post(f"{play.path}/dispute", fields)
-    entries = [e for e in town.desk.people.audit.entries(limit=100) if e.subject == play.episode.id]
+    entries = [
+        e for e in town.state.people.audit.entries(limit=100) if e.subject == play.episode.id
+    ]
     assert {e.address for e in entries} == {"127.0.0.1"}
     made = {(e.who, e.what) for e in entries}
     assert {("bob", "episode.stake"), ("bob", "episode.dispute")} <= made
@@ -255,7 +257,7 @@ def test_uploaded_files_are_evidence_too(town):
 def test_markup_in_claims_and_names_stays_text(town):
     """A claim or a name with markup is shown as it is written, on every page."""
     name = "<script>alert(1)</script>"
-    town.desk.people.add("<img src=x>", role=Role.EXPLORER, password="correct horse battery")
+    town.state.people.add("<img src=x>", role=Role.EXPLORER, password="correct horse battery")
     play = Play(town)
     eve = town.signed_in("<img src=x>")
     play.join(eve, play.bob)
@@ -272,7 +274,7 @@ def test_markup_in_claims_and_names_stays_text(town):
 
 def test_the_command_line_reveals_what_the_page_sealed(town, tmp_path, capsys):
     """The file of the page has no number yet; its commitment says which challenge it is."""
-    town.desk.clock = HeldClock(SystemClock().now_ms())
+    town.state.clock = HeldClock(SystemClock().now_ms())
     play = Play(town)
     play.join(play.alice, play.bob)
     play.commit(play.bob)

@@ -19,13 +19,12 @@ from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
 from heretix.measurement.measurement import prepare
 from heretix.web.forms import EvidenceForm
-from heretix.web.moves import exchange_of
 
 
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.desk.clock = HeldClock(NOW)
+    accounts_site.state.clock = HeldClock(NOW)
     return accounts_site
 
 
@@ -111,7 +110,7 @@ def test_a_proposal_with_a_mistake_comes_back(town):
         answer = root.post("/episodes/new", fields)
         assert (answer.status_code, field) == (422, field)
         assert said in html.unescape(answer.text)
-    assert exchange_of(town.desk).episodes() == []
+    assert town.state.exchange.episodes() == []
 
 
 def test_the_ledger_is_filtered_and_paged(town):
@@ -251,22 +250,22 @@ def test_stopping_the_server_loses_no_measurement(town):
     play = Play(town)
     play.to_frozen()
     play.root.post(f"{play.path}/judge", {"key": "judge-them"})
-    with BackgroundWorker(town.store, town.desk.settings, clock=town.desk.clock):
+    with BackgroundWorker(town.store, town.state.settings, clock=town.state.clock):
         pass
     town.work()
-    assert town.desk.jobs.moving(play.id) is None
+    assert town.state.jobs.moving(play.id) is None
     assert [challenge.fate for challenge in play.episode.challenges] != [Fate.REVEALED]
 
 
 def test_one_person_on_their_own_machine_plays_alone(site):
     """Without accounts the one user is the operator, and bets as `local`."""
-    site.desk.clock = HeldClock(NOW)
+    site.state.clock = HeldClock(NOW)
     sent = site.post("/episodes/new", {**SMALL, "claim": CLAIM, "key": "alone-at-home"})
     assert site.work() == 1
-    job = site.desk.jobs.get(sent.headers["location"].rpartition("/")[2], by=LOCAL)
+    job = site.state.jobs.get(sent.headers["location"].rpartition("/")[2], by=LOCAL)
     path = f"/episodes/{job.episode}"
     site.post("/profile/join")
     quote = site.get(f"{path}/quote", params={"side": "orthodox", "amount": "1,000"})
     site.post(f"{path}/stake", hidden(quote.text))
-    assert exchange_of(site.desk).balance("local") == 900_000
+    assert site.state.exchange.balance("local") == 900_000
     assert "You, on this machine" in site.get("/profile").text

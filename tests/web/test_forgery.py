@@ -6,11 +6,11 @@ import socket
 from urllib.parse import urlsplit
 
 import pytest
-from website import PASSWORD, desk_over, serving
+from website import PASSWORD, serving, state_over
 
 from heretix.accounts import LOCAL
 from heretix.store import Store
-from heretix.web.edge import Limits, is_loopback_host
+from heretix.web.middleware import Limits, is_loopback_host
 
 CLAIM = {"claims": "Coffee beans are seeds.", "models": "mock:gpt-5"}
 
@@ -124,8 +124,8 @@ def test_a_body_that_says_it_is_too_large_is_refused_at_once(site):
 def test_a_body_that_grows_too_large_is_cut_off(tmp_path, sqlite_template):
     """One without a length is counted as it comes."""
     with Store.open(str(sqlite_template)) as store:
-        desk = desk_over(store, tmp_path)
-        with serving(desk, limits=Limits(body_bytes=1000, body_s=20)) as site:
+        state = state_over(store, tmp_path)
+        with serving(state, limits=Limits(body_bytes=1000, body_s=20)) as site:
             head = (
                 b"POST /measure HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
                 b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
@@ -137,8 +137,8 @@ def test_a_body_that_grows_too_large_is_cut_off(tmp_path, sqlite_template):
 def test_a_body_that_dribbles_in_is_given_up(tmp_path, sqlite_template):
     """A client can't hold a connection by sending next to nothing."""
     with Store.open(str(sqlite_template)) as store:
-        desk = desk_over(store, tmp_path)
-        with serving(desk, limits=Limits(body_bytes=10_000, body_s=0.2)) as site:
+        state = state_over(store, tmp_path)
+        with serving(state, limits=Limits(body_bytes=10_000, body_s=0.2)) as site:
             head = (
                 b"POST /measure HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n"
                 b"Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\na=1"
@@ -159,7 +159,7 @@ def test_an_unexpected_error_has_a_number_and_no_traceback(site, caplog, monkeyp
     def broken(*_args, **_options):
         raise RuntimeError("a secret of the server")
 
-    monkeypatch.setattr(site.desk.store, "runs", broken)
+    monkeypatch.setattr(site.state.store, "runs", broken)
     with caplog.at_level(logging.ERROR, logger="heretix.web"):
         page = site.get("/search")
         document = site.get("/help")
@@ -192,7 +192,7 @@ def test_json_is_not_guessed_from_a_form(site):
     for asked in ("nonsense", "[]", json.dumps({"claims": []}), json.dumps({"prompts_file": "/x"})):
         answer = site.post("/measure/start", {"request": asked, "key": "k" * 12})
         assert answer.status_code == 422, asked
-    assert site.desk.jobs.list(by=LOCAL) == []
+    assert site.state.jobs.list(by=LOCAL) == []
 
 
 def test_cookies_are_for_this_site_and_no_script(accounts_site):

@@ -27,7 +27,7 @@ def planned(site, fields):
 
 def work(site):
     """Do all jobs, as a worker elsewhere would."""
-    return asyncio.run(Worker(site.store, site.desk.settings).run_until_idle())
+    return asyncio.run(Worker(site.store, site.state.settings).run_until_idle())
 
 
 def test_from_the_form_to_the_result(site):
@@ -56,7 +56,7 @@ def test_sent_twice_it_is_one_job(site):
     first = site.post("/measure/start", start)
     again = site.post("/measure/start", start)
     assert first.headers["location"] == again.headers["location"]
-    assert len(site.desk.jobs.list(by=LOCAL)) == 1
+    assert len(site.state.jobs.list(by=LOCAL)) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_model_without_its_key_is_planned_and_not_started(site):
     answer = site.post("/measure/start", start)
     assert answer.status_code == 422
     assert "OPENAI_API_KEY" in answer.text
-    assert site.desk.jobs.list(by=LOCAL) == []
+    assert site.state.jobs.list(by=LOCAL) == []
 
 
 def test_a_question_is_planned_with_a_warning(site):
@@ -122,7 +122,7 @@ def test_documents_of_ones_own_are_a_lens(site):
 
 def submit(site, **values):
     values = {"claims": ["Tea is a drink."], "models": ["mock:m"], **values}
-    return site.desk.jobs.submit(LOCAL, MeasureRequest.parse(values))
+    return site.state.jobs.submit(LOCAL, MeasureRequest.parse(values))
 
 
 def test_cancel_and_go_on(site):
@@ -138,7 +138,7 @@ def test_cancel_and_go_on(site):
     assert f'href="/jobs/{job.id}">Back to the page' in again.text
     assert site.post(f"/jobs/{job.id}/resume").status_code == 303
     work(site)
-    assert site.desk.jobs.get(job.id, by=LOCAL).state is JobState.DONE
+    assert site.state.jobs.get(job.id, by=LOCAL).state is JobState.DONE
     assert site.post(f"/jobs/{job.id}/resume", {"budget_usd": "x"}).status_code == 422
 
 
@@ -197,7 +197,7 @@ def test_open_streams_end_with_the_server(site):
     with site.client.stream("GET", f"/jobs/{job.id}/events") as response:
         stream = events(response)
         next(stream)
-        site.desk.stopping = True
+        site.state.stopping = True
         assert list(stream) == []
 
 

@@ -12,9 +12,9 @@ from heretix.client import Client
 from heretix.core.errors import TooManyRequestsError
 from heretix.core.settings import Settings
 from heretix.store import Store
-from heretix.web.auth import Visit, is_still_here
+from heretix.web.auth import Visit, is_still_admitted
 from heretix.web.events import MOST, MOST_LOCAL, OpenStreams
-from heretix.web.state import Desk
+from heretix.web.state import AppState
 
 REQUEST = {"claims": ["Coffee beans are seeds."], "models": ["mock:gpt-5"], "B": 200}
 STREAMS = 3
@@ -23,7 +23,7 @@ STREAMS = 3
 @pytest.fixture
 def team(tmp_path, sqlite_template):
     with served(tmp_path, sqlite_template, accounts=True, claims=()) as found:
-        found.desk.streams = OpenStreams(most=STREAMS)
+        found.state.streams = OpenStreams(most=STREAMS)
         yield found
 
 
@@ -38,7 +38,7 @@ def reader(opened, api, path, who=None, prefix="/api/v1"):
     client = opened.enter_context(httpx2.Client(base_url=api.url, trust_env=False, timeout=120))
     stream = opened.enter_context(client.stream("GET", f"{prefix}{path}/events", headers=headers))
     if stream.status_code == 200:
-        # Kept: an iterator that nobody holds closes its connection.
+        # LruCache: an iterator that nobody holds closes its connection.
         stream.lines = stream.iter_lines()
         next(stream.lines)
     else:
@@ -48,10 +48,10 @@ def reader(opened, api, path, who=None, prefix="/api/v1"):
 
 def freed(api, who, path):
     """Read until there is room again: a server hears of a closed connection in its own time."""
-    person = api.desk.people.find(who)
+    person = api.state.people.find(who)
     for _ in range(1_000):
         api.get(path, who).raise_for_status()
-        if api.desk.streams.count(person) < STREAMS:
+        if api.state.streams.count(person) < STREAMS:
             return True
     return False
 
@@ -114,7 +114,7 @@ def test_the_one_user_of_a_machine_may_have_hundreds(tmp_path, sqlite_template):
         path = queued(api)
         streams = [reader(opened, api, path) for _ in range(MOST + 5)]
         assert {stream.status_code for stream in streams} == {200}
-        assert api.desk.streams.count(LOCAL) == MOST + 5
+        assert api.state.streams.count(LOCAL) == MOST + 5
 
 
 @pytest.mark.parametrize("via", ["local", "token"])
@@ -122,12 +122,12 @@ async def test_a_store_that_is_away_for_a_moment_puts_nobody_out(tmp_path, sqlit
     """With accounts or without: nobody was shut out."""
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
     with Store.open(str(path)) as store:
-        desk = Desk.over(store, Settings())
-        rita = desk.people.add("rita", role=Role.READER, password="correct horse battery")
-        secret = desk.people.tokens.issue(rita, label="ci").secret
+        state = AppState.open(store, Settings())
+        rita = state.people.add("rita", role=Role.READER, password="correct horse battery")
+        secret = state.people.tokens.issue(rita, label="ci").secret
         person = LOCAL if via == "local" else rita
         visit = Visit(person=person, via=via, address=None, secure=False, secret=secret)
         with store.writing() as connection:
             connection.exec_driver_sql("ALTER TABLE people RENAME TO hidden")
-        assert await is_still_here(visit, desk)
-        await desk.aclose()
+        assert await is_still_admitted(visit, state)
+        await state.aclose()

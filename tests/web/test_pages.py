@@ -12,7 +12,7 @@ from heretix.evidence.bundle import DropReason
 from heretix.evidence.policy.rules import SourceClass
 from heretix.report.words import DROP_PHRASES
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
-from heretix.web.edge import CSP
+from heretix.web.middleware import CSP
 from heretix.web.pages.evidence import CLASSES
 from heretix.web.templating import model_label, ticked
 
@@ -59,7 +59,7 @@ def test_the_claim_page_shows_the_belief_with_everything_around_it(measured_site
     """Number, interval, stability, the vector, what lies between, other models, provenance."""
     run = run_of(measured_site, lens="HEL")
     text = measured_site.get(f"/runs/{run.run_id}").text
-    record = measured_site.desk.shelf.record(run.execution_id)
+    record = measured_site.state.cache.record(run.execution_id)
     belief = record.aggregates
     lo, hi = belief.ci95
     assert WEATHER in text
@@ -150,7 +150,7 @@ def test_an_id_that_names_nothing_is_not_found(measured_site, ref):
 def test_samples_show_raw_answers_and_why_some_are_dropped(measured_site):
     """Each attempt stands there as it came."""
     run = run_of(measured_site, claim="Sharks don't get cancer.", model=FAULTY)
-    record = measured_site.desk.shelf.record(run.execution_id)
+    record = measured_site.state.cache.record(run.execution_id)
     text = measured_site.get(f"/runs/{run.run_id}/samples").text
     assert text.count("<tr>") >= record.usage.attempted
     assert "dropped: not json" in text
@@ -217,7 +217,7 @@ def test_the_artifact_can_be_taken_along(measured_site):
 def test_the_bundle_page_says_why_of_everything(measured_site):
     """Documents with quote, class, rule, reliability and influence; and what was left out."""
     run = run_of(measured_site, lens="HEL")
-    bundle = measured_site.desk.shelf.bundle(run.bundle_id)
+    bundle = measured_site.state.cache.bundle(run.bundle_id)
     answer = measured_site.get(f"/bundles/{run.bundle_id}")
     assert answer.status_code == 200
     for item in bundle.items:

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from hostile import raw
-from website import desk_over, serving
+from website import serving, state_over
 
 from heretix.store import Store
-from heretix.web.edge import Limits
+from heretix.web.middleware import Limits
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def strict(tmp_path_factory, sqlite_template):
     folder = tmp_path_factory.mktemp("strict")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
     limits = Limits(body_bytes=50_000, body_s=0.3, head_s=0.3, head_bytes=20_000, hear_out_s=120.0)
-    with Store.open(str(path)) as store, serving(desk_over(store, folder), limits=limits) as site:
+    with Store.open(str(path)) as store, serving(state_over(store, folder), limits=limits) as site:
         yield site
 
 
@@ -31,7 +31,7 @@ def usual(tmp_path_factory, sqlite_template):
     """A server as it is, which nobody changes."""
     folder = tmp_path_factory.mktemp("usual")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, folder)) as site:
+    with Store.open(str(path)) as store, serving(state_over(store, folder)) as site:
         yield site
 
 

@@ -37,7 +37,7 @@ def test_csrf_every_write_needs_the_token_of_the_session(alice, body):
     headers = {"origin": alice.url, "idempotency-key": "k"} | (
         {"content-type": kind} if kind else {}
     )
-    found = writes(alice.desk)
+    found = writes(alice.state)
     assert len(found) > 30
     for method, path in found:
         answer = alice.client.request(method, filled(path, "x"), content=content, headers=headers)
@@ -52,7 +52,7 @@ def test_csrf_the_token_is_no_use_to_another_origin(alice, origin):
     assert alice.client.post("/api/v1/jobs", json=request, headers=headers).status_code == 403
     assert alice.client.post("/sign-out", headers=headers).status_code == 403
     assert alice.get("/jobs").status_code == 200
-    assert alice.desk.jobs.list(by=alice.desk.people.find("alice")) == []
+    assert alice.state.jobs.list(by=alice.state.people.find("alice")) == []
 
 
 @pytest.mark.parametrize("value", ["", "é", "0" * 64, "\x7f", "a" * 100_000])

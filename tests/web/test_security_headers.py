@@ -5,12 +5,12 @@ import socket
 
 import pytest
 from hostile import filled, raw, reads, writes
-from website import PASSWORD, desk_over, serving
+from website import PASSWORD, serving, state_over
 
 from heretix.cli.serve import _is_loopback
 from heretix.core.errors import StoreBusyError
 from heretix.store import Store
-from heretix.web.edge import CSP
+from heretix.web.middleware import CSP
 
 PRIVATE = ("/", "/account", "/jobs", "/profile", "/measure", "/search", "/episodes", "/ledger")
 
@@ -20,7 +20,7 @@ def plain(tmp_path_factory, sqlite_template):
     """A server without accounts that nobody changes."""
     folder = tmp_path_factory.mktemp("plain")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, folder)) as running:
+    with Store.open(str(path)) as store, serving(state_over(store, folder)) as running:
         yield running
 
 
@@ -38,8 +38,8 @@ def test_strict_csp_has_nothing_unsafe():
 
 def test_strict_csp_is_on_every_answer(plain):
     """Every address, found or not, allowed or not; files, data and refusals alike."""
-    addresses = [("GET", filled(path, "x")) for path in reads(plain.desk)]
-    addresses += [(method, filled(path, "x")) for method, path in writes(plain.desk)]
+    addresses = [("GET", filled(path, "x")) for path in reads(plain.state)]
+    addresses += [(method, filled(path, "x")) for method, path in writes(plain.state)]
     addresses += [("GET", "/static/heretix.css"), ("GET", "/static/mark.svg"), ("PUT", "/")]
     addresses += [("GET", "/nowhere"), ("DELETE", "/jobs"), ("OPTIONS", "/api/v1/runs")]
     addresses += [
@@ -65,7 +65,7 @@ def test_strict_csp_is_on_every_answer(plain):
 
 def test_strict_csp_is_on_failures_of_the_server(plain, monkeypatch):
     """Also when a page fails, a name is refused and a body is too large."""
-    monkeypatch.setattr(plain.desk.store, "count_runs", lambda: 1 / 0)
+    monkeypatch.setattr(plain.state.store, "count_runs", lambda: 1 / 0)
     failed = plain.get("/")
     wrong = plain.get("/", headers={"host": "evil.example"})
     large = plain.client.post("/measure", content=b"a" * 3_000_000)
@@ -81,7 +81,7 @@ def test_failures_of_the_store_tell_strangers_no_path(accounts_site, monkeypatch
     def busy():
         raise StoreBusyError("`/srv/secret/heretix.sqlite` is in use")
 
-    monkeypatch.setattr(accounts_site.desk.store, "count_runs", busy)
+    monkeypatch.setattr(accounts_site.state.store, "count_runs", busy)
     answer = alice.get("/")
     assert answer.status_code == 503
     assert "/srv/secret" not in answer.text
@@ -247,9 +247,9 @@ def test_the_description_of_the_api_tells_nothing_of_this_machine(tmp_path, sqli
     """Everybody may read it: no path, no key, no name, no default of this server's."""
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
     with Store.open(str(path)) as store:
-        desk = desk_over(store, tmp_path, OPENAI_API_KEY="sk-secret-of-this-machine")
-        desk.people.add("alice-in-the-store")
-        with serving(desk, loopback_only=False) as site:
+        state = state_over(store, tmp_path, OPENAI_API_KEY="sk-secret-of-this-machine")
+        state.people.add("alice-in-the-store")
+        with serving(state, loopback_only=False) as site:
             text = site.get("/api/v1/openapi.json").text
             for word in (
                 str(tmp_path),

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from hostile import INJECTIONS, SEARCHED, filled, reads, writes
-from website import PASSWORD, PEOPLE, desk_over, quick_passwords, serving
+from website import PASSWORD, PEOPLE, quick_passwords, serving, state_over
 
 from heretix.accounts import People
 from heretix.store import Store
@@ -20,50 +20,50 @@ TYPED = ("cursor", "a", "b", "start", "state", "next", "name", "group", "person"
 def both(store_url, tmp_path):
     """A server with accounts, on each database in turn."""
     with Store.open(store_url) as store:
-        desk = desk_over(store, tmp_path)
-        desk.limiter = None
-        desk.people = People(store, passwords=quick_passwords())
+        state = state_over(store, tmp_path)
+        state.limiter = None
+        state.people = People(store, passwords=quick_passwords())
         for name, role in PEOPLE.items():
-            desk.people.add(name, role=role, password=PASSWORD)
-        with serving(desk, loopback_only=False) as running:
+            state.people.add(name, role=role, password=PASSWORD)
+        with serving(state, loopback_only=False) as running:
             yield running
 
 
 def test_injection_by_paths_of_every_read(both):
     """Whatever stands in place of an id: refused or not found, never an error of the server."""
     root = both.signed_in("root")
-    found = [path for path in reads(both.desk) if "{" in path]
+    found = [path for path in reads(both.state) if "{" in path]
     assert len(found) > 25
     for path, text in product(found, INJECTIONS):
         answer = root.get(filled(path, text))
         assert answer.status_code in {303, 400, 404, 405, 422}, (path, text, answer.status_code)
         assert "root:" not in answer.text
-    assert both.desk.people.count() == len(PEOPLE)
+    assert both.state.people.count() == len(PEOPLE)
 
 
 def test_injection_by_paths_of_every_write(both):
     """Sent with everything that a write needs."""
     root = both.signed_in("root")
     headers = {"origin": both.url, "x-csrf-token": root.csrf()}
-    found = [(method, path) for method, path in writes(both.desk) if "{" in path]
+    found = [(method, path) for method, path in writes(both.state) if "{" in path]
     assert len(found) > 20
     for method, path in found:
         for number, text in enumerate(INJECTIONS):
             given = headers | {"idempotency-key": f"{path} {number}"}
             answer = root.client.request(method, filled(path, text), headers=given)
             assert answer.status_code in {400, 404, 405, 422}, (path, text, answer.status_code)
-    assert both.desk.people.count() == len(PEOPLE)
+    assert both.state.people.count() == len(PEOPLE)
 
 
 def test_injection_by_searches_and_filters(both):
     """Every parameter of every list, page and export."""
     root = both.signed_in("root")
-    found = [path for path in reads(both.desk) if "{" not in path]
+    found = [path for path in reads(both.state) if "{" not in path]
     found += ["/api/v1/export/runs.jsonl", "/api/v1/export/transfers.jsonl"]
     for path, text, names in product(found, SEARCHED, (TEXTS, TYPED)):
         answer = root.get(f"{path}?" + "&".join(f"{name}={text}" for name in names))
         assert answer.status_code < 500, (path, text, answer.status_code)
-    assert both.desk.people.count() == len(PEOPLE)
+    assert both.state.people.count() == len(PEOPLE)
 
 
 def cursor(*keys):

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from economyplay import NOW, Play
 from hostile import BREAKOUT, CLAIM, LABEL, MODEL, NAME, SCRIPT, injected, links
-from website import PASSWORD, desk_over, quick_passwords, serving
+from website import PASSWORD, quick_passwords, serving, state_over
 
 from heretix.accounts import People, Role
 from heretix.core.clock import HeldClock
@@ -24,12 +24,12 @@ def nest(tmp_path_factory, sqlite_template):
     folder = tmp_path_factory.mktemp("nest")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
     with Store.open(str(path)) as store:
-        desk = desk_over(store, folder)
-        desk.clock = HeldClock(NOW)
-        desk.people = People(store, passwords=quick_passwords())
-        owner = desk.people.add(NAME, role=Role.OPERATOR, password=PASSWORD)
+        state = state_over(store, folder)
+        state.clock = HeldClock(NOW)
+        state.people = People(store, passwords=quick_passwords())
+        owner = state.people.add(NAME, role=Role.OPERATOR, password=PASSWORD)
         for name in ("root", "alice", "bob"):
-            desk.people.add(name, role=Role.OPERATOR, password=PASSWORD)
+            state.people.add(name, role=Role.OPERATOR, password=PASSWORD)
         documents = [
             {
                 "title": f"Tea {SCRIPT}{BREAKOUT}",
@@ -38,11 +38,11 @@ def nest(tmp_path_factory, sqlite_template):
             }
         ]
         asked = {"claims": [CLAIM], "models": [MODEL], "K": 4, "R": 1, "B": 100}
-        desk.jobs.submit(owner, MeasureRequest.parse(asked))
+        state.jobs.submit(owner, MeasureRequest.parse(asked))
         shown = {"lenses": ["RPL", "SEL"], "documents": documents, "influence": True}
-        desk.jobs.submit(owner, MeasureRequest.parse(asked | shown))
-        asyncio.run(Worker(store, desk.settings).run_until_idle())
-        with serving(desk, loopback_only=False) as running:
+        state.jobs.submit(owner, MeasureRequest.parse(asked | shown))
+        asyncio.run(Worker(store, state.settings).run_until_idle())
+        with serving(state, loopback_only=False) as running:
             yield running
 
 

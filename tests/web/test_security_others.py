@@ -25,14 +25,14 @@ AS_ALICE = {
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.desk.clock = HeldClock(NOW)
+    accounts_site.state.clock = HeldClock(NOW)
     return accounts_site
 
 
 def bearer(site, name, **options):
     """The header of a new token of somebody's."""
-    person = site.desk.people.find(name)
-    secret = site.desk.people.tokens.issue(person, label="tests", **options).secret
+    person = site.state.people.find(name)
+    secret = site.state.people.tokens.issue(person, label="tests", **options).secret
     return {"authorization": f"Bearer {secret}"}
 
 
@@ -95,7 +95,7 @@ def test_others_evidence_cant_be_revealed(town):
 def test_others_jobs_and_tokens_are_nowhere_to_be_found(town):
     """By id, in lists, in events, by moves, by cursors: they look like nothing."""
     job = submit(town, "alice").json()["id"]
-    token = town.desk.people.tokens.list(town.desk.people.find("alice").id)[0].id
+    token = town.state.people.tokens.list(town.state.people.find("alice").id)[0].id
     bob = town.signed_in("bob")
     for path in (f"/jobs/{job}", f"/jobs/{job}/events"):
         assert bob.get(path).status_code == 404
@@ -107,9 +107,9 @@ def test_others_jobs_and_tokens_are_nowhere_to_be_found(town):
         assert token not in page
     for path in (f"/jobs/{job}/cancel", f"/jobs/{job}/resume", f"/account/tokens/{token}/revoke"):
         assert bob.post(path).status_code == 404, path
-    alice = town.desk.people.find("alice")
-    assert town.desk.jobs.get(job, by=alice).state.value == "queued"
-    assert town.desk.people.tokens.list(alice.id)[0].revoked_at is None
+    alice = town.state.people.find("alice")
+    assert town.state.jobs.get(job, by=alice).state.value == "queued"
+    assert town.state.people.tokens.list(alice.id)[0].revoked_at is None
 
 
 def test_others_copies_of_a_page_arent_confirmed(town):
@@ -137,7 +137,7 @@ def test_others_rights_end_with_the_account(town):
     alice, token = town.signed_in("alice"), bearer(town, "alice")
     other = town.another()
     assert other.get("/api/v1/people/me", headers=token).status_code == 200
-    town.desk.people.deactivate("alice")
+    town.state.people.deactivate("alice")
     assert alice.get("/jobs").status_code == 303
     assert other.get("/api/v1/people/me", headers=token).status_code == 401
     given = {"name": "alice", "password": "correct horse battery"}
@@ -149,7 +149,7 @@ def test_others_roles_hold_from_the_moment_they_change(town):
     root, token = town.signed_in("root"), bearer(town, "root")
     assert root.get("/episodes/new").status_code == 200
     csrf = root.csrf()
-    town.desk.people.set_role("root", Role.READER)
+    town.state.people.set_role("root", Role.READER)
     assert root.get("/episodes/new").status_code == 403
     headers = {"origin": root.url, "x-csrf-token": csrf, "idempotency-key": "k"}
     for given in (headers, token | {"idempotency-key": "k"}):
@@ -174,7 +174,7 @@ def test_others_roles_arent_reached_by_a_token(town):
 
 def test_others_quotas_arent_beaten_by_being_quick(town):
     """Of many requests at the same moment only as many are taken as the quota has room for."""
-    town.desk.people.set_quotas("alice", Quotas(jobs_per_day=2))
+    town.state.people.set_quotas("alice", Quotas(jobs_per_day=2))
     statuses, gate = [], threading.Barrier(8)
     headers = bearer(town, "alice")
 
@@ -200,7 +200,7 @@ def test_others_money_isnt_reached_by_a_number_that_is_none(town, budget):
     alice = town.signed_in("alice")
     alice.post(f"/jobs/{job}/cancel")
     assert alice.post(f"/jobs/{job}/resume", {"budget_usd": budget}).status_code == 422
-    found = town.desk.jobs.get(job, by=town.desk.people.find("alice"))
+    found = town.state.jobs.get(job, by=town.state.people.find("alice"))
     assert found.state.value == "cancelled"
 
 
@@ -210,4 +210,4 @@ def test_others_tokens_dont_live_for_ever_by_mistake(town, days):
     alice = town.signed_in("alice")
     answer = alice.post("/account/tokens", {"label": "ci", "days": days}, form="/account")
     assert answer.status_code == 422
-    assert town.desk.people.tokens.list() == []
+    assert town.state.people.tokens.list() == []

@@ -7,7 +7,7 @@ import socket
 import threading
 
 import pytest
-from website import desk_over, serving
+from website import serving, state_over
 
 from heretix.jobs import Worker
 from heretix.store import Store
@@ -21,7 +21,7 @@ def refusing(tmp_path_factory, sqlite_template):
     """A server in which nothing is ever measured."""
     folder = tmp_path_factory.mktemp("refusing")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, folder)) as running:
+    with Store.open(str(path)) as store, serving(state_over(store, folder)) as running:
         yield running
 
 
@@ -144,7 +144,7 @@ def test_addresses_of_evidence_are_never_fetched(site, trap):
     )
     assert answer.status_code == 201, answer.text
     assert site.client.post("/api/v1/plan", json=REQUEST | more).status_code == 200
-    asyncio.run(Worker(site.store, site.desk.settings).run_until_idle())
+    asyncio.run(Worker(site.store, site.state.settings).run_until_idle())
     job = site.get(f"/api/v1/jobs/{answer.json()['id']}").json()
     assert job["state"] == "done"
     for path in ("/policy", "/api/v1/policy/explain"):

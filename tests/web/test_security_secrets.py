@@ -61,7 +61,7 @@ def test_tokens_leak_into_no_log(watched, caplog):
 
 def test_tokens_leak_into_no_incident(watched, caplog, monkeypatch):
     """What the log says of a page that failed tells where, and nothing of who asked."""
-    monkeypatch.setattr(watched.desk.jobs, "usage", lambda _: 1 / 0)
+    monkeypatch.setattr(watched.state.jobs, "usage", lambda _: 1 / 0)
     browser = watched.signed_in("alice")
     answer = browser.get("/account")
     assert answer.status_code == 500
@@ -81,18 +81,18 @@ def test_tokens_leak_into_no_table_or_file(watched):
     assert b"token.issue" in kept, "the log was looked at"
     for secret in secrets:
         assert secret.encode() not in kept
-    entries = str(watched.desk.people.audit.entries(limit=500))
+    entries = str(watched.state.people.audit.entries(limit=500))
     assert "session.refused" in entries
     assert not any(secret in entries for secret in secrets)
 
 
 def test_tokens_leak_by_no_repr(watched):
     """Printing what the code holds shows none of it."""
-    alice = watched.desk.people.find("alice")
-    issued = watched.desk.people.tokens.issue(alice, label="ci")
-    session = watched.desk.people.sign_in("alice", PASSWORD)
+    alice = watched.state.people.find("alice")
+    issued = watched.state.people.tokens.issue(alice, label="ci")
+    session = watched.state.people.sign_in("alice", PASSWORD)
     client = Client(watched.url, issued.secret)
-    for text in (repr(issued), repr(session), repr(alice), repr(client), repr(watched.desk)):
+    for text in (repr(issued), repr(session), repr(alice), repr(client), repr(watched.state)):
         assert issued.secret not in text
         assert session.token not in text
         assert "argon2" not in text
@@ -126,8 +126,8 @@ def test_tokens_leak_by_no_address(watched):
 
 def test_tokens_in_the_address_are_no_tokens(watched):
     """Addresses are logged everywhere: a token there opens nothing."""
-    person = watched.desk.people.find("alice")
-    secret = watched.desk.people.tokens.issue(person, label="ci").secret
+    person = watched.state.people.find("alice")
+    secret = watched.state.people.tokens.issue(person, label="ci").secret
     for name in ("token", "access_token", "api_key", "authorization"):
         answer = watched.another().get("/api/v1/people/me", params={name: secret})
         assert answer.status_code == 401
@@ -135,7 +135,7 @@ def test_tokens_in_the_address_are_no_tokens(watched):
 
 def test_tokens_that_are_tried_are_slowed_down(watched):
     """Guessing isn't free: an address that sends wrong ones is told to wait."""
-    watched.desk.limiter = RateLimiter(per_s=0.01, burst=5)
+    watched.state.limiter = RateLimiter(per_s=0.01, burst=5)
     site = watched.another()
     statuses = [
         site.get("/api/v1/runs", headers={"authorization": f"Bearer htx_{n}"}).status_code

@@ -19,8 +19,9 @@ from heretix.core.settings import Settings
 from heretix.jobs import MeasureRequest, Worker
 from heretix.store import Store
 from heretix.web.app import create_app
-from heretix.web.edge import BoundedConnection, Limits
-from heretix.web.state import Desk
+from heretix.web.connection import BoundedConnection
+from heretix.web.middleware import Limits
+from heretix.web.state import AppState
 
 PASSWORD = "correct horse battery"
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
@@ -32,7 +33,7 @@ class Site:
     """A running server, and a browser that never runs scripts."""
 
     url: str
-    desk: Desk
+    state: AppState
     client: httpx2.Client = field(repr=False)
     opened: ExitStack = field(repr=False)
     """Browsers to close when the test is over."""
@@ -41,7 +42,7 @@ class Site:
 
     @property
     def store(self) -> Store:
-        return self.desk.store
+        return self.state.store
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
         return self.client.get(path, **options)
@@ -60,7 +61,7 @@ class Site:
 
     def work(self) -> int:
         """Have a worker do all that waits; how many jobs it took up."""
-        worker = Worker(self.store, self.desk.settings, clock=self.desk.clock)
+        worker = Worker(self.store, self.state.settings, clock=self.state.clock)
         return asyncio.run(worker.run_until_idle())
 
     @contextmanager
@@ -82,7 +83,7 @@ class Site:
     def another(self) -> "Site":
         """The same server in another browser."""
         client = self.opened.enter_context(browser(self.url))
-        return Site(self.url, self.desk, client, self.opened, self.loop)
+        return Site(self.url, self.state, client, self.opened, self.loop)
 
     def signed_in(self, name: str) -> "Site":
         """The same server in a browser of this person's."""
@@ -112,10 +113,10 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(desk: Desk, **options: Any):
+def serving(state: AppState, **options: Any):
     """Run the app on a free port until the test is over."""
     limits = options.pop("limits", None) or Limits()
-    app = create_app(desk, limits=limits, **options)
+    app = create_app(state, limits=limits, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept = type("Connection", (BoundedConnection,), {"limits": limits})
         config = uvicorn.Config(
@@ -135,17 +136,19 @@ def serving(desk: Desk, **options: Any):
         try:
             with ExitStack() as opened:
                 client = opened.enter_context(browser(url))
-                yield Site(url, desk, client, opened, server.loop)
+                yield Site(url, state, client, opened, server.loop)
         finally:
-            desk.stopping = True
+            state.stopping = True
             server.should_exit = True
             thread.join(120)
             assert not thread.is_alive(), "the server didn't stop"
 
 
-def desk_over(store: Store, folder, **env: str) -> Desk:
-    """A desk whose corpora and models live in the test's own folder."""
-    return Desk.over(store, Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora"), **env}))
+def state_over(store: Store, folder, **env: str) -> AppState:
+    """A state whose corpora and models live in the test's own folder."""
+    return AppState.open(
+        store, Settings(env={"HERETIX_CORPORA_DIR": str(folder / "corpora"), **env})
+    )
 
 
 def quick_passwords() -> Passwords:
@@ -157,7 +160,7 @@ def quick_passwords() -> Passwords:
 def site(tmp_path, sqlite_template):
     """A server without accounts."""
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, tmp_path)) as running:
+    with Store.open(str(path)) as store, serving(state_over(store, tmp_path)) as running:
         yield running
 
 
@@ -166,11 +169,11 @@ def accounts_site(tmp_path, sqlite_template):
     """A server whose people are in `PEOPLE`, all with the same password."""
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
     with Store.open(str(path)) as store:
-        desk = desk_over(store, tmp_path)
-        desk.people = People(store, passwords=quick_passwords())
+        state = state_over(store, tmp_path)
+        state.people = People(store, passwords=quick_passwords())
         for name, role in PEOPLE.items():
-            desk.people.add(name, role=role, password=PASSWORD)
-        with serving(desk, loopback_only=False) as running:
+            state.people.add(name, role=role, password=PASSWORD)
+        with serving(state, loopback_only=False) as running:
             yield running
 
 
@@ -186,15 +189,15 @@ def measured_template(tmp_path_factory, sqlite_template):
     folder = tmp_path_factory.mktemp("measured")
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
     with Store.open(str(path)) as store:
-        desk = desk_over(store, folder)
+        state = state_over(store, folder)
         for values in (
             {"claims": [WEATHER], "models": [MODEL], "lenses": ["RPL", "NUL", "MEL", "HEL"]}
             | {"K": 16, "influence": True, "sham": True},
             {"claims": [WEATHER, MARKUP], "models": ["mock:gpt-5"]},
             {"claims": ["Sharks don't get cancer."], "models": [FAULTY], "K": 16, "R": 3},
         ):
-            desk.jobs.submit(LOCAL, MeasureRequest.parse({"B": 300, **values}))
-        asyncio.run(Worker(store, desk.settings).run_until_idle())
+            state.jobs.submit(LOCAL, MeasureRequest.parse({"B": 300, **values}))
+        asyncio.run(Worker(store, state.settings).run_until_idle())
     return path
 
 
@@ -203,7 +206,7 @@ def measured_site(tmp_path_factory, measured_template):
     """A server over that store, for tests that only read."""
     folder = tmp_path_factory.mktemp("measured_site")
     path = shutil.copy(measured_template, folder / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, folder)) as running:
+    with Store.open(str(path)) as store, serving(state_over(store, folder)) as running:
         yield running
 
 

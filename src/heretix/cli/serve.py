@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heretix.jobs import Job, Jobs, Worker
     from heretix.store import Store
     from heretix.web.demo import World
-    from heretix.web.state import Desk
+    from heretix.web.state import AppState
 
 # `heretix serve`: the web app on this machine, or for a team.
 
@@ -105,14 +105,14 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
     import uvicorn
 
     from heretix.web.app import create_app
-    from heretix.web.edge import BoundedConnection
-    from heretix.web.state import Desk
+    from heretix.web.connection import BoundedConnection
+    from heretix.web.state import AppState
 
     # Every try is counted and every failure stored; a line for each would hide the rest.
     stamina.instrumentation.set_on_retry_hooks([])
-    desk = Desk.over(store, settings)
-    without_accounts = desk.people.count() == 0
-    app = create_app(desk, loopback_only=without_accounts)
+    state = AppState.open(store, settings)
+    without_accounts = state.people.count() == 0
+    app = create_app(state, loopback_only=without_accounts)
     config = uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -123,10 +123,10 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    return _stopping_server(config, desk)
+    return _stopping_server(config, state)
 
 
-def _stopping_server(config: uvicorn.Config, desk: Desk) -> uvicorn.Server:
+def _stopping_server(config: uvicorn.Config, state: AppState) -> uvicorn.Server:
     import threading
 
     import uvicorn
@@ -144,24 +144,24 @@ def _stopping_server(config: uvicorn.Config, desk: Desk) -> uvicorn.Server:
             gc.set_threshold(_SURPLUS)
             gc.enable()
             # What takes seconds to make is made once the first pages are likely to be answered.
-            timer = threading.Timer(_WARM_AFTER_S, _warm, (desk, self.config.app))
+            timer = threading.Timer(_WARM_AFTER_S, _warm, (state, self.config.app))
             timer.daemon = True
             timer.start()
 
         def handle_exit(self, sig: int, frame: object) -> None:
-            desk.stopping = True
+            state.stopping = True
             super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
     return Server(config)
 
 
-def _warm(desk: Desk, app: object) -> None:
+def _warm(state: AppState, app: object) -> None:
     """The script that draws charts, and the anomaly feed."""
     from heretix.core.errors import HeretixError
 
     with contextlib.suppress(HeretixError):
         app.state.assets.get("charts.js")  # type: ignore[attr-defined]
-        desk.anomalies.look()
+        state.anomalies.read()
 
 
 @contextlib.contextmanager

@@ -1,38 +1,44 @@
-"""The app: routers, layers and what they share, put together."""
+"""The app: routers, middleware and the state they share, put together."""
 
 from __future__ import annotations
 
 import contextlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi import Depends, FastAPI
+from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
+from starlette.routing import Match
 
 from heretix.version import VERSION
-from heretix.web import problems
+from heretix.web import middleware, problems
 from heretix.web.api.v1 import describe
 from heretix.web.assets import Assets, serve_asset
-from heretix.web.auth import arrive
-from heretix.web.edge import Edge, Limits
-from heretix.web.routing import Heads, Unslashed
+from heretix.web.auth import identify_visitor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from heretix.web.state import Desk
+    from starlette.routing import Router
+    from starlette.types import Receive, Scope, Send
 
-__all__ = ["PAGES", "create_app"]
+    from heretix.web.state import AppState
 
 THREADS: Final = 8
 """Pages that are made at the same time. What may take seconds has threads of its own."""
 
-PAGES: Final = (
+ROUTERS: Final = (
     # Routes are tried in this order: what is asked for most comes first.
     "heretix.web.pages.runs",
     "heretix.web.api.v1",
     "heretix.web.pages.account",
-    "heretix.web.pages.economy",
+    # Before the episodes: `/episodes/new` must be tried before `/episodes/{episode_id}`.
+    "heretix.web.pages.moves",
+    "heretix.web.pages.episodes",
+    "heretix.web.pages.exchange",
     "heretix.web.pages.evidence",
     "heretix.web.pages.home",
     "heretix.web.pages.jobs",
@@ -40,9 +46,10 @@ PAGES: Final = (
 """Modules with a `router` each."""
 
 
-def create_app(desk: Desk, *, loopback_only: bool = True, limits: Limits | None = None) -> FastAPI:
-    """The app over a desk. `loopback_only` refuses requests that name another host: it is for a
-    server without accounts, which a name that was made to point here must not reach."""
+def create_app(
+    state: AppState, *, loopback_only: bool = True, limits: middleware.Limits | None = None
+) -> FastAPI:
+    """Make the app over a state; `loopback_only` is for a server without accounts."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +58,7 @@ def create_app(desk: Desk, *, loopback_only: bool = True, limits: Limits | None 
         try:
             yield
         finally:
-            await desk.aclose()
+            await state.aclose()
 
     app = FastAPI(
         title="Heretix",
@@ -60,17 +67,50 @@ def create_app(desk: Desk, *, loopback_only: bool = True, limits: Limits | None 
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(arrive)],
+        dependencies=[Depends(identify_visitor)],
         redirect_slashes=False,
+        middleware=[
+            Middleware(middleware.SecurityHeaders),
+            Middleware(middleware.Incidents),
+            *([Middleware(middleware.LoopbackOnly)] if loopback_only else []),
+            Middleware(middleware.NoNul),
+            Middleware(middleware.Utf8Only),
+            Middleware(middleware.BodyLimits, limits=limits),
+            Middleware(middleware.HeadAsGet),
+        ],
     )
-    app.router.default = Unslashed(app.router)
-    app.state.desk = desk
+    app.router.default = SlashRedirect(app.router)
+    app.state.heretix = state
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
-    for name in PAGES:
+    for name in ROUTERS:
         app.include_router(import_module(name).router)
     describe(app)
     problems.install(app)
-    app.add_middleware(Heads)
-    app.add_middleware(Edge, loopback_only=loopback_only, limits=limits)
     return app
+
+
+class SlashRedirect:
+    """Leads an address that no route knows to the one without slashes at its end.
+
+    The redirect names no host. The framework would take it from the request, where anybody may
+    have written it.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Redirect to the address that is meant, or say that there is none."""
+        path = str(scope["path"]) if scope["type"] == "http" else ""
+        meant = path.rstrip("/")
+        # Two slashes at the beginning would make a host of what follows.
+        if meant in {"", path} or meant.startswith("//") or not self._knows(meant):
+            await self._router.not_found(scope, receive, send)
+            return
+        query = scope["query_string"].decode("latin-1")
+        target = quote(meant, safe="/") + (f"?{query}" if query else "")
+        await RedirectResponse(target, 307)(scope, receive, send)
+
+    def _knows(self, path: str) -> bool:
+        return problems.match_route(self._router, path, "GET") is not Match.NONE

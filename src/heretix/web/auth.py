@@ -1,23 +1,24 @@
-"""Who asks, and whether they meant to: sessions, tokens, the local operator, forged requests."""
+"""Authentication: sessions, tokens, the local operator, and protection against forged requests."""
 
 import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from fastapi import Depends
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import LOCAL, Person, Role, Session
 from heretix.core.errors import AccessError, SignInError, StoreError
-from heretix.web.edge import same_origin
 
 if TYPE_CHECKING:
-    from heretix.web.state import Desk
+    from heretix.web.state import AppState
 
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -53,7 +54,7 @@ class Visit:
 
     @property
     def name(self) -> str:
-        """What the person is called; nobody has no name."""
+        """The name of the person; nobody has none."""
         return self.person.name if self.person else ""
 
     def may(self, role: str) -> bool:
@@ -85,7 +86,7 @@ class Visit:
                 "load the page again and send it once more"
             )
 
-    def keep(self, response: Response) -> None:
+    def set_cookies(self, response: Response) -> None:
         """Set the cookies that this visit needs, and drop those that mean nothing any more."""
         if self._given is not None:
             self.set_cookie(response, _VISITOR, self._given)
@@ -112,12 +113,12 @@ class Visit:
 
 
 def visit_of(request: Request) -> Visit:
-    """The visit that `arrive` found."""
+    """The visit that `identify_visitor` found."""
     visit: Visit = request.state.visit
     return visit
 
 
-async def arrive(request: Request) -> Visit:
+async def identify_visitor(request: Request) -> Visit:
     """Find out who asks. A write must also be meant: see `_refuse_forgery`.
 
     Runs before every endpoint, whether it asks who is there or not.
@@ -125,41 +126,41 @@ async def arrive(request: Request) -> Visit:
     known: Visit | None = getattr(request.state, "visit", None)
     if known is not None:
         return known
-    desk: Desk = request.app.state.desk
+    app: AppState = request.app.state.heretix
     try:
-        visit = await _identify(request, desk)
+        visit = await _identify(request, app)
     except SignInError:
         # Whoever tries tokens is slowed down as anybody else is.
-        if desk.limiter is not None:
-            desk.limiter.check(_place(request))
+        if app.limiter is not None:
+            app.limiter.check(_place(request))
         raise
     request.state.visit = visit
-    if desk.limiter is not None and not visit.is_local:
-        desk.limiter.check(visit.person.id if visit.person else _place(request))
+    if app.limiter is not None and not visit.is_local:
+        app.limiter.check(visit.person.id if visit.person else _place(request))
     if request.method not in _SAFE and visit.via != "token":
         await _refuse_forgery(request, visit)
     return visit
 
 
-VisitNow = Annotated[Visit, Depends(arrive)]
+CurrentVisit = Annotated[Visit, Depends(identify_visitor)]
 """The visit, as an endpoint asks for it."""
 
 
 def require(role: Role) -> Any:
     """A dependency that lets in people with this role or a higher one, and gives the person."""
 
-    async def allowed(visit: VisitNow) -> Person:
-        return _let_in(visit, role)
+    async def allowed(visit: CurrentVisit) -> Person:
+        return _authorize(visit, role)
 
     return Depends(allowed)
 
 
-async def admit(request: Request, role: Role) -> Person:
-    """What `arrive` and `require` do, for an endpoint that the framework calls as it is."""
-    return _let_in(await arrive(request), role)
+async def require_role(request: Request, role: Role) -> Person:
+    """Identify who asks and require a role, for a plain route without dependencies."""
+    return _authorize(await identify_visitor(request), role)
 
 
-def _let_in(visit: Visit, role: Role) -> Person:
+def _authorize(visit: Visit, role: Role) -> Person:
     if visit.person is None:
         raise SignInError(
             "this is for people with an account: sign in, or send a token (docs/api.md)"
@@ -168,15 +169,15 @@ def _let_in(visit: Visit, role: Role) -> Person:
     return visit.person
 
 
-async def _identify(request: Request, desk: "Desk") -> Visit:
+async def _identify(request: Request, app: "AppState") -> Visit:
     address = request.client.host if request.client else None
     secure = request.url.scheme == "https"
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         secret = secret.strip()
-        person = await run_in_threadpool(desk.people.tokens.verify, secret)
+        person = await run_in_threadpool(app.people.tokens.verify, secret)
         return Visit(person=person, via="token", address=address, secure=secure, secret=secret)
-    if not await desk.has_accounts():
+    if not await app.has_accounts():
         visitor = _cookie(request, _VISITOR, secure)
         return Visit(person=LOCAL, via="local", address=address, secure=secure, visitor=visitor)
     visit = Visit(
@@ -190,7 +191,7 @@ async def _identify(request: Request, desk: "Desk") -> Visit:
     if token is None:
         return visit
     try:
-        session = await run_in_threadpool(desk.people.sessions.find, token)
+        session = await run_in_threadpool(app.people.sessions.find, token)
     except SignInError:
         visit.stale = True
         return visit
@@ -198,12 +199,12 @@ async def _identify(request: Request, desk: "Desk") -> Visit:
     return visit
 
 
-async def is_still_here(visit: Visit, desk: "Desk") -> bool:
-    """Whether a visitor would be let in again, in the role they came in."""
+async def is_still_admitted(visit: Visit, app: "AppState") -> bool:
+    """Say whether a visitor would be let in again, in the role they came in."""
     try:
         if visit.is_local:
-            return not await desk.has_accounts()
-        person = await run_in_threadpool(_seen_again, visit, desk)
+            return not await app.has_accounts()
+        person = await run_in_threadpool(_look_up_again, visit, app)
     except SignInError:
         return False
     except StoreError:
@@ -212,12 +213,12 @@ async def is_still_here(visit: Visit, desk: "Desk") -> bool:
     return visit.person is not None and person.role is visit.person.role
 
 
-def _seen_again(visit: Visit, desk: "Desk") -> Person:
+def _look_up_again(visit: Visit, app: "AppState") -> Person:
     # To be looked at is no use: a page that was left open doesn't keep its session alive.
     if visit.session is not None:
-        return desk.people.sessions.find(visit.session.token, used=False).person
+        return app.people.sessions.find(visit.session.token, used=False).person
     if visit.secret is not None:
-        return desk.people.tokens.verify(visit.secret, used=False)
+        return app.people.tokens.verify(visit.secret, used=False)
     raise SignInError("nobody signed in")
 
 
@@ -228,7 +229,7 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
     cookies, so on a server without accounts they need no token: what a browser sends always says
     that a browser sent it.
     """
-    if not same_origin(request.headers):
+    if not _same_origin(request.headers):
         raise AccessError("a page of another site can't write here; open this server's own page")
     if visit.is_local and _is_program(request):
         return
@@ -239,8 +240,25 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
     visit.check_csrf(value)
 
 
+def _same_origin(headers: Headers) -> bool:
+    """Say whether a request comes from a page of this server, or from no page at all.
+
+    Browsers send `Origin` with every write, and say by `Sec-Fetch-Site` where it came from.
+    """
+    origin = headers.get("origin")
+    if origin is not None:
+        try:
+            place = urlsplit(origin).netloc.lower()
+        except ValueError:
+            return False
+        # An origin that isn't any, such as `null`, is no page of this server.
+        if not place or place != headers.get("host", "").lower():
+            return False
+    return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
+
+
 def _place(request: Request) -> str:
-    """What the requests of somebody unknown are counted by."""
+    """Name the source of requests from somebody unknown, to count them by."""
     return f"address {request.client.host if request.client else None}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response, StreamingResponse
 
 from heretix.core.errors import TooManyRequestsError
-from heretix.web.auth import is_still_here
+from heretix.web.auth import is_still_admitted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heretix.accounts import Person
     from heretix.jobs import Job, JobEvent
     from heretix.web.auth import Visit
-    from heretix.web.state import Desk
+    from heretix.web.state import AppState
 
 # Event streams that are open: so many for each person, and no more.
 #
@@ -104,33 +104,33 @@ _LOOK_UP_S: Final = 1.0
 """How often a stream looks whether the server is about to end, and its reader still let in."""
 
 
-def event_stream(desk: Desk, job: Job, *, visit: Visit, after: int) -> Response:
+def event_stream(app: AppState, job: Job, *, visit: Visit, after: int) -> Response:
     """What happens to a job after `after`, for a visitor who may see it."""
     if job.state.ended and job.revision <= after:
         # The reader has seen the end. Browsers come back unless they are told not to.
         return Response(status_code=204)
     assert visit.person is not None, "only people see jobs"
-    events = job_events(desk, job.id, visit=visit, after=after)
-    return EventStream(events, streams=desk.streams, person=visit.person)
+    events = job_events(app, job.id, visit=visit, after=after)
+    return EventStream(events, streams=app.streams, person=visit.person)
 
 
 async def job_events(
-    desk: Desk, job_id: str, *, visit: Visit, after: int = 0, beat_s: float = BEAT_S
+    app: AppState, job_id: str, *, visit: Visit, after: int = 0, beat_s: float = BEAT_S
 ) -> AsyncIterator[bytes]:
     """What a stream says, until the job ends, the reader leaves or is put out, or the server
     stops."""
-    events = desk.feed.follow(job_id, after=after)
+    events = app.feed.follow(job_id, after=after)
     clock = asyncio.get_running_loop().time
     spoke_at = looked_at = clock()
     # At once: a reader then knows that it is connected, and how soon to come back.
     yield b"retry: 2000\n\n"
     coming = asyncio.ensure_future(anext(events, None))
     try:
-        while not desk.stopping:
+        while not app.stopping:
             done, _ = await asyncio.wait({coming}, timeout=min(_LOOK_UP_S, beat_s))
             if clock() - looked_at >= _LOOK_UP_S:
                 # Whoever was let in when the stream began may have been shut out since.
-                if not await is_still_here(visit, desk):
+                if not await is_still_admitted(visit, app):
                     return
                 looked_at = clock()
             if done:

@@ -1,185 +1,157 @@
-"""Moves of an episode that measure, begun as jobs by pages and the API alike."""
+"""Moves as the web makes them: fields from JSON or a form, then the call or a job that measures."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import Field as ModelField
 
 from heretix.core.canonical import encode
-from heretix.core.clock import SystemClock
-from heretix.core.errors import RecordError, RefusedError
-from heretix.economy.episode.state import State
-from heretix.economy.exchange import Exchange
-from heretix.economy.exploration_service import ExplorationService
-from heretix.economy.judging.panel import Panel, Question
-from heretix.economy.judging.workflow import EpisodeWorkflow
+from heretix.core.errors import ConfigError, RecordError, RefusedError
 from heretix.jobs import EpisodeRequest
-from heretix.web.auth import visit_of
-from heretix.web.state import desk_of
+from heretix.web.templating import amount_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
-    from starlette.requests import Request
-
-    from heretix.accounts import Person
-    from heretix.core.clock import Clock
     from heretix.economy.episode.state import Episode
     from heretix.economy.judging.workflow import Proposal
+    from heretix.economy.moves import Field, Made, Move
     from heretix.jobs import Job
-    from heretix.jobs.job import Move
-    from heretix.web.state import Desk
+    from heretix.web.auth import Visit
+    from heretix.web.state import AppState
 
-# The exchange as a desk has it, and the clerk that is asked before something is measured.
-
-
-def clock_of(desk: Desk) -> Clock:
-    """The time that the economy goes by."""
-    return desk.clock or SystemClock()
+_YES_NO: Final = {"": None, "yes": "true", "no": "false"}
 
 
-def exchange_of(desk: Desk) -> Exchange:
-    """The exchange of a desk."""
-    if desk.exchange is None:
-        desk.exchange = Exchange(desk.store, clock=clock_of(desk))
-    exchange: Exchange = desk.exchange
-    return exchange
-
-
-def track_of(desk: Desk) -> ExplorationService:
-    """Everybody's standing."""
-    return ExplorationService(desk.store, clock=clock_of(desk))
-
-
-def clerk_of(desk: Desk) -> EpisodeWorkflow:
-    """Who knows whether an episode's next step can be measured."""
-    return EpisodeWorkflow(
-        desk.store,
-        exchange_of(desk),
-        Panel(desk.store, desk.settings),
-        clock=clock_of(desk),
-        settings=desk.settings,
-    )
-
-
-def hearing_cost(desk: Desk, episode: Episode) -> int:
-    """What hearing a challenge costs, in minor units; nothing where no price is known."""
-    panel = Panel(desk.store, desk.settings)
-    question = Question.of(episode.id, episode.terms)
-    return panel.compute_cost(question, episode.terms.models) or 0
-
-
-def begun(desk: Desk, episode_id: str) -> Episode:
-    """The episode; nobody has to announce that the time for challenges has come."""
-    found = known_episode(desk, episode_id)
-    due = found.terms.challenge_from_ms <= clock_of(desk).now_ms()
-    if found.state is State.OPEN and due:
-        return exchange_of(desk).begin_challenge(episode_id)
-    return found
-
-
-def known_episode(desk: Desk, episode_id: str) -> Episode:
-    """An episode; one that isn't there can't be found, which is another thing than refused."""
+def find_episode(app: AppState, episode_id: str) -> Episode:
+    """Load an episode; one that isn't there can't be found, which is another thing than refused."""
     try:
-        return exchange_of(desk).episode(episode_id)
+        return app.exchange.episode(episode_id)
     except RefusedError as exc:
         raise RecordError(str(exc)) from exc
 
 
-def note_move(request: Request, move: str, episode_id: str) -> None:
-    """Write into the audit log who made a move, and from where. The ledger tells what it did."""
-    visit, audit = visit_of(request), desk_of(request).people.audit
-    audit.write(f"episode.{move}", by=visit.person, subject=episode_id, address=visit.address)
+def make_move(
+    app: AppState, visit: Visit, move: Move, episode_id: str, given: Mapping[str, Any], key: str
+) -> Made:
+    """Make a move at once, and write into the audit log who made it, and from where."""
+    assert move.make is not None, "a move that measures is a job"
+    find_episode(app, episode_id)
+    made = move.make(app.actor(visit.name, key), episode_id, given)
+    app.people.audit.write(
+        f"episode.{move.name}", by=visit.person, subject=episode_id, address=visit.address
+    )
+    return made
 
 
-# Moves that measure: begun as jobs, by pages and the API alike.
-#
-# What the rules refuse is refused before a job is begun; only what has to be measured waits.
+def submit_move(
+    app: AppState, visit: Visit, move: Move, episode_id: str, given: Mapping[str, Any], key: str
+) -> Job:
+    """Submit a move that measures as a job; what the rules refuse is refused before."""
+    assert visit.person is not None, "moves have a role"
+    assert move.plan is not None, "a move that is made at once is no job"
+    job_key = _job_key(move.name, episode_id, key)
+    # First: by now it may have done what it was begun for, and the rules would refuse it.
+    if (known := app.jobs.under(visit.person, job_key)) is not None:
+        return known
+    find_episode(app, episode_id)
+    step = move.plan(app.actor(visit.name), episode_id)
+    request = EpisodeRequest(
+        move=move.name,  # type: ignore[arg-type]
+        claim=step.claim,
+        models=step.models,
+        episode=episode_id,
+        stage=step.stage,
+        final=given["final"],
+        confirmed=given.get("ground_confirmed"),
+    )
+    return app.jobs.submit(visit.person, request, key=job_key, address=visit.address)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """Somebody who has a move measured: sent again under the same key, it is the same job."""
+def submit_draft(app: AppState, visit: Visit, proposal: Proposal, *, opens: bool, key: str) -> Job:
+    """Submit the measurement of c₀; then the episode is written down and, if it `opens`, opened."""
+    assert visit.person is not None, "moves have a role"
+    app.actor(visit.name).workflow.check(proposal)
+    request = EpisodeRequest(
+        move="draft",
+        claim=proposal.claim,
+        models=proposal.models,
+        proposal=encode(proposal),
+        opens=opens,
+    )
+    return app.jobs.submit(visit.person, request, key=_job_key("draft", key), address=visit.address)
 
-    desk: Desk
-    person: Person
-    key: str
-    address: str | None
-    """The network address, for the audit log."""
 
-    def draft(self, proposal: Proposal, *, opens: bool) -> Job:
-        """Have c₀ measured; then the episode is written down and, if it `opens`, opened."""
-        clerk_of(self.desk).check(proposal)
-        request = EpisodeRequest(
-            move="draft",
-            claim=proposal.claim,
-            models=proposal.models,
-            proposal=encode(proposal),
-            opens=opens,
-        )
-        return self._submit(request, self._job_key("draft"))
+def _job_key(*parts: str) -> str:
+    """Make a key among those of all jobs of a person: another move is another job."""
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
-    def judging(self, episode_id: str, *, final: bool) -> Job:
-        """Have every challenge that is left measured, in their order."""
 
-        def request() -> EpisodeRequest:
-            terms = clerk_of(self.desk).to_judge(episode_id).terms
-            return EpisodeRequest(
-                move="judge",
-                claim=terms.claim,
-                models=terms.models,
-                episode=episode_id,
-                final=final,
-            )
+def body_model(move: Move) -> type[BaseModel]:
+    """Make the model of a move's fields, as the API takes and documents them."""
+    return _model(move.schema, move.schema_help, move.fields)
 
-        return self._begin("judge", episode_id, request)
 
-    def measuring(self, episode_id: str, *, final: bool) -> Job:
-        """Have the judges measured, or conclude without: whichever is due."""
+@cache
+def _model(name: str, text: str, fields: tuple[Field, ...]) -> type[BaseModel]:
+    columns: dict[str, Any] = {
+        field.name: _column(field) for field in fields if field.kind != "confirm"
+    }
+    config = ConfigDict(extra="forbid", frozen=True)
+    return create_model(name, __config__=config, __doc__=text, **columns)
 
-        def request() -> EpisodeRequest:
-            stage = clerk_of(self.desk).next_stage(episode_id)
-            found = known_episode(self.desk, episode_id)
-            return EpisodeRequest(
-                move="measure",
-                claim=found.terms.claim,
-                models=found.judges if stage else (),
-                episode=episode_id,
-                stage=stage,
-                final=final,
-            )
 
-        return self._begin("measure", episode_id, request)
+def _column(field: Field) -> tuple[Any, Any]:
+    options: dict[str, Any] = {"description": field.help or None}
+    kind: Any = str
+    match field.kind:
+        case "amount" | "bond" | "whole":
+            kind = int
+            options |= {"ge": field.least, "le": field.most, "strict": True}
+        case "choice":
+            kind = field.choices
+        case "flag":
+            kind = bool
+        case "yes_no":
+            kind = bool | None
+        case "json":
+            kind = dict[str, Any] | None
+        case _:
+            options["pattern"] = field.pattern
+    if not field.required:
+        options["default"] = False if field.kind == "flag" else None
+    return kind, ModelField(**options)
 
-    def ruling(self, episode_id: str, *, confirmed: bool | None, final: bool) -> Job:
-        """Have the larger panel measure, and let its word stand."""
 
-        def request() -> EpisodeRequest:
-            found = clerk_of(self.desk).to_rule(episode_id)
-            return EpisodeRequest(
-                move="rule",
-                claim=found.terms.claim,
-                models=found.judges,
-                episode=episode_id,
-                stage=f"round:{found.disputes[-1].round}",
-                final=final,
-                confirmed=confirmed,
-            )
-
-        return self._begin("rule", episode_id, request)
-
-    def _begin(self, move: Move, episode_id: str, request: Callable[[], EpisodeRequest]) -> Job:
-        key = self._job_key(move, episode_id)
-        # First: by now it may have done what it was begun for, and the rules would refuse it.
-        if (known := self.desk.jobs.under(self.person, key)) is not None:
-            return known
-        known_episode(self.desk, episode_id)
-        return self._submit(request(), key)
-
-    def _submit(self, request: EpisodeRequest, key: str) -> Job:
-        return self.desk.jobs.submit(self.person, request, key=key, address=self.address)
-
-    def _job_key(self, *move: str) -> str:
-        """A key among those of all jobs of a person: another move is another job."""
-        return hashlib.sha256(" ".join((*move, self.key)).encode()).hexdigest()
+def read_form(move: Move, data: Mapping[str, Any], currency: str) -> dict[str, Any]:
+    """Read a move's fields from a form; what is wrong is told as it is of JSON."""
+    texts: dict[str, str] = {}
+    for field in move.fields:
+        value = data.get(field.label)
+        text = value if isinstance(value, str) else None
+        match field.kind:
+            case "confirm":
+                if not text:
+                    raise ConfigError(f"`{field.label}` must be ticked: {field.help}")
+                continue
+            case "bond" if text is not None:
+                text = str(amount_of(field.label, text[:30], currency))
+            case "flag":
+                text = "true" if text else None
+            case "yes_no":
+                text = _YES_NO.get(text or "", text)
+            case _:
+                pass
+        if text is not None:
+            texts[field.name] = text
+    try:
+        given = body_model(move).model_validate_strings(texts)
+    except ValidationError as exc:
+        found = exc.errors(include_url=False)
+        raise RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in found]) from exc
+    return given.model_dump()

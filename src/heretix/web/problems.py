@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Router
 from starlette.types import Scope
 
 from heretix.core import errors
 from heretix.core.errors import HeretixError, RateLimitedError
-from heretix.web.routing import methods_of
 from heretix.web.templating import bare_page
 
 # Refusals as the API documents them: one form for all of them (RFC 9457).
@@ -264,7 +264,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = error.headers
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # The framework names those of the first route of this address, and there may be more.
-        allowed = methods_of(request.app.router, str(request.scope["path"]))
+        allowed = _methods_of(request.app.router, str(request.scope["path"]))
         headers = {**(headers or {}), "Allow": ", ".join(allowed)}
     return problem_response(request.scope, error.status_code, detail, headers=headers)
 
@@ -299,3 +299,18 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Error"
+
+
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+
+
+def _methods_of(router: Router, path: str) -> list[str]:
+    """List the methods that an address answers, all of them: each may have its own route."""
+    found = {method for method in _METHODS if match_route(router, path, method) is Match.FULL}
+    return sorted(found | {"HEAD"} if "GET" in found else found)
+
+
+def match_route(router: Router, path: str, method: str) -> Match:
+    """Say how well the best route of a router fits an address."""
+    scope = {"type": "http", "path": path, "root_path": "", "method": method, "headers": []}
+    return max((route.matches(scope)[0] for route in router.routes), key=lambda m: m.value)

@@ -1,27 +1,31 @@
-"""Application state: the store, the page cache, the render lock, the masthead."""
+"""Application state: the store and what stands on it, the page cache, the render lock."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from heretix.core.clock import SystemClock
+from heretix.economy.exchange import Exchange
+from heretix.economy.exploration_service import ExplorationService
+from heretix.economy.moves import Actor
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.record import RunRecord
 from heretix.web.events import OpenStreams
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Hashable
+    from collections.abc import Callable, Hashable
 
     from starlette.requests import Request
 
     from heretix.accounts import People, RateLimiter
+    from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
     from heretix.jobs import Feed, Jobs
@@ -29,67 +33,36 @@ if TYPE_CHECKING:
     from heretix.measurement.record import Artifact
     from heretix.store import Store
 
-# Where the masthead leads.
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One entry of the masthead; `below` are the addresses that belong to it."""
-
-    label: str
-    href: str
-    below: tuple[str, ...] = ()
-
-    def here(self, path: str) -> bool:
-        """The reader is at this place."""
-        return path == self.href or path.startswith(self.below)
-
-
-NAVIGATION: Final = (
-    Place("Claims", "/search", ("/runs/", "/claims")),
-    Place("Measure", "/measure", ("/measure/",)),
-    Place("Anomalies", "/anomalies"),
-    Place("Compare", "/compare"),
-    Place("Jobs", "/jobs", ("/jobs/",)),
-    Place("Sources", "/policy", ("/policy/", "/bundles/")),
-    Place("Episodes", "/episodes", ("/episodes/", "/leaderboard", "/ledger", "/profile")),
-    Place("Method", "/method"),
-)
-
-
-# Turns in the event loop: for pages that are asked for often and take a moment to make.
-#
-# Such a page is a millisecond of work. In a thread it takes twice that: the thread and the loop
-# take
-# the interpreter from each other at every look-up. In the loop, one after the other, all are sooner
-# done; `bench/web.py` tells how soon.
-
-
-class Turns:
-    """One at a time, in the order in which they were asked for."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def next(self) -> AsyncIterator[None]:
-        """Wait for a turn. What is done inside must be short: everybody waits for it."""
-        async with self._turn:
-            # Answers that are ready leave first, and whoever asked meanwhile gets into the line.
-            await asyncio.sleep(0)
-            yield
-
-
-# What pages read again and again: records by execution, and what follows from them.
-#
-# A finished execution never changes, so whatever is made of its id alone may be kept. Shelves are
-# bounded; the least recently used goes first.
-
 _T = TypeVar("_T")
 
 
-class Kept(Generic[_T]):
-    """At most so many values. Threads may share one; two may make the same value, once."""
+class RenderLock:
+    """Pages rendered in the event loop: one at a time, in the order of asking.
+
+    Such a page is a millisecond of work. In a thread it takes twice that: the thread and the loop
+    take the interpreter from each other at every look-up. `bench/web.py` measures both.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        """Wait for the lock. Work inside must be short: every other page waits for it."""
+        await self._lock.acquire()
+        try:
+            # Answers that are ready leave first, and whoever asked meanwhile gets into the line.
+            await asyncio.sleep(0)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class LruCache(Generic[_T]):
+    """At most `size` values, the least recently used dropped first. Threads may share one."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -97,7 +70,7 @@ class Kept(Generic[_T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value of a key, made when it isn't kept."""
+        """Return the value of a key; make it if it isn't cached. Two threads may both make it."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -116,46 +89,43 @@ class Kept(Generic[_T]):
         return len(self._values)
 
 
-class Shelf:
-    """Records and bundles of one store, read once."""
+class PageCache:
+    """Records and bundles of one store, and what was made of them.
+
+    A finished execution never changes, so whatever follows from its id alone may be cached.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._records: Kept[RunRecord] = Kept(128)
-        self._bundles: Kept[Bundle] = Kept(64)
-        self.kept: Kept[object] = Kept(512)
+        self._records: LruCache[RunRecord] = LruCache(128)
+        self._bundles: LruCache[Bundle] = LruCache(64)
+        self.values: LruCache[object] = LruCache(512)
         """Whatever else follows from ids: rendered pieces of pages, charts, verifications."""
-        self.artifacts: Kept[Artifact] = Kept(16)
-        """Lenses with what lies between them. They hold whole records, so few are kept."""
+        self.artifacts: LruCache[Artifact] = LruCache(16)
+        """Lenses with what lies between them. They hold whole records, so few are cached."""
 
     def record(self, execution_id: str) -> RunRecord:
-        """The record of an execution, by its whole id."""
+        """Load the record of an execution, by its whole id."""
         return self._records.get(
             execution_id,
             lambda: RunRecord.model_validate_json(self._store.record(execution_id).record_json),
         )
 
-    def record_of_most(self, execution_id: str, characters: int) -> RunRecord | None:
-        """The same, unless its text is longer than that: then None, and it isn't taken apart."""
+    def short_record(self, execution_id: str, max_chars: int) -> RunRecord | None:
+        """Load a record, or None if its text is longer than that: parsing it would take long."""
         if execution_id in self._records:
             return self.record(execution_id)
         text = self._store.record(execution_id).record_json
-        if len(text) > characters:
+        if len(text) > max_chars:
             return None
         return self._records.get(execution_id, lambda: RunRecord.model_validate_json(text))
 
     def bundle(self, bundle_id: str) -> Bundle:
-        """A stored bundle, checked, by its whole id."""
+        """Load a stored bundle and check its hashes."""
         return self._bundles.get(
             bundle_id, lambda: load_bundle(self._store.bundle(bundle_id), bundle_id)
         )
 
-
-# The anomaly feed as pages show it: found by the measurement's own rule, kept until lenses change.
-#
-# Ranking reads every record that a lens is part of, which takes seconds on a large store. It is
-# done
-# beside the pages: whoever asks meanwhile sees what was found last.
 
 _REST: Final = 20.0
 """Ranking rests for so many times as long as it took: it never takes more than a twentieth."""
@@ -163,7 +133,7 @@ _REST: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomalies:
-    """What is known at this moment."""
+    """The anomaly feed at this moment."""
 
     found: tuple[Anomaly, ...]
     """All claims with evidence lenses, the strongest first; `listed` says which pass."""
@@ -177,35 +147,39 @@ class Anomalies:
 
 
 class AnomalyBoard:
-    """One store's feed."""
+    """The anomaly feed of a store, ranked in a thread of its own.
+
+    Ranking reads every record that a lens is part of, which takes seconds on a large store:
+    whoever asks meanwhile sees what was found last.
+    """
 
     def __init__(self, store: Store, *, wait_s: float = 0.3) -> None:
         self._store = store
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._found: tuple[Anomaly, ...] = ()
-        self._of: str | None = None
+        self._ranked_at: str | None = None
         """The newest change of the store that `_found` knows of."""
         self._rested_at = 0.0
         self._work: threading.Thread | None = None
 
-    def look(self) -> Anomalies:
-        """The feed; a short while is waited for one that is being made."""
+    def read(self) -> Anomalies:
+        """Return the feed; wait a short while for one that is being ranked."""
         latest = self._store.runs(limit=1)
-        state = latest[0].updated_at if latest else ""
+        changed_at = latest[0].updated_at if latest else ""
         with self._lock:
-            if state == self._of:
+            if changed_at == self._ranked_at:
                 return Anomalies(found=self._found, complete=True)
             if self._work is None and time.monotonic() >= self._rested_at:
-                self._work = threading.Thread(target=self._find, args=(state,), daemon=True)
+                self._work = threading.Thread(target=self._rank, args=(changed_at,), daemon=True)
                 self._work.start()
             work = self._work
         if work is not None:
             work.join(self._wait_s)
         with self._lock:
-            return Anomalies(found=self._found, complete=self._of == state)
+            return Anomalies(found=self._found, complete=self._ranked_at == changed_at)
 
-    def _find(self, state: str) -> None:
+    def _rank(self, changed_at: str) -> None:
         # Imported where it is used: the mathematics behind it would keep the first page waiting.
         from heretix.measurement.anomalies import find_anomalies
 
@@ -213,7 +187,7 @@ class AnomalyBoard:
         try:
             found = tuple(find_anomalies(self._store))
             with self._lock:
-                self._found, self._of = found, state
+                self._found, self._ranked_at = found, changed_at
         finally:
             with self._lock:
                 ended = time.monotonic()
@@ -221,26 +195,22 @@ class AnomalyBoard:
                 self._work = None
 
 
-# What pages work with: the store and everything that stands on it, opened once a server.
-
 _LOOK_AGAIN_S: Final = 2.0
 _PLANS: Final = 4
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Desk:
-    """One server's tools."""
+class AppState:
+    """Everything that endpoints share, opened once a server."""
 
     settings: Settings
     store: Store
     people: People
     jobs: Jobs
     feed: Feed
-    exchange: Any = None
-    """The economy's rules with the store: `heretix.economy.exchange`."""
-    clock: Any = None
-    """What the economy goes by; None is the time of the machine."""
-    shelf: Shelf
+    clock: Clock = field(default_factory=SystemClock)
+    """The time that the economy goes by."""
+    cache: PageCache
     anomalies: AnomalyBoard
     demonstration: bool = False
     """The store holds the demonstration: every page says so."""
@@ -248,18 +218,18 @@ class Desk:
     """Requests of people with accounts; the one user of this machine isn't limited."""
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PLANS))
     """Plans that are made at the same time: gathering evidence may take seconds."""
-    turns: Turns = field(default_factory=Turns)
-    """Pages of a moment's work, made in the event loop."""
+    render_lock: RenderLock = field(default_factory=RenderLock)
     streams: OpenStreams = field(default_factory=OpenStreams)
     """Event streams that are open."""
     stopping: bool = False
     """The server is about to end; open event streams end too."""
-    _accounts: bool = field(default=False)
-    _looked_at: float = field(default=float("-inf"))
+    _exchange: Exchange | None = None
+    _accounts: bool = False
+    _looked_at: float = float("-inf")
 
     @classmethod
-    def over(cls, store: Store, settings: Settings, **more: Any) -> Desk:
-        """A desk on a store."""
+    def open(cls, store: Store, settings: Settings) -> AppState:
+        """Make the state of a server over a store, which stays its opener's."""
         from heretix.accounts import People, RateLimiter
         from heretix.jobs import Feed, Jobs
         from heretix.web.demo import is_marked
@@ -270,31 +240,48 @@ class Desk:
             people=People(store),
             jobs=Jobs(store, settings),
             feed=Feed(store),
-            shelf=Shelf(store),
+            cache=PageCache(store),
             anomalies=AnomalyBoard(store),
             demonstration=is_marked(store),
             limiter=RateLimiter(per_s=100, burst=400),
-            **more,
         )
 
     @property
-    def navigation(self) -> tuple[Place, ...]:
-        """Where the masthead leads."""
-        return NAVIGATION
+    def exchange(self) -> Exchange:
+        """The economy on this store: one object, because it caches decoded episodes."""
+        if self._exchange is None:
+            self._exchange = Exchange(self.store, clock=self.clock)
+        return self._exchange
+
+    @property
+    def exploration(self) -> ExplorationService:
+        """Everybody's standing and credits."""
+        return ExplorationService(self.store, clock=self.clock)
+
+    def actor(self, person: str, key: str = "") -> Actor:
+        """Make the actor of a person's moves."""
+        return Actor(
+            store=self.store,
+            exchange=self.exchange,
+            clock=self.clock,
+            settings=self.settings,
+            person=person,
+            key=key,
+        )
 
     async def has_accounts(self) -> bool:
-        """Somebody has to sign in. Once there are accounts, nobody is let in without."""
+        """Say whether people must sign in. Once there are accounts, nobody is let in without."""
         if not self._accounts and time.monotonic() - self._looked_at > _LOOK_AGAIN_S:
             self._accounts = await run_in_threadpool(self.people.count) > 0
             self._looked_at = time.monotonic()
         return self._accounts
 
     async def aclose(self) -> None:
-        """Let go of what the desk opened; the store belongs to whoever opened it."""
+        """Close what the state opened."""
         await self.feed.aclose()
 
 
-def desk_of(request: Request) -> Desk:
-    """The desk of the server that got this request."""
-    desk: Desk = request.app.state.desk
-    return desk
+def app_state(request: Request) -> AppState:
+    """Return the state of the server that got this request."""
+    state: AppState = request.app.state.heretix
+    return state

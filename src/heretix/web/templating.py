@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -13,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from heretix.core.errors import UsageError
+from heretix.core.errors import HeretixError, RefusedError, UsageError
 from heretix.core.lenses import LENSES, RPL
 from heretix.economy.exchange import require_currency
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
@@ -220,7 +221,7 @@ def code(value: str) -> str:
     return CODES.get(value, value)
 
 
-FILTERS: Final[Mapping[str, Callable[..., str]]] = {
+_ECONOMY_FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "chance": chance,
     "code": code,
     "holder": holder,
@@ -233,7 +234,6 @@ FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "span": span,
     "when": when,
 }
-"""What templates of the economy call them by."""
 
 
 # Charts as pages show them: the specification alone, fetched when the page is there.
@@ -265,6 +265,31 @@ _TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in r
 _MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One entry of the masthead; `below` are the addresses that belong to it."""
+
+    label: str
+    href: str
+    below: tuple[str, ...] = ()
+
+    def here(self, path: str) -> bool:
+        """Say whether a page is at this place."""
+        return path == self.href or path.startswith(self.below)
+
+
+NAVIGATION: Final = (
+    Place("Claims", "/search", ("/runs/", "/claims")),
+    Place("Measure", "/measure", ("/measure/",)),
+    Place("Anomalies", "/anomalies"),
+    Place("Compare", "/compare"),
+    Place("Jobs", "/jobs", ("/jobs/",)),
+    Place("Sources", "/policy", ("/policy/", "/bundles/")),
+    Place("Episodes", "/episodes", ("/episodes/", "/leaderboard", "/ledger", "/profile")),
+    Place("Method", "/method"),
+)
+
+
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """The one environment: everything is escaped, and a name that isn't there is an error."""
@@ -278,6 +303,7 @@ def environment() -> Environment:
         cache_size=400,
     )
     env.filters |= {
+        **_ECONOMY_FILTERS,
         "count": count,
         "day": day,
         "duration": duration,
@@ -288,6 +314,7 @@ def environment() -> Environment:
         "moment": moment,
         "percent": percent,
         "prob": prob,
+        "reason": reason,
         "sentence": sentence,
         "short_id": short_id,
         "signed": signed,
@@ -296,6 +323,7 @@ def environment() -> Environment:
     }
     env.globals |= {
         "version": VERSION,
+        "navigation": NAVIGATION,
         "lenses_known": LENSES,
         "rule": rule,
         "drop_detail": drop_detail,
@@ -315,11 +343,21 @@ def page(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """A whole page for whoever asked. A reader that has it already is told so."""
+    """Render a whole page for whoever asked; with a `problem`, under its status.
+
+    A reader that has it already is told so.
+    """
+    from heretix.economy.exchange import readable
     from heretix.web.auth import visit_of
+    from heretix.web.problems import status_of
 
     visit = visit_of(request)
-    desk = request.app.state.desk
+    problem = values.get("problem")
+    if isinstance(problem, HeretixError):
+        status = status_of(problem)
+    if isinstance(problem, RefusedError):
+        values["problem"] = readable(problem)
+    app = request.app.state.heretix
     html = (
         environment()
         .get_template(name)
@@ -327,7 +365,7 @@ def page(
             request=request,
             path=request.url.path,
             visit=visit,
-            desk=desk,
+            app=app,
             assets=request.app.state.assets,
             **values,
         )
@@ -335,7 +373,7 @@ def page(
     response = fresh(request, html.encode("utf-8", "replace"), "text/html", status=status)
     for key, value in (headers or {}).items():
         response.headers[key] = value
-    visit.keep(response)
+    visit.set_cookies(response)
     return response
 
 

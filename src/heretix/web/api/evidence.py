@@ -22,7 +22,7 @@ from heretix.web.api.resource import (
     resource,
     unchanging,
 )
-from heretix.web.state import desk_of
+from heretix.web.dependencies import App
 
 __all__ = ["router"]
 
@@ -84,17 +84,18 @@ class ExplanationView(BaseModel):
 @router.get("/bundles/{bundle_id}", response_model=BundleView, responses=NOT_CHANGED)
 def get_bundle(
     request: Request,
+    app: App,
     bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")],
 ) -> Response:
     """A bundle of evidence: what was shown and what was left out, each with why."""
-    text = desk_of(request).store.bundle(bundle_id)
+    text = app.store.bundle(bundle_id)
     whole = str(json.loads(text)["bundle_id"])
     return unchanging(request, text, whole, exact=bundle_id == whole)
 
 
 @router.get("/anomalies")
 def list_anomalies(
-    request: Request,
+    app: App,
     listed: Annotated[
         bool | None, Query(description="true: those that pass; false: those that don't.")
     ] = None,
@@ -103,7 +104,7 @@ def list_anomalies(
 ) -> AnomalyPage:
     """Claims on which evidence moves a model most, the strongest first."""
     start = (read_cursor(cursor, int) or (0,))[0]
-    known = desk_of(request).anomalies.look()
+    known = app.anomalies.read()
     found = [a for a in known.found if listed is None or a.listed is listed]
     shown = [_view(anomaly) for anomaly in found[start : start + limit]]
     more = start + limit < len(found)
@@ -113,10 +114,10 @@ def list_anomalies(
 
 @router.get("/policy/explain", response_model_by_alias=True)
 def explain_source(
-    request: Request, url: Annotated[str, Query(min_length=1, max_length=MAX_URL_CHARS)]
+    app: App, url: Annotated[str, Query(min_length=1, max_length=MAX_URL_CHARS)]
 ) -> ExplanationView:
     """Which side of the canon an address stands on by the packaged policy, and why."""
-    policy = cast("Policy", desk_of(request).shelf.kept.get("api policy", load_policy))
+    policy = cast("Policy", app.cache.values.get("api policy", load_policy))
     found = policy.explain(url)
     given = found.classification
     return ExplanationView(

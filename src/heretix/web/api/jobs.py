@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final
 from fastapi import Body, Header, Path, Query
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from heretix.accounts import Person, Role
+from heretix.accounts import Role
 from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
 from heretix.jobs.job import JobKind
 from heretix.measurement.measurement import Estimate
@@ -27,9 +26,9 @@ from heretix.web.api.resource import (
     slice_of,
     writes,
 )
-from heretix.web.auth import VisitNow, require
+from heretix.web.auth import CurrentVisit
+from heretix.web.dependencies import App, Explorer, Reader
 from heretix.web.events import EVENT_SCHEMA, event_stream
-from heretix.web.state import desk_of
 
 # Before a measurement: which models there are, and what a request would take.
 
@@ -77,9 +76,9 @@ class PlanView(BaseModel):
 
 
 @planning.get("/models")
-def list_models(request: Request) -> ModelsView:
+def list_models(app: App) -> ModelsView:
     """The models that run here, and the providers that can be asked."""
-    settings = desk_of(request).settings
+    settings = app.settings
     local = [gguf.status(name, settings) for name in gguf.KNOWN]
     return ModelsView(
         default=default_model(settings).identity,
@@ -105,11 +104,10 @@ def list_models(request: Request) -> ModelsView:
 
 
 @plans.post("/plan")
-async def plan_measurement(request: Request, measure: MeasureRequest) -> PlanView:
+async def plan_measurement(app: App, measure: MeasureRequest) -> PlanView:
     """Calls, tokens, price and time of a request. It starts nothing, so it needs no key."""
-    desk = desk_of(request)
-    async with desk.planning:
-        plan = await run_in_threadpool(desk.jobs.plan, measure)
+    async with app.planning:
+        plan = await run_in_threadpool(app.jobs.plan, measure)
     return PlanView.model_validate(plan.as_dict())
 
 
@@ -119,8 +117,6 @@ router = resource("jobs")
 changes = writes("jobs")
 
 JobId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
-Explorer = Annotated[Person, require(Role.EXPLORER)]
-Reader = Annotated[Person, require(Role.READER)]
 
 
 BEGUN: Final[dict[int | str, dict[str, Any]]] = {
@@ -186,16 +182,16 @@ class Resumption(BaseModel):
 
 @changes.post("/jobs", status_code=201)
 def create_job(
-    request: Request, measure: MeasureRequest, key: Key, person: Explorer, visit: VisitNow
+    app: App, measure: MeasureRequest, key: Key, person: Explorer, visit: CurrentVisit
 ) -> JobView:
     """Have something measured. The job is queued; `/jobs/{id}/events` tells how it goes."""
-    jobs = desk_of(request).jobs
+    jobs = app.jobs
     return JobView.of(jobs.submit(person, measure, key=f"api {key}", address=visit.address))
 
 
 @router.get("/jobs")
 def list_jobs(
-    request: Request,
+    app: App,
     person: Reader,
     state: Annotated[JobState | None, Query()] = None,
     limit: Limit = 50,
@@ -203,16 +199,16 @@ def list_jobs(
 ) -> Page[JobView]:
     """One's own jobs, the newest first; an operator sees everybody's."""
     before = (read_cursor(cursor, str) or (None,))[0]
-    jobs = desk_of(request).jobs
+    jobs = app.jobs
     found = jobs.list(by=person, state=state, limit=limit + 1, before=before)
     shown = [JobView.of(job) for job in found[:limit]]
     return Page(items=shown, next=cursor_of(shown[-1].id) if len(found) > limit else None)
 
 
 @router.get("/jobs/{job_id}")
-def get_job(request: Request, response: Response, job_id: JobId, person: Reader) -> JobView:
+def get_job(app: App, response: Response, job_id: JobId, person: Reader) -> JobView:
     """One job, as it is now: `error` says why it failed, `episode` what it has moved on."""
-    found = desk_of(request).jobs.get(job_id, by=person)
+    found = app.jobs.get(job_id, by=person)
     response.headers["cache-control"] = "no-store"
     if not found.state.ended:
         response.headers["retry-after"] = "1"
@@ -221,34 +217,34 @@ def get_job(request: Request, response: Response, job_id: JobId, person: Reader)
 
 @router.get("/jobs/{job_id}/runs")
 def list_job_runs(
-    request: Request,
+    app: App,
     job_id: JobId,
     person: Reader,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[JobRun]:
     """What a job has measured so far, in the order in which it was finished."""
-    found = desk_of(request).jobs.runs(job_id, by=person)
+    found = app.jobs.runs(job_id, by=person)
     return slice_of(found, lambda run: run, limit=limit, cursor=cursor)
 
 
 @changes.post("/jobs/{job_id}/cancel")
-def cancel_job(request: Request, job_id: JobId, person: Explorer, visit: VisitNow) -> JobView:
+def cancel_job(app: App, job_id: JobId, person: Explorer, visit: CurrentVisit) -> JobView:
     """Stop a job. What was answered until then is kept."""
-    return JobView.of(desk_of(request).jobs.cancel(job_id, by=person, address=visit.address))
+    return JobView.of(app.jobs.cancel(job_id, by=person, address=visit.address))
 
 
 @changes.post("/jobs/{job_id}/resume")
 def resume_job(
-    request: Request,
+    app: App,
     job_id: JobId,
     person: Explorer,
-    visit: VisitNow,
+    visit: CurrentVisit,
     how: Annotated[Resumption | None, Body()] = None,
 ) -> JobView:
     """Let a job that failed or was cancelled go on; it pays for what is missing only."""
     budget_usd = how.budget_usd if how else None
-    jobs = desk_of(request).jobs
+    jobs = app.jobs
     return JobView.of(jobs.resume(job_id, by=person, budget_usd=budget_usd, address=visit.address))
 
 
@@ -261,10 +257,10 @@ def resume_job(
     },
 )
 def follow_job(
-    request: Request,
+    app: App,
     job_id: JobId,
     person: Reader,
-    visit: VisitNow,
+    visit: CurrentVisit,
     last_event_id: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = 0,
 ) -> Response:
     """A job's progress as server-sent events, until it ends.
@@ -272,6 +268,5 @@ def follow_job(
     Events have the job's revision for an id. A reader that lost its connection sends the last id
     it saw as `Last-Event-ID`, and misses nothing that counts.
     """
-    desk = desk_of(request)
-    job = desk.jobs.get(job_id, by=person)
-    return event_stream(desk, job, visit=visit, after=last_event_id)
+    job = app.jobs.get(job_id, by=person)
+    return event_stream(app, job, visit=visit, after=last_event_id)

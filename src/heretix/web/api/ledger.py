@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 from pydantic import BaseModel
-from starlette.requests import Request
 
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import AccountKind, Code
@@ -19,8 +18,7 @@ from heretix.web.api.resource import (
     resource,
     slice_of,
 )
-from heretix.web.moves import exchange_of, track_of
-from heretix.web.state import desk_of
+from heretix.web.dependencies import App
 
 __all__ = ["router"]
 
@@ -67,7 +65,7 @@ class LedgerView(BaseModel):
 
 @router.get("/ledger/transfers")
 def list_transfers(
-    request: Request,
+    app: App,
     account: Text = None,
     episode: Text = None,
     group: Text = None,
@@ -76,7 +74,7 @@ def list_transfers(
 ) -> Page[TransferView]:
     """Transfers that fit everything that is given, the newest first."""
     before = (read_cursor(cursor, int) or (None,))[0]
-    found = exchange_of(desk_of(request)).history(
+    found = app.exchange.history(
         account=account, episode=episode, group=group, limit=limit + 1, before_seq=before
     )
     fields = [name for name in TransferView.model_fields if name != "at_ms"]
@@ -89,7 +87,7 @@ def list_transfers(
 
 @router.get("/ledger/balances")
 def list_balances(
-    request: Request,
+    app: App,
     person: Text = None,
     episode: Text = None,
     currency: Annotated[Literal["PLAY", "XC"] | None, Query()] = None,
@@ -98,7 +96,7 @@ def list_balances(
 ) -> Page[HoldingView]:
     """Accounts and what they hold, by id."""
     start = (read_cursor(cursor, int) or (0,))[0]
-    found = exchange_of(desk_of(request)).balances(
+    found = app.exchange.balances(
         person=person, episode=episode, currency=currency, limit=limit + 1, offset=start
     )
     shown = [
@@ -116,9 +114,9 @@ def list_balances(
 
 
 @router.get("/ledger/verify")
-def verify_ledger(request: Request) -> LedgerView:
+def verify_ledger(app: App) -> LedgerView:
     """Read the chain from its first transfer, and hold everything that is kept against it."""
-    found = exchange_of(desk_of(request)).verify()
+    found = app.exchange.verify()
     return LedgerView(
         ok=found.ok,
         count=found.count,
@@ -128,7 +126,7 @@ def verify_ledger(request: Request) -> LedgerView:
 
 
 @router.get("/leaderboard")
-def list_standings(request: Request, limit: Limit = 50, cursor: Cursor = None) -> Page[Standing]:
+def list_standings(app: App, limit: Limit = 50, cursor: Cursor = None) -> Page[Standing]:
     """Everybody who explored or challenged: by reputation, then by credits."""
-    found = track_of(desk_of(request)).leaderboard(limit=None)
+    found = app.exploration.leaderboard(limit=None)
     return slice_of(found, lambda standing: standing, limit=limit, cursor=cursor)

@@ -1,19 +1,17 @@
 """Who asks: their role, quotas, tokens and account. Nobody is shown anybody else's."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
-from starlette.requests import Request
 
-from heretix.accounts import Person, Quotas, Role
+from heretix.accounts import Quotas, Role
 from heretix.accounts.sessions import Token
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import PLAY
 from heretix.web.api.episodes import HeldPositionView
 from heretix.web.api.resource import Cursor, Limit, Page, resource, slice_of
-from heretix.web.auth import VisitNow, require
-from heretix.web.moves import exchange_of, track_of
-from heretix.web.state import desk_of
+from heretix.web.auth import CurrentVisit
+from heretix.web.dependencies import App, Reader
 
 __all__ = ["router"]
 
@@ -56,45 +54,42 @@ class TokenView(BaseModel):
 
 
 @router.get("/people/me")
-def get_me(
-    request: Request, person: Annotated[Person, require(Role.READER)], visit: VisitNow
-) -> Me:
+def get_me(app: App, person: Reader, visit: CurrentVisit) -> Me:
     """Who asks, what they may do, and what they have used of their quotas."""
     assert visit.via != "nobody", "a person was required"
-    desk = desk_of(request)
-    held = exchange_of(desk).balances(person=person.name, currency=PLAY.code, limit=1)
+    held = app.exchange.balances(person=person.name, currency=PLAY.code, limit=1)
     return Me(
         name=person.name,
         role=person.role,
         via=visit.via,
         quotas=person.quotas,
-        usage=Used.model_validate(desk.jobs.usage(person)),
+        usage=Used.model_validate(app.jobs.usage(person)),
         balance=held[0].balance if held else None,
-        standing=track_of(desk).standing(person.name),
+        standing=app.exploration.standing(person.name),
     )
 
 
 @router.get("/people/me/tokens")
 def list_my_tokens(
-    request: Request,
-    person: Annotated[Person, require(Role.READER)],
+    app: App,
+    person: Reader,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[TokenView]:
     """The tokens of whoever asks, the newest first."""
-    found = desk_of(request).people.tokens.list(person.id)
+    found = app.people.tokens.list(person.id)
     return slice_of(found, _shown, limit=limit, cursor=cursor, newest_first=True)
 
 
 @router.get("/people/me/positions")
 def list_my_positions(
-    request: Request,
-    person: Annotated[Person, require(Role.READER)],
+    app: App,
+    person: Reader,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[HeldPositionView]:
     """The bets of whoever asks, the newest first."""
-    found = exchange_of(desk_of(request)).positions_of(person.name)
+    found = app.exchange.positions_of(person.name)
     show = HeldPositionView.model_validate
     return slice_of(found, show, limit=limit, cursor=cursor, newest_first=True)
 

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from heretix.accounts import Replies, Role
 from heretix.accounts.limits import MAX_KEY_CHARS, check_key
 from heretix.core.errors import UsageError
-from heretix.web.auth import arrive, require
+from heretix.web.auth import identify_visitor, require
 from heretix.web.problems import REFUSALS
-from heretix.web.state import desk_of
+from heretix.web.state import app_state
 from heretix.web.templating import fresh
 
 # What resources share: routers, the identifiers they take, pages with a cursor, cached answers.
@@ -187,12 +187,12 @@ class WriteRoute(APIRoute):
         do = super().get_route_handler()
 
         async def once(request: Request) -> Response:
-            visit = await arrive(request)
+            visit = await identify_visitor(request)
             key = request.headers.get(KEY_HEADER, "")
             if visit.person is None or not _usable(key):
                 # The operation itself says what is missing.
                 return await do(request)
-            replies = Replies(desk_of(request).store)
+            replies = Replies(app_state(request).store)
             # Not of `request.url`, into which the sender's `Host` may write another path.
             scope = f"{visit.person.id} {request.method} {request.scope['path']}"
             body = await request.body()

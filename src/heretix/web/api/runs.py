@@ -37,8 +37,9 @@ from heretix.web.api.resource import (
     slice_of,
     unchanging,
 )
+from heretix.web.dependencies import App
 from heretix.web.problems import refusals
-from heretix.web.state import Desk, desk_of
+from heretix.web.state import AppState
 
 # Runs and claims: what was measured.
 
@@ -54,7 +55,7 @@ class RunDetail(BaseModel):
 
 @router.get("/runs")
 def list_runs(
-    request: Request,
+    app: App,
     q: Text = None,
     claim: Text = None,
     model: Text = None,
@@ -65,7 +66,7 @@ def list_runs(
     """Runs, the latest first. `q` looks in claims, models and ids; `claim` is word for word."""
     after = read_cursor(cursor, str, str)
     wanted = RunFilter(search=q, claim=claim, model=model, lens=lens)
-    with desk_of(request).store.reading() as connection:
+    with app.store.reading() as connection:
         found = runs_page(
             connection, wanted, limit=limit + 1, after=(after[0], after[1]) if after else None
         )
@@ -73,9 +74,9 @@ def list_runs(
 
 
 @router.get("/runs/{ref}")
-def get_run(request: Request, ref: Ref) -> RunDetail:
+def get_run(app: App, ref: Ref) -> RunDetail:
     """A run and all its executions. The record is at `/executions/{ref}`, by either id."""
-    store = desk_of(request).store
+    store = app.store
     run_id = store.started(ref).run_id
     with store.reading() as connection:
         run = find_run(connection, run_id)
@@ -86,11 +87,11 @@ def get_run(request: Request, ref: Ref) -> RunDetail:
 
 @router.get("/claims")
 def list_claims(
-    request: Request, q: Text = None, limit: Limit = 50, cursor: Cursor = None
+    app: App, q: Text = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ClaimSummary]:
     """Claims that were measured, the one measured last first."""
     after = read_cursor(cursor, str, str)
-    with desk_of(request).store.reading() as connection:
+    with app.store.reading() as connection:
         found = claims_page(
             connection, search=q, limit=limit + 1, after=(after[0], after[1]) if after else None
         )
@@ -122,12 +123,12 @@ class VerificationView(BaseModel):
 
 
 @executions.get("/executions/{ref}", response_model=RunRecord, responses=NOT_CHANGED)
-def get_execution(request: Request, ref: Ref) -> Response:
+def get_execution(request: Request, app: App, ref: Ref) -> Response:
     """The record of a finished execution, or of the latest one of a run.
 
     It never changes: its ETag is the execution's id.
     """
-    stored = _stored(desk_of(request), ref)
+    stored = _stored(app, ref)
     return unchanging(
         request, stored.record_json, stored.execution_id, exact=ref == stored.execution_id
     )
@@ -135,32 +136,31 @@ def get_execution(request: Request, ref: Ref) -> Response:
 
 @executions.get("/executions/{ref}/samples")
 def list_samples(
-    request: Request, ref: Ref, limit: Limit = 100, cursor: Cursor = None
+    app: App, ref: Ref, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[SampleRecord]:
     """The samples of an execution in the order of its plan, with the raw answers."""
-    samples = json.loads(_stored(desk_of(request), ref).record_json)["samples"]
+    samples = json.loads(_stored(app, ref).record_json)["samples"]
     return slice_of(samples, SampleRecord.model_validate, limit=limit, cursor=cursor)
 
 
 @executions.get("/executions/{ref}/verify")
-def verify_execution(request: Request, ref: Ref) -> VerificationView:
+def verify_execution(app: App, ref: Ref) -> VerificationView:
     """Derive everything in a record again, from the record alone, and say where it differs."""
-    desk = desk_of(request)
-    execution_id = _stored(desk, ref).execution_id
+    execution_id = _stored(app, ref).execution_id
     key = ("api verify", execution_id)
-    verified = desk.shelf.kept.get(key, lambda: _verified(desk, execution_id))
+    verified = app.cache.values.get(key, lambda: _verified(app, execution_id))
     return cast("VerificationView", verified)
 
 
-def _stored(desk: Desk, ref: str) -> StoredRecord:
+def _stored(app: AppState, ref: str) -> StoredRecord:
     """By the whole id at once, else by whatever the reference fits."""
-    with desk.store.reading() as connection:
+    with app.store.reading() as connection:
         found = exact_record(connection, ref)
-    return found or desk.store.find(ref)
+    return found or app.store.find(ref)
 
 
-def _verified(desk: Desk, execution_id: str) -> VerificationView:
-    found = verify_run(desk.shelf.record(execution_id))
+def _verified(app: AppState, execution_id: str) -> VerificationView:
+    found = verify_run(app.cache.record(execution_id))
     return VerificationView(
         execution_id=found.execution_id,
         run_id=found.run_id,
@@ -191,13 +191,12 @@ class ComparisonView(BaseModel):
 
 
 @comparisons.get("/compare")
-def compare_runs(request: Request, a: RefQuery, b: RefQuery) -> ComparisonView:
+def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     """The difference of two runs; paired by wording where they used the same bank."""
-    desk = desk_of(request)
-    one, other = (desk.store.find(ref).execution_id for ref in (a, b))
-    found = desk.shelf.kept.get(
+    one, other = (app.store.find(ref).execution_id for ref in (a, b))
+    found = app.cache.values.get(
         ("api compare", one, other),
-        lambda: compare(desk.shelf.record(one), desk.shelf.record(other)),
+        lambda: compare(app.cache.record(one), app.cache.record(other)),
     )
     return ComparisonView.model_validate(asdict(cast("Comparison", found)))
 
@@ -216,13 +215,13 @@ exports = resource("export")
     },
 )
 def export_table(
-    request: Request,
+    app: App,
     table: Literal["runs", "samples", "transfers"],
     ending: Annotated[Format, Path(description="JSON Lines, or Parquet.")],
     only: Text = None,
 ) -> StreamingResponse:
     """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""
-    store = desk_of(request).store
+    store = app.store
     if table == "samples" and only is not None:
         only = store.started(only).run_id
     return StreamingResponse(

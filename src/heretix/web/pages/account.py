@@ -9,23 +9,23 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import IssuedToken, Person, Role
 from heretix.core.errors import AccessError, AccountError, SignInError, TooManyRequestsError
-from heretix.web.auth import Visit, VisitNow, require, visit_of
+from heretix.web.auth import CurrentVisit, Visit, visit_of
+from heretix.web.dependencies import App, Reader
 from heretix.web.problems import status_of
-from heretix.web.state import desk_of
+from heretix.web.state import app_state
 from heretix.web.templating import page
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False)
 
-Reader = Annotated[Person, require(Role.READER)]
 _DAY_S = 86_400.0
 
 
 @router.get("/sign-in")
 def sign_in_page(
     request: Request,
-    visit: VisitNow,
+    visit: CurrentVisit,
     to: Annotated[str, Query(alias="next", max_length=2000)] = "/",
 ) -> Response:
     """The form."""
@@ -37,16 +37,16 @@ def sign_in_page(
 @router.post("/sign-in")
 def sign_in(
     request: Request,
-    visit: VisitNow,
+    app: App,
+    visit: CurrentVisit,
     name: Annotated[str, Form(max_length=200)],
     password: Annotated[str, Form(max_length=2000)],
     to: Annotated[str, Form(alias="next", max_length=2000)] = "/",
 ) -> Response:
     """Open a session: always a new one, so that nobody can have planted it."""
-    desk = desk_of(request)
     before = visit.session.token if visit.session else None
     try:
-        session = desk.people.sign_in(name, password, address=visit.address, replacing=before)
+        session = app.people.sign_in(name, password, address=visit.address, replacing=before)
     except (SignInError, TooManyRequestsError) as exc:
         return page(
             request,
@@ -62,11 +62,10 @@ def sign_in(
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, visit: VisitNow) -> Response:
+def sign_out(app: App, visit: CurrentVisit) -> Response:
     """End the session, here and in the store."""
-    desk = desk_of(request)
     if visit.session is not None:
-        desk.people.sessions.close(visit.session.token)
+        app.people.sessions.close(visit.session.token)
     # Pages that the browser has kept would still show them to the next person at this screen.
     response = RedirectResponse("/sign-in", 303, headers={"clear-site-data": '"cache"'})
     visit.close_session(response)
@@ -82,21 +81,21 @@ def account(request: Request, person: Reader) -> Response:
 @router.post("/account/tokens")
 def issue_token(
     request: Request,
+    app: App,
     person: Reader,
-    visit: VisitNow,
+    visit: CurrentVisit,
     label: Annotated[str, Form(max_length=100)],
     role: Annotated[str, Form(max_length=20)] = "",
     days: Annotated[str, Form(max_length=6)] = "",
 ) -> Response:
     """Make a token; it is shown this once."""
-    desk = desk_of(request)
     _needs_session(visit)
     try:
         wanted = Role(role) if role else None
         expires_in_s = float(days) * _DAY_S if days.strip() else None
     except ValueError as exc:
         raise AccountError(f"`role` or `days` isn't one: {exc}") from exc
-    issued = desk.people.tokens.issue(
+    issued = app.people.tokens.issue(
         person,
         label=label,
         role=wanted,
@@ -109,28 +108,27 @@ def issue_token(
 
 @router.post("/account/tokens/{token_id}/revoke")
 def revoke_token(
-    request: Request, person: Reader, visit: VisitNow, token_id: Annotated[str, Path(max_length=80)]
+    app: App, person: Reader, visit: CurrentVisit, token_id: Annotated[str, Path(max_length=80)]
 ) -> Response:
     """Make a token worthless."""
-    desk = desk_of(request)
     _needs_session(visit)
-    desk.people.tokens.revoke(token_id, by=person, address=visit.address)
+    app.people.tokens.revoke(token_id, by=person, address=visit.address)
     return RedirectResponse("/account", 303)
 
 
 @router.post("/account/password")
 def change_password(
     request: Request,
+    app: App,
     person: Reader,
-    visit: VisitNow,
+    visit: CurrentVisit,
     old: Annotated[str, Form(max_length=2000)],
     new: Annotated[str, Form(max_length=2000)],
 ) -> Response:
     """Set another password; all sessions end, this one too."""
-    desk = desk_of(request)
     _needs_session(visit)
     try:
-        desk.people.change_password(person, old, new, address=visit.address)
+        app.people.change_password(person, old, new, address=visit.address)
     except (SignInError, AccountError, TooManyRequestsError) as exc:
         # The session is fine; it is the old password that isn't.
         return _account(request, person, problem=str(exc), status=422)
@@ -147,7 +145,7 @@ def _account(
     problem: str | None = None,
     status: int = 200,
 ) -> Response:
-    desk = desk_of(request)
+    app = app_state(request)
     is_local = visit_of(request).is_local
     return page(
         request,
@@ -155,9 +153,9 @@ def _account(
         status=status,
         headers={"cache-control": "no-store"},
         person=person,
-        tokens=[] if is_local else desk.people.tokens.list(person.id),
+        tokens=[] if is_local else app.people.tokens.list(person.id),
         now=time.time(),
-        usage=desk.jobs.usage(person),
+        usage=app.jobs.usage(person),
         issued=issued,
         problem=problem,
     )

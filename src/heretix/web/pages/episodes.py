@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,9 +32,9 @@ from heretix.economy.market import Position, Side
 from heretix.economy.repository import StoredMeasurement
 from heretix.economy.rewards import explain
 from heretix.web.auth import require
-from heretix.web.moves import clock_of, exchange_of, known_episode
-from heretix.web.problems import status_of
-from heretix.web.state import Desk, desk_of
+from heretix.web.dependencies import App, EpisodeId, Reader
+from heretix.web.moves import find_episode
+from heretix.web.state import AppState, app_state
 from heretix.web.templating import fresh, page, page_chart
 
 # An episode as its page shows it: where it stands, what can be done now, and who got what.
@@ -304,8 +304,6 @@ _WHY: Final[Mapping[str, str]] = {
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
-Reader = Annotated[Person, require(Role.READER)]
-EpisodeId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 
 _PAGE: Final = 25
 _SHOWN: Final = 200
@@ -315,13 +313,13 @@ _SHOWN: Final = 200
 @router.get("/episodes")
 def episodes(
     request: Request,
+    app: App,
     person: Reader,
     state: Annotated[State | None, Query()] = None,
     start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """Episodes, the newest first."""
-    desk = desk_of(request)
-    found = exchange_of(desk).episodes(state=state, limit=_PAGE + 1, offset=start)
+    found = app.exchange.episodes(state=state, limit=_PAGE + 1, offset=start)
     return page(
         request,
         "episodes.html",
@@ -356,24 +354,23 @@ def episode_page(
     problem: HeretixError | None = None,
 ) -> Response:
     """An episode as it stands now, for whoever looks; with what went wrong, if something did."""
-    desk = desk_of(request)
-    exchange = exchange_of(desk)
-    found = known_episode(desk, episode_id)
-    now_ms = clock_of(desk).now_ms()
+    app = app_state(request)
+    exchange = app.exchange
+    found = find_episode(app, episode_id)
+    now_ms = app.clock.now_ms()
     positions, told = exchange.positions(episode_id), exchange.measurements(episode_id)
     account = user_account(person.name, found.terms.currency).id
     own = [position for position in positions if position.account == account]
     staked = found.market.money if found.market else 0
-    paid = _paid(desk, found)
+    paid = _paid(app, found)
     return page(
         request,
         "episode.html",
-        status=status_of(problem) if problem else 200,
         problem=problem,
         episode=found,
         terms=found.terms,
         person=person,
-        purse=purse_of(desk, person, found.terms.currency),
+        purse=purse_of(app, person, found.terms.currency),
         own=own,
         took=next((position for position in own if position.number == took), None),
         positions=positions,
@@ -381,7 +378,7 @@ def episode_page(
         pools=pools(found, positions),
         can=doable(found, person.name, now_ms),
         move=next_move(found, positions, now_ms),
-        job=desk.jobs.moving(episode_id),
+        job=app.jobs.moving(episode_id),
         timeline=timeline(found, positions, told, now_ms),
         told=told,
         now_ms=now_ms,
@@ -395,13 +392,12 @@ def episode_page(
 
 
 @router.get("/episodes/{episode_id}/{name}.json")
-def chart(request: Request, episode_id: EpisodeId, name: str) -> Response:
+def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Response:
     """A chart of an episode, or its whole record."""
     from heretix.report.charts import credited_path, market_history
 
-    desk = desk_of(request)
-    found = known_episode(desk, episode_id)
-    exchange = exchange_of(desk)
+    found = find_episode(app, episode_id)
+    exchange = app.exchange
     if name == "record":
         content = json.dumps(exchange.record(episode_id), indent=2, ensure_ascii=False) + "\n"
         response = fresh(request, content.encode(), "application/json")
@@ -420,13 +416,12 @@ def chart(request: Request, episode_id: EpisodeId, name: str) -> Response:
 
 
 @router.get("/episodes/{episode_id}/verification")
-def verification(request: Request, episode_id: EpisodeId) -> Response:
+def verification(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Redo the episode from its record, and its measurements from their samples."""
-    desk = desk_of(request)
-    found = known_episode(desk, episode_id)
-    exchange = exchange_of(desk)
+    found = find_episode(app, episode_id)
+    exchange = app.exchange
     record = exchange.record(episode_id)
-    again = recheck(desk.store, found, exchange.measurements(episode_id))
+    again = recheck(app.store, found, exchange.measurements(episode_id))
     audit = verify_episode(record)
     return page(
         request,
@@ -440,16 +435,16 @@ def verification(request: Request, episode_id: EpisodeId) -> Response:
     )
 
 
-def purse_of(desk: Desk, person: Person, currency: str) -> int | None:
+def purse_of(app: AppState, person: Person, currency: str) -> int | None:
     """What somebody has to spend; None for who hasn't joined yet."""
     account = user_account(person.name, currency).id
-    held = exchange_of(desk).balances(person=person.name, currency=currency)
+    held = app.exchange.balances(person=person.name, currency=currency)
     return next((item.balance for item in held if item.account.id == account), None)
 
 
-def _paid(desk: Desk, found: Episode) -> dict[str, Any]:
+def _paid(app: AppState, found: Episode) -> dict[str, Any]:
     """What was paid to whom and why; how it ended, once it has."""
-    exchange = exchange_of(desk)
+    exchange = app.exchange
     if found.state is State.DRAFT:
         return {"statements": [], "settlement": None, "rewards": (), "flows": [], "pots": []}
     settlement = exchange.settlement(found.id)

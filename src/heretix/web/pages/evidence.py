@@ -16,7 +16,7 @@ from heretix.evidence.policy.rules import SourceClass
 from heretix.evidence.reliability import Primitive
 from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import require
-from heretix.web.state import desk_of
+from heretix.web.dependencies import App
 from heretix.web.templating import page
 
 __all__ = ["router"]
@@ -38,15 +38,16 @@ CLASSES = {
 
 
 @router.get("/bundles/{ref}")
-def bundle(request: Request, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,64}$")]) -> Response:
+def bundle(
+    request: Request, app: App, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,64}$")]
+) -> Response:
     """A bundle: documents, quotes, class and why, reliability and why, influence."""
-    desk = desk_of(request)
-    found = desk.shelf.bundle(ref.lower())
+    found = app.cache.bundle(ref.lower())
     if found.bundle_id != ref:
         return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
     runs = [
         run
-        for run in desk.store.runs_of_claim(found.claim)
+        for run in app.store.runs_of_claim(found.claim)
         if run.bundle_id == found.bundle_id and run.prob_true_rpl is not None
     ]
     return page(

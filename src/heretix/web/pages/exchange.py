@@ -15,18 +15,15 @@ from heretix.economy.exploration_service import Credited
 from heretix.economy.ledger import user_account
 from heretix.economy.repository import Entry
 from heretix.web.auth import require
-from heretix.web.moves import exchange_of, track_of
+from heretix.web.dependencies import App, Explorer, Reader
 from heretix.web.pages.episodes import purse_of
-from heretix.web.problems import status_of
-from heretix.web.state import Desk, desk_of
+from heretix.web.state import AppState, app_state
 from heretix.web.templating import page
 
 __all__ = ["router"]
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
-Reader = Annotated[Person, require(Role.READER)]
-Explorer = Annotated[Person, require(Role.EXPLORER)]
 Filter = Annotated[str, Query(max_length=300)]
 
 _ENTRIES: Final = 50
@@ -43,6 +40,7 @@ def profile(request: Request, person: Reader) -> Response:
 @router.post("/profile/credit")
 def credit(
     request: Request,
+    app: App,
     person: Explorer,
     claim: Annotated[str, Form(max_length=10_000)],
     model: Annotated[str, Form(max_length=200)] = "",
@@ -50,7 +48,7 @@ def credit(
 ) -> Response:
     """Claim the credits of a finding. A claim is credited once, to whoever asks first."""
     try:
-        found = track_of(desk_of(request)).credit(
+        found = app.exploration.credit(
             person.name,
             check_claim(claim),
             model=model.strip() or None,
@@ -66,22 +64,23 @@ def credit(
 
 
 @router.get("/leaderboard")
-def leaderboard(request: Request, person: Reader) -> Response:
+def leaderboard(request: Request, app: App, person: Reader) -> Response:
     """Everybody who challenged or explored, by what lasted."""
-    standings = track_of(desk_of(request)).leaderboard(limit=_BEST)
+    standings = app.exploration.leaderboard(limit=_BEST)
     return page(request, "leaderboard.html", standings=standings, person=person)
 
 
 @router.get("/ledger")
 def ledger(
     request: Request,
+    app: App,
     account: Filter = "",
     episode: Filter = "",
     group: Filter = "",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
 ) -> Response:
     """Every transfer, the newest first, with the hash that ties it to the one before."""
-    exchange = exchange_of(desk_of(request))
+    exchange = app.exchange
     account, episode, group = (_filter(text) for text in (account, episode, group))
     if account and ":" not in account:
         account = user_account(account, "PLAY").id
@@ -108,9 +107,9 @@ def ledger(
 
 
 @router.get("/ledger/verification")
-def verification(request: Request) -> Response:
+def verification(request: Request, app: App) -> Response:
     """Replay every transfer from the first, and hold every balance against it."""
-    report = exchange_of(desk_of(request)).verify()
+    report = app.exchange.verify()
     return page(request, "ledger_verification.html", report=report)
 
 
@@ -121,24 +120,23 @@ def _profile(
     problem: HeretixError | None = None,
     credited: Credited | None = None,
 ) -> Response:
-    desk = desk_of(request)
-    exchange = exchange_of(desk)
+    app = app_state(request)
+    exchange = app.exchange
     account = user_account(person.name, "PLAY").id
     entries = exchange.history(account=account, limit=_RECENT)
     return page(
         request,
         "profile.html",
-        status=status_of(problem) if problem else 200,
         problem=problem,
         credited=credited,
         person=person,
         account=account,
-        purse=purse_of(desk, person, "PLAY"),
+        purse=purse_of(app, person, "PLAY"),
         starting=STARTING_PURSE,
         positions=exchange.positions_of(person.name),
         entries=entries,
-        reasons=_reasons(desk, entries),
-        standing=track_of(desk).standing(person.name),
+        reasons=_reasons(app, entries),
+        standing=app.exploration.standing(person.name),
     )
 
 
@@ -161,12 +159,12 @@ def _held(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int
     return [(pot.account.id, pot.balance, pot.account.currency) for pot in pots]
 
 
-def _reasons(desk: Desk, entries: list[Entry]) -> dict[str, str]:
+def _reasons(app: AppState, entries: list[Entry]) -> dict[str, str]:
     """Why each transfer was made, by its id, where a statement says so."""
     names = {entry.transfer.episode for entry in entries if entry.transfer.episode}
     return {
         line.transfer: line.text
         for name in sorted(names)
-        for statement in exchange_of(desk).statements(name)
+        for statement in app.exchange.statements(name)
         for line in statement.lines
     }

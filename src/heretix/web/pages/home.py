@@ -11,8 +11,7 @@ from heretix.accounts import Role
 from heretix.core.errors import ConfigError, HeretixError, NoEstimateError
 from heretix.core.lenses import RPL
 from heretix.web.auth import require
-from heretix.web.problems import status_of
-from heretix.web.state import desk_of
+from heretix.web.dependencies import App
 from heretix.web.templating import page
 
 # How the numbers are made, in plain words, with an example that is computed on the spot.
@@ -21,27 +20,27 @@ router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
 
 @router.get("/method")
-def method(request: Request, answers: Annotated[str, Query(max_length=4000)] = "") -> Response:
+def method(
+    request: Request, app: App, answers: Annotated[str, Query(max_length=4000)] = ""
+) -> Response:
     """The method. Whoever likes puts in answers of their own."""
     # Imported where it is used: no other page does the mathematics itself.
     from heretix.report.method import DEFAULT_ANSWERS, LensExample, WorkedExample, parse_answers
 
-    desk = desk_of(request)
     problem: HeretixError | None = None
     given: tuple[tuple[float, ...], ...] = DEFAULT_ANSWERS
     try:
         if answers.strip():
             given = parse_answers(answers)
-        example = desk.shelf.kept.get(("example", given), lambda: WorkedExample.of(given))
+        example = app.cache.values.get(("example", given), lambda: WorkedExample.of(given))
     except (ConfigError, NoEstimateError) as exc:
         problem, given = exc, DEFAULT_ANSWERS
         example = WorkedExample.of(given)
-    lenses = desk.shelf.kept.get("lens example", lambda: LensExample.shifted(DEFAULT_ANSWERS))
+    lenses = app.cache.values.get("lens example", lambda: LensExample.shifted(DEFAULT_ANSWERS))
     typed = answers or "\n".join(" ".join(f"{p:g}" for p in line) for line in given)
     return page(
         request,
         "method.html",
-        status=status_of(problem) if problem else 200,
         example=example,
         lenses=lenses,
         typed=typed,
@@ -63,16 +62,15 @@ _ANOMALIES = 5
 
 
 @router.get("/")
-def home(request: Request) -> Response:
+def home(request: Request, app: App) -> Response:
     """What was found, what is latest, and where to begin."""
-    desk = desk_of(request)
-    latest = desk.store.runs(limit=_LATEST, whole=True)
-    anomalies = desk.anomalies.look()
+    latest = app.store.runs(limit=_LATEST, whole=True)
+    anomalies = app.anomalies.read()
     return page(
         request,
         "home.html",
         latest=latest,
-        total=desk.store.count_runs(),
+        total=app.store.count_runs(),
         anomalies=anomalies,
         top=anomalies.listed[:_ANOMALIES],
     )
@@ -81,15 +79,15 @@ def home(request: Request) -> Response:
 @router.get("/search")
 def search(
     request: Request,
+    app: App,
     q: Annotated[str, Query(max_length=500)] = "",
     start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """Runs whose claim, model or id has these words."""
-    desk = desk_of(request)
     # One more than is shown says whether there is another page, for less than counting.
     words = q.strip()
     # Parts of experiments and episodes would bury the rest; their ids find them.
-    found = desk.store.runs(
+    found = app.store.runs(
         limit=PAGE_SIZE + 1,
         offset=start,
         search=words or None,
@@ -109,7 +107,7 @@ def search(
 
 @router.get("/claims")
 def claim(
-    request: Request,
+    app: App,
     text: Annotated[str, Query(max_length=10_000)] = "",
     model: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
@@ -117,7 +115,7 @@ def claim(
     no words at all to everything that was measured."""
     if not text.strip():
         return RedirectResponse("/search", 303)
-    found = desk_of(request).store.runs_of_claim(text.strip())
+    found = app.store.runs_of_claim(text.strip())
     finished = [run for run in found if run.prob_true_rpl is not None and run.variant is None]
     if not finished:
         return RedirectResponse(f"/measure?{urlencode({'claim': text.strip()})}", 303)
@@ -127,10 +125,9 @@ def claim(
 
 
 @router.get("/anomalies")
-def anomalies(request: Request) -> Response:
+def anomalies(request: Request, app: App) -> Response:
     """Where evidence moves a model most, and what didn't pass."""
-    desk = desk_of(request)
-    return page(request, "anomalies.html", anomalies=desk.anomalies.look())
+    return page(request, "anomalies.html", anomalies=app.anomalies.read())
 
 
 def _address(q: str, start: int) -> str:

@@ -9,23 +9,21 @@ from fastapi import APIRouter, Form, Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from heretix.accounts import Person, Role
+from heretix.accounts import Person
 from heretix.core.errors import ConfigError, HeretixError, UsageError
 from heretix.core.lenses import WITHOUT_FILES
 from heretix.jobs import JobPlan, MeasureRequest
 from heretix.report.words import DROP_PHRASES
-from heretix.web.auth import VisitNow, require
+from heretix.web.auth import CurrentVisit
+from heretix.web.dependencies import App, Explorer, Reader
 from heretix.web.events import event_stream
 from heretix.web.forms import MeasureForm, suggested_models
-from heretix.web.problems import status_of
-from heretix.web.state import desk_of
+from heretix.web.state import app_state
 from heretix.web.templating import page
 
 # A new measurement: what it will take, then the start.
 
 router = APIRouter(include_in_schema=False)
-
-Explorer = Annotated[Person, require(Role.EXPLORER)]
 
 
 @router.get("/measure")
@@ -39,35 +37,34 @@ async def plan(request: Request, person: Explorer) -> Response:
     """What the measurement would take: calls, tokens, price and time. Nothing is started."""
     form = MeasureForm.sent(await request.form())
     # Gathering evidence may take seconds: other pages mustn't wait for it.
-    async with desk_of(request).planning:
+    async with app_state(request).planning:
         return await asyncio.to_thread(_planned, request, person, form)
 
 
 @router.post("/measure/start")
 def start(
-    request: Request,
+    app: App,
     person: Explorer,
-    visit: VisitNow,
+    visit: CurrentVisit,
     asked: Annotated[str, Form(alias="request", max_length=1_500_000)],
     key: Annotated[str, Form(min_length=8, max_length=100)],
 ) -> Response:
     """Begin what was planned. Sent twice, it is one job."""
-    desk = desk_of(request)
     try:
         values = json.loads(asked)
     except (ValueError, RecursionError) as exc:
         raise ConfigError("`request` must be JSON, as the plan's page has it") from exc
     if not isinstance(values, dict):
         raise ConfigError(f"`request` must be an object, got {type(values).__name__}")
-    job = desk.jobs.submit(person, MeasureRequest.parse(values), key=key, address=visit.address)
+    job = app.jobs.submit(person, MeasureRequest.parse(values), key=key, address=visit.address)
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
 def _planned(request: Request, person: Person, form: MeasureForm) -> Response:
-    desk = desk_of(request)
+    app = app_state(request)
     try:
         wanted = form.request()
-        found = desk.jobs.plan(wanted)
+        found = app.jobs.plan(wanted)
     except UsageError as exc:
         return _page(request, person, form, problem=exc)
     return _page(request, person, form, wanted=wanted, found=found)
@@ -82,22 +79,21 @@ def _page(
     wanted: MeasureRequest | None = None,
     found: JobPlan | None = None,
 ) -> Response:
-    desk = desk_of(request)
+    app = app_state(request)
     more: dict[str, Any] = {}
     if wanted is not None:
         more = {"asked": wanted.canonical, "key": secrets.token_urlsafe(18)}
     return page(
         request,
         "measure.html",
-        status=status_of(problem) if problem else 200,
         form=form,
         lenses=WITHOUT_FILES,
-        models=suggested_models(desk.settings),
+        models=suggested_models(app.settings),
         problem=problem,
         wanted=wanted,
         plan=found,
         reasons=DROP_PHRASES,
-        usage=desk.jobs.usage(person),
+        usage=app.jobs.usage(person),
         person=person,
         **more,
     )
@@ -105,7 +101,6 @@ def _page(
 
 # Jobs: what is being measured, how far it is, and what came of it.
 
-Reader = Annotated[Person, require(Role.READER)]
 JobId = Annotated[str, Path(max_length=80)]
 
 _PAGE: Final = 40
@@ -113,66 +108,64 @@ _PAGE: Final = 40
 
 @router.get("/jobs")
 def jobs(
-    request: Request, person: Reader, before: Annotated[str | None, Query(max_length=80)] = None
+    request: Request,
+    app: App,
+    person: Reader,
+    before: Annotated[str | None, Query(max_length=80)] = None,
 ) -> Response:
     """The jobs that this person may see, the newest first."""
-    desk = desk_of(request)
-    found = desk.jobs.list(by=person, limit=_PAGE + 1, before=before)
+    found = app.jobs.list(by=person, limit=_PAGE + 1, before=before)
     return page(
         request,
         "jobs.html",
         jobs=found[:_PAGE],
         after=found[_PAGE - 1].id if len(found) > _PAGE else None,
-        usage=desk.jobs.usage(person),
+        usage=app.jobs.usage(person),
         person=person,
     )
 
 
 @router.get("/jobs/{job_id}")
-def job(request: Request, job_id: JobId, person: Reader) -> Response:
+def job(request: Request, app: App, job_id: JobId, person: Reader) -> Response:
     """One job, live while it runs."""
-    desk = desk_of(request)
-    found = desk.jobs.get(job_id, by=person)
-    runs = desk.jobs.runs(job_id, by=person)
+    found = app.jobs.get(job_id, by=person)
+    runs = app.jobs.runs(job_id, by=person)
     return page(request, "job.html", job=found, runs=runs)
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(request: Request, job_id: JobId, person: Explorer, visit: VisitNow) -> Response:
+def cancel(app: App, job_id: JobId, person: Explorer, visit: CurrentVisit) -> Response:
     """Stop it. What was answered until then is kept."""
-    desk = desk_of(request)
-    desk.jobs.cancel(job_id, by=person, address=visit.address)
+    app.jobs.cancel(job_id, by=person, address=visit.address)
     return RedirectResponse(f"/jobs/{job_id}", 303)
 
 
 @router.post("/jobs/{job_id}/resume")
 def resume(
-    request: Request,
+    app: App,
     job_id: JobId,
     person: Explorer,
-    visit: VisitNow,
+    visit: CurrentVisit,
     budget_usd: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
     """Go on with it: exactly the missing calls are made."""
-    desk = desk_of(request)
     try:
         budget = float(budget_usd) if budget_usd.strip() else None
     except ValueError as exc:
         raise ConfigError(f"`budget_usd` must be a number, got {budget_usd!r}") from exc
-    desk.jobs.resume(job_id, by=person, budget_usd=budget, address=visit.address)
+    app.jobs.resume(job_id, by=person, budget_usd=budget, address=visit.address)
     return RedirectResponse(f"/jobs/{job_id}", 303)
 
 
 @router.get("/jobs/{job_id}/events")
 def events(
-    request: Request,
+    app: App,
     job_id: JobId,
     person: Reader,
-    visit: VisitNow,
+    visit: CurrentVisit,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The job's progress as it happens (server-sent events)."""
-    desk = desk_of(request)
     text = last_event_id or "0"
     after = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else 0
-    return event_stream(desk, desk.jobs.get(job_id, by=person), visit=visit, after=after)
+    return event_stream(app, app.jobs.get(job_id, by=person), visit=visit, after=after)

@@ -20,8 +20,9 @@ from heretix.core.lenses import LENSES, RPL
 from heretix.measurement.record import SCHEMA, Artifact, ExperimentRecord, MetricsRecord, RunRecord
 from heretix.store import ExecutionSummary, RunSummary
 from heretix.store.executions import latest_of
-from heretix.web.auth import admit, require
-from heretix.web.state import Desk, desk_of
+from heretix.web.auth import require, require_role
+from heretix.web.dependencies import App
+from heretix.web.state import AppState, app_state
 from heretix.web.templating import fragment, fresh, page
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ class ClaimView:
         return tuple(run.execution_id for run in (*self.vector, *self.variants))
 
 
-def claim_view(desk: Desk, record: RunRecord) -> ClaimView:
+def claim_view(app: AppState, record: RunRecord) -> ClaimView:
     """Everything measured of the claim of `record`, in one look-up."""
-    found = desk.store.runs_of_claim(record.claim)
+    found = app.store.runs_of_claim(record.claim)
     variant = record.evidence.variant if record.evidence else None
     latest: dict[str, RunSummary] = {}
     rest: list[RunSummary] = []
@@ -81,19 +82,19 @@ def claim_view(desk: Desk, record: RunRecord) -> ClaimView:
     )
 
 
-def vector_artifact(desk: Desk, view: ClaimView) -> Artifact:
+def vector_artifact(app: AppState, view: ClaimView) -> Artifact:
     """The lenses of a claim and what lies between them, as `heretix lens` would write it."""
-    return desk.shelf.artifacts.get(view.key, lambda: _artifact(desk, view))
+    return app.cache.artifacts.get(view.key, lambda: _artifact(app, view))
 
 
-def _artifact(desk: Desk, view: ClaimView) -> Artifact:
+def _artifact(app: AppState, view: ClaimView) -> Artifact:
     from heretix.measurement.assemble import metrics_by_model
     from heretix.measurement.experiments import compared
     from heretix.measurement.vector import lens_record
 
-    runs = [desk.shelf.record(run.execution_id) for run in (*view.vector, *view.variants)]
+    runs = [app.cache.record(run.execution_id) for run in (*view.vector, *view.variants)]
     plain = runs[: len(view.vector)]
-    publishers = _publishers(desk, plain)
+    publishers = _publishers(app, plain)
     metrics: dict[str, MetricsRecord] = metrics_by_model(plain, plain[0].claim, publishers)
     experiments: list[ExperimentRecord] = compared(runs, plain[0].claim) if view.variants else []
     return Artifact(
@@ -102,11 +103,11 @@ def _artifact(desk: Desk, view: ClaimView) -> Artifact:
         lenses=[lens_record(run) for run in plain],
         metrics=metrics,
         experiments=experiments or None,
-        bundles=[desk.shelf.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
+        bundles=[app.cache.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
     )
 
 
-def _publishers(desk: Desk, runs: Sequence[RunRecord]) -> dict[str, Mapping[str, int]]:
+def _publishers(app: AppState, runs: Sequence[RunRecord]) -> dict[str, Mapping[str, int]]:
     """Items by publisher, for the bundles that are stored."""
     counts: dict[str, Mapping[str, int]] = {}
     for run in runs:
@@ -114,7 +115,7 @@ def _publishers(desk: Desk, runs: Sequence[RunRecord]) -> dict[str, Mapping[str,
         if bundle_id is None:
             continue
         try:
-            counts[bundle_id] = desk.shelf.bundle(bundle_id).publishers
+            counts[bundle_id] = app.cache.bundle(bundle_id).publishers
         except RecordError:
             # A record from elsewhere can name a bundle that isn't here; it counts no sources.
             continue
@@ -143,10 +144,10 @@ async def run(request: Request) -> Response:
     A plain route, for it is asked for most: what the framework does for other endpoints before it
     calls them would be some 7% of the time that this page takes.
     """
-    await admit(request, Role.READER)
-    desk, ref = desk_of(request), request.path_params["ref"]
-    if desk.store.is_file:
-        async with desk.turns.next():
+    await require_role(request, Role.READER)
+    app, ref = app_state(request), request.path_params["ref"]
+    if app.store.is_file:
+        async with app.render_lock:
             if (answer := _light(request, ref)) is not None:
                 return answer
     return await run_in_threadpool(_run, request, ref)
@@ -156,13 +157,12 @@ router.add_route("/runs/{ref}", run, methods=["GET"])
 
 
 @router.get("/runs/{ref}/samples")
-def samples(request: Request, ref: Ref) -> Response:
+def samples(request: Request, app: App, ref: Ref) -> Response:
     """Every attempt, with the answer as the model gave it."""
-    desk = desk_of(request)
-    execution_id, is_whole = _resolve(desk, ref)
+    execution_id, is_whole = _resolve(app, ref)
     if not is_whole:
         return RedirectResponse(f"/runs/{execution_id}/samples", 303)
-    record = desk.shelf.record(execution_id)
+    record = app.cache.record(execution_id)
     groups: dict[int, list[Any]] = {}
     for sample in record.samples:
         groups.setdefault(sample.paraphrase_idx, []).append(sample)
@@ -170,47 +170,46 @@ def samples(request: Request, ref: Ref) -> Response:
 
 
 @router.get("/runs/{ref}/verification")
-def verification(request: Request, ref: Ref) -> Response:
+def verification(request: Request, app: App, ref: Ref) -> Response:
     """Derive everything in the record again, and say whether it agrees."""
     from heretix.measurement.verify import verify_run
 
-    desk = desk_of(request)
-    execution_id, is_whole = _resolve(desk, ref)
+    execution_id, is_whole = _resolve(app, ref)
     if not is_whole:
         return RedirectResponse(f"/runs/{execution_id}/verification", 303)
-    record = desk.shelf.record(execution_id)
+    record = app.cache.record(execution_id)
     # The stored text is verified as it stands; it can't change, so neither can the finding.
-    found = desk.shelf.kept.get(("verification", execution_id), lambda: verify_run(record))
+    found = app.cache.values.get(("verification", execution_id), lambda: verify_run(record))
     return page(request, "verification.html", run=record, found=found)
 
 
 @router.get("/runs/{ref}/artifact.json")
-def artifact(request: Request, ref: Ref) -> Response:
+def artifact(request: Request, app: App, ref: Ref) -> Response:
     """The artifact of the run, to keep and to verify elsewhere."""
     from heretix.measurement.record import artifact_json
 
-    desk = desk_of(request)
-    execution_id, _ = _resolve(desk, ref)
-    text = artifact_json(Artifact.of([desk.shelf.record(execution_id)]))
+    execution_id, _ = _resolve(app, ref)
+    text = artifact_json(Artifact.of([app.cache.record(execution_id)]))
     response = fresh(request, text.encode("utf-8", "replace"), "application/json")
     response.headers["content-disposition"] = f'attachment; filename="{execution_id}.json"'
     return response
 
 
 @router.get("/runs/{ref}/charts/{name}.json")
-def chart(request: Request, ref: Ref, name: Annotated[str, Path(max_length=20)]) -> Response:
+def chart(
+    request: Request, app: App, ref: Ref, name: Annotated[str, Path(max_length=20)]
+) -> Response:
     """A chart of the run, as the script that draws it reads it."""
-    desk = desk_of(request)
-    record = desk.shelf.record(_resolve(desk, ref)[0])
+    record = app.cache.record(_resolve(app, ref)[0])
     if name in _OF_RUN:
-        content = desk.shelf.kept.get(
+        content = app.cache.values.get(
             ("chart", name, record.execution_id), lambda: _run_chart(name, record)
         )
         cache_control = "private, max-age=86400"
     elif name in _OF_VECTOR:
-        view = claim_view(desk, record)
-        content = desk.shelf.kept.get(
-            ("chart", name, view.key), lambda: _vector_chart(name, desk, record, view)
+        view = claim_view(app, record)
+        content = app.cache.values.get(
+            ("chart", name, view.key), lambda: _vector_chart(name, app, record, view)
         )
         cache_control = "private, no-cache"
     else:
@@ -221,9 +220,9 @@ def chart(request: Request, ref: Ref, name: Annotated[str, Path(max_length=20)])
 
 def _light(request: Request, ref: str) -> Response | None:
     """The page, if it takes no more than a moment; None where it would keep others waiting."""
-    desk = desk_of(request)
-    with desk.store.at_once():
-        executions = desk.store.executions_of(ref, limit=_EXECUTIONS) if _RUN.fullmatch(ref) else []
+    app = app_state(request)
+    with app.store.at_once():
+        executions = app.store.executions_of(ref, limit=_EXECUTIONS) if _RUN.fullmatch(ref) else []
         if len(executions) == _EXECUTIONS:
             # Which one finished last may stand behind these; to find it takes all of them.
             return None
@@ -231,35 +230,35 @@ def _light(request: Request, ref: str) -> Response | None:
         execution_id = latest.execution_id if latest else ref
         if not _EXECUTION.fullmatch(execution_id):
             return None
-        record = desk.shelf.record_of_most(execution_id, _MOMENT)
+        record = app.cache.short_record(execution_id, _MOMENT)
         if record is None:
             return None
-        view = claim_view(desk, record)
-        if len(view.vector) > 1 and ("between", view.key) not in desk.shelf.kept:
+        view = claim_view(app, record)
+        if len(view.vector) > 1 and ("between", view.key) not in app.cache.values:
             return None
-        executions = executions or desk.store.executions_of(record.run_id, limit=_EXECUTIONS)
+        executions = executions or app.store.executions_of(record.run_id, limit=_EXECUTIONS)
     return _page(request, record, view, executions)
 
 
 def _run(request: Request, ref: str) -> Response:
-    desk = desk_of(request)
-    with desk.store.at_once():
-        execution_id, is_whole = _resolve(desk, ref)
+    app = app_state(request)
+    with app.store.at_once():
+        execution_id, is_whole = _resolve(app, ref)
         if not is_whole:
             return RedirectResponse(f"/runs/{execution_id}", 303)
-        record = desk.shelf.record(execution_id)
-        view = claim_view(desk, record)
-        executions = desk.store.executions_of(record.run_id, limit=_EXECUTIONS)
+        record = app.cache.record(execution_id)
+        view = claim_view(app, record)
+        executions = app.store.executions_of(record.run_id, limit=_EXECUTIONS)
     return _page(request, record, view, executions)
 
 
 def _page(
     request: Request, record: RunRecord, view: ClaimView, executions: Sequence[ExecutionSummary]
 ) -> Response:
-    desk = desk_of(request)
-    kept = desk.shelf.kept
+    app = app_state(request)
+    kept = app.cache.values
     between = (
-        kept.get(("between", view.key), lambda: _between(desk, record, view))
+        kept.get(("between", view.key), lambda: _between(app, record, view))
         if len(view.vector) > 1
         else None
     )
@@ -284,11 +283,11 @@ def _run_chart(name: str, record: RunRecord) -> bytes:
     return page_chart(draw(record))
 
 
-def _vector_chart(name: str, desk: Desk, record: RunRecord, view: ClaimView) -> bytes:
+def _vector_chart(name: str, app: AppState, record: RunRecord, view: ClaimView) -> bytes:
     from heretix.report import charts
     from heretix.web.templating import page_chart
 
-    artifact = vector_artifact(desk, view)
+    artifact = vector_artifact(app, view)
     draw = {
         "vector": charts.belief_vector,
         "influence": charts.document_influence,
@@ -297,13 +296,13 @@ def _vector_chart(name: str, desk: Desk, record: RunRecord, view: ClaimView) -> 
     return page_chart(draw(artifact, record.model))
 
 
-def _resolve(desk: Desk, ref: str) -> tuple[str, bool]:
+def _resolve(app: AppState, ref: str) -> tuple[str, bool]:
     """The execution that `ref` means, and whether `ref` is its whole id or that of its run."""
     if _EXECUTION.fullmatch(ref):
         return ref, True
-    if _RUN.fullmatch(ref) and (latest := desk.store.latest_execution(ref)) is not None:
+    if _RUN.fullmatch(ref) and (latest := app.store.latest_execution(ref)) is not None:
         return latest, True
-    return desk.store.find(ref).execution_id, False
+    return app.store.find(ref).execution_id, False
 
 
 def _body(record: RunRecord) -> Markup:
@@ -313,9 +312,9 @@ def _body(record: RunRecord) -> Markup:
     )
 
 
-def _between(desk: Desk, record: RunRecord, view: ClaimView) -> Markup:
+def _between(app: AppState, record: RunRecord, view: ClaimView) -> Markup:
     """What lies between the lenses, in words and numbers."""
-    artifact = vector_artifact(desk, view)
+    artifact = vector_artifact(app, view)
     return fragment(
         "_between.html",
         metrics=(artifact.metrics or {}).get(record.model),
@@ -350,20 +349,20 @@ _Ref = Annotated[str, Query(max_length=120)]
 @router.get("/compare")
 def compare_runs(
     request: Request,
+    app: App,
     ref: Annotated[list[str] | None, Query(max_length=40)] = None,
     drift: _Ref | None = None,
 ) -> Response:
     """The runs asked for; the first is what the others are compared with."""
-    desk = desk_of(request)
     refs = [part for part in ref or [] if part.strip()]
     if drift:
-        refs = _executions(desk, drift)
+        refs = _executions(app, drift)
     if not refs:
-        latest = desk.store.runs(whole=True)
+        latest = app.store.runs(whole=True)
         return page(request, "compare.html", runs=[], lines=[], drawn=(), query="", latest=latest)
-    runs = _named(desk, refs)
+    runs = _named(app, refs)
     ids = tuple(run.execution_id for run in runs)
-    lines = desk.shelf.kept.get(("compare", ids), lambda: _lines(runs))
+    lines = app.cache.values.get(("compare", ids), lambda: _lines(runs))
     return page(
         request,
         "compare.html",
@@ -378,31 +377,31 @@ def compare_runs(
 @router.get("/compare/{name}.json")
 def comparison_chart(
     request: Request,
+    app: App,
     name: Annotated[str, Path(max_length=20)],
     ref: Annotated[list[str], Query(max_length=40)],
 ) -> Response:
     """A chart of these runs, as the script that draws it reads it."""
-    desk = desk_of(request)
-    runs = _named(desk, ref)
+    runs = _named(app, ref)
     if name not in _compare_drawn(runs):
         raise HTTPException(404, f"`{name}` isn't a chart of these runs")
     ids = tuple(run.execution_id for run in runs)
-    content = desk.shelf.kept.get(("compare", name, ids), lambda: _chart(name, runs))
+    content = app.cache.values.get(("compare", name, ids), lambda: _chart(name, runs))
     assert isinstance(content, bytes)
     return fresh(request, content, "application/json", cache_control="private, max-age=86400")
 
 
-def _named(desk: Desk, refs: list[str]) -> list[RunRecord]:
+def _named(app: AppState, refs: list[str]) -> list[RunRecord]:
     """The records that these references mean, each once."""
     if len(refs) > MOST:
         raise RecordError(f"`ref` can name at most {MOST} runs at once, got {len(refs)}")
-    ids = dict.fromkeys(desk.store.find(one).execution_id for one in refs)
-    return [desk.shelf.record(execution_id) for execution_id in ids]
+    ids = dict.fromkeys(app.store.find(one).execution_id for one in refs)
+    return [app.cache.record(execution_id) for execution_id in ids]
 
 
-def _executions(desk: Desk, run_id: str) -> list[str]:
+def _executions(app: AppState, run_id: str) -> list[str]:
     """The finished executions of a recipe, the oldest first."""
-    finished = [one for one in desk.store.executions_of(run_id) if one.status == "ok"]
+    finished = [one for one in app.store.executions_of(run_id) if one.status == "ok"]
     if not finished:
         raise RecordError(f"`{run_id}` has no finished execution; `/search` lists what there is")
     return [one.execution_id for one in reversed(finished[:MOST])]

@@ -6,20 +6,20 @@ import threading
 
 import pytest
 from apiserver import measured
-from website import FAULTY, MODEL, WEATHER, desk_over, run_of, serving
+from website import FAULTY, MODEL, WEATHER, run_of, serving, state_over
 
 from heretix.store import Store
 from heretix.web.pages import runs
-from heretix.web.state import Turns
+from heretix.web.state import RenderLock
 
 
 async def test_turns_go_by_who_came_first():
     """One at a time, in the order of asking."""
-    turns = Turns()
+    lock = RenderLock()
     done = []
 
     async def take(number):
-        async with turns.next():
+        async with lock:
             done.append(number)
 
     await asyncio.gather(*(take(number) for number in range(20)))
@@ -28,11 +28,11 @@ async def test_turns_go_by_who_came_first():
 
 async def test_others_get_on_between_two_turns():
     """A line of pages doesn't keep the loop from everything else until it is served."""
-    turns = Turns()
+    lock = RenderLock()
     seen = []
 
     async def take(number):
-        async with turns.next():
+        async with lock:
             seen.append(number)
 
     async def bystander():
@@ -47,14 +47,14 @@ async def test_others_get_on_between_two_turns():
 
 async def test_whoever_leaves_the_line_holds_nobody_up():
     """A reader that went away while waiting takes no turn."""
-    turns = Turns()
+    lock = RenderLock()
     done = []
 
     async def take(number):
-        async with turns.next():
+        async with lock:
             done.append(number)
 
-    async with turns.next():
+    async with lock:
         tasks = [asyncio.create_task(take(number)) for number in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -76,7 +76,7 @@ def test_a_page_is_the_same_wherever_it_is_made(
 ):
     """A record that is too long for the loop is shown by a thread, word for word alike."""
     path = shutil.copy(measured_template, tmp_path / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, tmp_path)) as site:
+    with Store.open(str(path)) as store, serving(state_over(store, tmp_path)) as site:
         address = f"/runs/{getattr(run_of(site, claim=claim, model=model, lens=lens), by)}"
         site.get(address)
         in_passing = site.get(address)
@@ -98,7 +98,7 @@ def test_what_takes_longer_is_made_in_a_thread(tmp_path, measured_template, monk
         monkeypatch.setattr(runs, name, made)
 
     path = shutil.copy(measured_template, tmp_path / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, tmp_path)) as site:
+    with Store.open(str(path)) as store, serving(state_over(store, tmp_path)) as site:
         noting("_between", runs._between)
         noting("_light", runs._light)
         noting("_body", runs._body)
@@ -119,7 +119,7 @@ def test_a_run_of_many_executions_keeps_nobody_waiting(tmp_path, sqlite_template
     """The loop reads the newest few; a thread finds out which of them all finished last."""
     read = []
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
-    with Store.open(str(path)) as store, serving(desk_over(store, tmp_path)) as site:
+    with Store.open(str(path)) as store, serving(state_over(store, tmp_path)) as site:
         for _ in range(4):
             measured(store, "Tea is made of leaves.")
         (run,) = store.runs()

@@ -1,0 +1,252 @@
+"""ASGI middleware, one concern each. Nothing here buffers a response, so event streams pass."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import secrets
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+
+from heretix.web.problems import problem_response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("heretix.web")
+
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+"""Nothing from another host, nothing inline, nothing evaluated."""
+_SECURITY_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cache-control": "private, no-cache",
+}
+_HSTS: Final = "max-age=31536000"
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers by which a proxy says whom it speaks for."""
+_UTF8: Final = re.compile(r';\s*charset="?utf-?8"?\s*(?:;|$)', re.IGNORECASE)
+_MAX_DIGITS: Final = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Size and time of a request: of its body by `BodyLimits`, of its head by the connection."""
+
+    body_bytes: int = 2 * 1024 * 1024
+    body_s: float = 20.0
+    """From the first byte asked for to the last one given."""
+    head_bytes: int = 64 * 1024
+    head_s: float = 20.0
+    hear_out_s: float = 2.0
+    """For how long a client whose head was refused may go on sending."""
+
+
+class SecurityHeaders:
+    """Adds the headers that keep a browser from doing what a page doesn't need."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; its response gets the headers that it doesn't set itself."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                for name, value in _SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["scheme"] == "https":
+                    headers.setdefault("strict-transport-security", _HSTS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Incidents:
+    """Answers whatever a page didn't foresee, with an id that joins the answer to the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; an exception becomes a problem response of status 500."""
+        started = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        except Exception:
+            if scope["type"] != "http":
+                raise
+            incident = secrets.token_hex(6)
+            log.exception("incident %s: %s %s", incident, scope["method"], scope["path"])
+            text = f"something went wrong here; the server's log has it as incident {incident}"
+            # Half a response can't be taken back; the connection ends, which a client notices.
+            if not started:
+                await problem_response(scope, 500, text)(scope, receive, send)
+
+
+class _Gate:
+    """A middleware that refuses requests by their head, or passes them on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = None
+        if scope["type"] == "http":
+            refused = self.refuse(scope, Headers(scope=scope))
+        app = self._app if refused is None else problem_response(scope, *refused)
+        await app(scope, receive, send)
+
+    def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Return the status and the reason of a refusal, or None."""
+        raise NotImplementedError
+
+
+class LoopbackOnly(_Gate):
+    """Refuses requests for another host. It protects a server without accounts, which a name that
+    was made to point here, or a proxy, must not reach."""
+
+    def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Refuse other names of this machine than its own, and what a proxy passed on."""
+        host = headers.get("host", "")
+        if not is_loopback_host(host):
+            return 421, (
+                f"`Host` must be this machine's own name (localhost, 127.0.0.1 or [::1]), "
+                f"got {host!r}; without accounts no other name is served"
+            )
+        passed_on = next((name for name in _FORWARDED if name in headers), None)
+        if passed_on is not None:
+            return 421, (
+                f"`{passed_on}` says that a proxy passed this on, for whoever reaches the proxy; "
+                "without accounts nobody else is served: add one with `heretix users add`"
+            )
+        return None
+
+
+class NoNul(_Gate):
+    """Refuses addresses with the character NUL: no database takes it, and no id or claim has it."""
+
+    def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Refuse NUL in the path or the query."""
+        if "\0" in scope["path"]:
+            return 404, "the address holds a character that no address here has"
+        if b"%00" in scope["query_string"]:
+            return 400, "the query must not hold the character NUL; leave it out"
+        return None
+
+
+class Utf8Only(_Gate):
+    """Refuses other character sets: some of those that a form could name take minutes to decode."""
+
+    def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Refuse a charset other than UTF-8, or several."""
+        kind = headers.get("content-type", "")
+        named = kind.lower().count("charset")
+        if not named or (named == 1 and _UTF8.search(kind)):
+            return None
+        return 415, f"`Content-Type` must have the charset utf-8 or none, got {kind[:100]!r}"
+
+
+class BodyLimits(_Gate):
+    """Bounds the size of a body, and the time in which it must come."""
+
+    def __init__(self, app: ASGIApp, *, limits: Limits | None = None) -> None:
+        super().__init__(app)
+        self._limits = limits or Limits()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with a body that is refused while it is read."""
+        await super().__call__(scope, self._bound(receive), send)
+
+    def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        """Refuse a body that says itself that it is too large."""
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return 400, f"`Content-Length` must be a whole number, got {length[:40]!r}"
+        if len(length) > _MAX_DIGITS or int(length) > self._limits.body_bytes:
+            return 413, self._too_large()
+        return None
+
+    def _too_large(self) -> str:
+        return f"the body must have at most {self._limits.body_bytes:,} bytes; send less"
+
+    def _bound(self, receive: Receive) -> Receive:
+        """Bound the body alone: waiting for the reader to leave has no bound."""
+        left = self._limits.body_bytes
+        deadline: float | None = None
+        complete = False
+
+        async def bounded() -> Message:
+            nonlocal left, deadline, complete
+            if complete:
+                return await receive()
+            now = asyncio.get_running_loop().time()
+            deadline = deadline or now + self._limits.body_s
+            try:
+                async with asyncio.timeout(deadline - now):
+                    message = await receive()
+            except TimeoutError as exc:
+                text = f"the body must arrive within {self._limits.body_s:g} s; send it again"
+                raise HTTPException(408, text) from exc
+            if message["type"] == "http.request":
+                left -= len(message.get("body", b""))
+                if left < 0:
+                    raise HTTPException(413, self._too_large())
+                complete = not message.get("more_body", False)
+            return message
+
+        return bounded
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; of a HEAD only the head comes back, and then nobody listens."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                # At once: a stream that is still being made then hears that its reader has left.
+                await send({"type": "http.response.body", "body": b""})
+
+        await self._app({**scope, "method": "GET"}, receive, send_head)
+
+
+@lru_cache(maxsize=256)
+def is_loopback_host(value: str) -> bool:
+    """Say whether a `Host` names this machine and can't name another."""
+    try:
+        name = urlsplit(f"//{value}").hostname
+        return name == "localhost" or (name is not None and ipaddress.ip_address(name).is_loopback)
+    except ValueError:
+        return False
