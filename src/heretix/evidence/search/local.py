@@ -161,8 +161,9 @@ class ReplaySearch:
         path = _path(self._folder, _question(self.name, query, k, as_of, include, exclude))
         try:
             record = json.loads(path.read_bytes())
-            if record["schema"] == SCHEMA and record["hits_sha256"] == sha256_json(record["hits"]):
-                return _hits().validate_python(record["hits"])
+            hits, stated = record["hits"], (record["schema"], record["hits_sha256"])
+            if stated == (SCHEMA, sha256_json(hits)):
+                return _hits().validate_python(hits)
         except FileNotFoundError as exc:
             raise RecordError(
                 f"`{query}` must be among the recorded searches of {self.name} in {self._folder}, "
