@@ -151,6 +151,11 @@ def control_character(text: str) -> str | None:
 class _Constructor(SafeConstructor):
     """Values of nodes. What looks like a date and is none (2026-02-30) is told with its line."""
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Keys as they were written: `no` and `1` are words here."""
+        self.flatten_mapping(node)
+        return {str(key.value): self.construct_object(value, deep) for key, value in node.value}
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)

@@ -1,28 +1,33 @@
-"""Read and check policy files: YAML in; rules, source lists and problems with their lines out."""
+"""Policy files: YAML in; rules, source lists and problems with their lines out.
+
+One bad rule doesn't hide the next: all problems of a file are found in one go. Lists that users
+bring are CSV, JSON or plain lines, pinned by SHA-256: a list decides what a model gets to read, so
+a file whose hash isn't the pinned one is refused, whatever changed in it.
+"""
 
 from __future__ import annotations
 
 import csv
-import difflib
 import hashlib
 import io
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
-import yaml
-
-from heretix.core.yaml_lines import (
-    YamlFault,
-    compose,
-    entries,
-    hint,
-    line_of,
-    listed,
-    shown,
-    text_of,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
 )
+
+from heretix.core.validation import explain
+from heretix.core.yaml_lines import Document, YamlFault, hint, listed, load
 from heretix.evidence.policy.rules import (
     Entry,
     Kind,
@@ -34,46 +39,94 @@ from heretix.evidence.policy.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# Lists of sources that users bring: CSV, JSON or plain lines, pinned by SHA-256.
-#
-# A list decides what a model gets to read, so a changed list is another policy: a file whose hash
-# isn't the pinned one is refused, whatever changed in it.
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def _check_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("must be letters, digits, '.', '_' and '-' only")
+    return text
+
+
+def _check_sha256(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise ValueError("must be 64 hexadecimal digits in lower case")
+    return text
+
+
+def _shape(value: object) -> str:
+    return "<map>" if isinstance(value, dict) else "<list>" if isinstance(value, list) else "<one>"
+
+
+# Tags stand in brackets, so that they can be told from keys in the place of an error.
+Text = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[Text, AfterValidator(_check_name)]
+Class = Annotated[SourceClass, Field(strict=False)]
+Texts = Annotated[
+    Annotated[Text, Tag("<one>")] | Annotated[list[Text], Tag("<list>")],
+    Discriminator(lambda value: _shape(value).replace("map", "one")),
+]
+Members = Annotated[
+    Annotated[Text, Tag("<one>")]
+    | Annotated[list[Text], Tag("<list>")]
+    | Annotated[dict[str, Texts], Tag("<map>")],
+    Discriminator(_shape),
+]
+ListFormat = Literal["csv", "json", "jsonl", "lines"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, str_strip_whitespace=True, populate_by_name=True
+    )
+
+
+class ListSpec(_Model):
+    """How a policy says that a list is to be read."""
+
+    file: Text
+    sha256: Annotated[Text, AfterValidator(_check_sha256)] | None = None
+    format: ListFormat | None = None
+    """None goes by the file's name."""
+    domain: Text = "domain"
+    """The column, or key, that holds the domain."""
+    class_column: Text | None = Field(None, alias="class")
+    classes: dict[str, Class | None] | None = None
+    """What each value of `class_column` means; None leaves the row out."""
+
+    def content(self) -> dict[str, Any]:
+        """What decides how the list is read. Where the file lies is no part of it."""
+        return self.model_dump(by_alias=True, exclude={"file"})
+
+
+class _PolicyFile(_Model):
+    version: Name
+    about: Text | None = None
+    extends: Text | None = None
+    rules: list[Any]
+
+
+class _RuleFile(_Model):
+    id: Name
+    cls: Class | None = Field(None, alias="class")
+    facts: Texts | None = None
+    suffix: Members | None = None
+    domain: Members | None = None
+    path: Members | None = None
+    list: ListSpec | None = None
+    any: Any = None
+
 
 MAX_LIST_BYTES: Final = 64 * 1024 * 1024
-FORMATS: Final = ("csv", "json", "jsonl", "lines")
 _BY_SUFFIX: Final = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "lines"}
 
 
 class ListRefused(Exception):  # noqa: N818 - never seen outside: it becomes a `Problem`
     """The list can't be used; the message says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListSpec:
-    """How a policy says that a list is to be read."""
-
-    file: str
-    sha256: str | None
-    format: str | None = None
-    """One of `FORMATS`; None goes by the file's name."""
-    domain: str = "domain"
-    """The column, or key, that holds the domain."""
-    class_column: str | None = None
-    classes: Mapping[str, SourceClass | None] | None = None
-    """What each value of `class_column` means; None leaves the row out."""
-
-    def content(self) -> dict[str, Any]:
-        """What decides how the list is read. Where the file lies is no part of it."""
-        return {
-            "sha256": self.sha256,
-            "format": self.format,
-            "domain": self.domain,
-            "class": self.class_column,
-            "classes": None if self.classes is None else dict(self.classes),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +150,9 @@ def read_list(spec: ListSpec, folder: Path, cls: SourceClass | None) -> SourceLi
     text = _pinned_text(path, spec)
     form = spec.format or _BY_SUFFIX.get(path.suffix.lower())
     if form is None:
-        raise ListRefused(f"`format` must be said for {path.name!r}: one of {', '.join(FORMATS)}")
+        raise ListRefused(
+            f"`format` must be said for {path.name!r}: one of {', '.join(get_args(ListFormat))}"
+        )
     entries: list[Entry] = []
     skipped: list[Problem] = []
     for row in _rows(text, form, spec):
@@ -160,7 +215,7 @@ def _csv_rows(text: str, spec: ListSpec) -> Iterator[_Row]:
             if name is not None and name not in columns:
                 raise ListRefused(
                     f"`{key}` names the column {name!r}, and {spec.file!r} has none of that name"
-                    f"{_hint(name, columns)}; columns: {', '.join(columns)}"
+                    f"{hint(name, columns)}; columns: {', '.join(columns)}"
                 )
         for row in reader:
             value = row[spec.class_column] if spec.class_column else None
@@ -200,27 +255,9 @@ def _class_of(row: _Row, spec: ListSpec) -> SourceClass | None:
     if value not in classes:
         raise ListRefused(
             f"{spec.file!r} line {row.line}: `classes` doesn't say what {value!r} means"
-            f"{_hint(value, list(classes))}; give it a class, or `null` to leave such rows out"
+            f"{hint(value, list(classes))}; give it a class, or `null` to leave such rows out"
         )
     return classes[value]
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f" (did you mean `{near[0]}`?)" if near else ""
-
-
-# Reading a policy file: YAML in, rules and problems out, each problem with its file and line.
-#
-# One bad rule doesn't hide the next: all problems of a file are found in one go.
-
-_POLICY_KEYS: Final = ("version", "about", "extends", "rules")
-_RULE_KEYS: Final = ("id", "class", "facts", *(kind.value for kind in Kind))
-_LIST_KEYS: Final = ("file", "sha256", "format", "domain", "class", "classes")
-_CLASSES: Final = tuple(cls.value for cls in SourceClass)
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_NULL_TAG: Final = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,259 +271,180 @@ class PolicyDraft:
     problems: tuple[Problem, ...]
 
 
+M = TypeVar("M", _PolicyFile, _RuleFile)
+
+
 def read_policy(text: str, source: str, folder: Path) -> PolicyDraft:
     """Read a policy's text; lists are looked for in `folder`."""
-    return _Reader(source, folder).read(text)
-
-
-class _Reader:
-    def __init__(self, source: str, folder: Path) -> None:
-        self._source = source
-        self._folder = folder
-        self._problems: list[Problem] = []
-
-    def read(self, text: str) -> PolicyDraft:
-        version: str | None = None
-        extends: str | None = None
-        extends_line = 1
-        rules: list[Rule] = []
+    faults: list[YamlFault] = []
+    rules: list[Rule] = []
+    file, extends_line = None, 1
+    try:
+        document = load(text)
+        if document.values is None:
+            raise YamlFault(1, f"is empty; a policy has {listed(tuple(_PolicyFile.model_fields))}")
+        extends_line = document.line_of(("extends",))
+        file = _validate(_PolicyFile, document, ())
+    except _Faults as exc:
+        faults += exc.faults
+    except YamlFault as exc:
+        faults.append(exc)
+    for place in range(len(file.rules) if file else 0):
+        reader = _RuleReader(document, ("rules", place), source, folder)
         try:
-            keys = _mapping(_compose(text), "the policy", _POLICY_KEYS)
-            if "version" not in keys or "rules" not in keys:
-                raise YamlFault(1, "`version` and `rules` must both be there")
-            version = _name("version", keys["version"])
-            if "about" in keys:
-                _text("about", keys["about"])
-            if "extends" in keys:
-                extends_line = line_of(keys["extends"])
-                extends = _text("extends", keys["extends"])
-            for node in _items("rules", keys["rules"]):
-                rule = self._rule_or_problem(node)
-                if rule is not None:
-                    rules.append(rule)
-        except YamlFault as fault:
-            self._report(fault)
-        self._report_twins(rules)
-        return PolicyDraft(version, extends, extends_line, tuple(rules), tuple(self._problems))
+            rules.append(reader.read())
+        except _Faults as exc:
+            faults += exc.faults
+        except YamlFault as exc:
+            faults.append(exc)
+    faults += _twins(rules)
+    problems = tuple(Problem(Level.ERROR, source, fault.line, str(fault)) for fault in faults)
+    version, extends = (file.version, file.extends) if file else (None, None)
+    return PolicyDraft(version, extends, extends_line, tuple(rules), problems)
 
-    def _report(self, fault: YamlFault) -> None:
-        self._problems.append(Problem(Level.ERROR, self._source, fault.line, str(fault)))
 
-    def _report_twins(self, rules: list[Rule]) -> None:
-        lines: dict[str, int] = {}
-        for rule in rules:
-            if rule.id in lines:
-                message = f"`{rule.id}` is also on line {lines[rule.id]}; rename one"
-                self._report(YamlFault(rule.line, message))
-            lines.setdefault(rule.id, rule.line)
+class _Faults(Exception):  # noqa: N818 - caught by whoever reads the file
+    def __init__(self, faults: list[YamlFault]) -> None:
+        super().__init__(*faults)
+        self.faults = faults
 
-    def _rule_or_problem(self, node: yaml.Node) -> Rule | None:
-        try:
-            return self._rule(node)
-        except YamlFault as fault:
-            self._report(fault)
-            return None
 
-    def _rule(self, node: yaml.Node) -> Rule:
-        keys = _mapping(node, "a rule", _RULE_KEYS)
-        if "id" not in keys:
-            raise YamlFault(node, "`id` is missing; a rule has a name of its own")
-        name = _name("id", keys["id"])
-        kinds = [kind for kind in Kind if kind in keys]
-        if len(kinds) != 1:
-            raise YamlFault(
-                node,
-                f"`{name}` must have exactly one of {listed(tuple(Kind))}, got {len(kinds)}",
+def _validate(model: type[M], document: Document, path: tuple[str | int, ...]) -> M:
+    """The part of a file at `path`; everything that is wrong with it, with its line."""
+    value = document.values
+    for part in path:
+        value = value[part]
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    if not isinstance(value, dict):
+        what = "a rule" if path else "the policy"
+        problem = f"{what} must hold keys ({listed(known)}), got {value!r}"
+        raise YamlFault(document.line_of(path), problem)
+    try:
+        return model.model_validate(value, by_name=False)
+    except ValidationError as exc:
+        faults = []
+        for error in exc.errors():
+            place: tuple[str | int, ...] = tuple(
+                part for part in error["loc"] if not str(part).startswith("<")
             )
-        kind = kinds[0]
-        cls = _class("class", keys["class"]) if "class" in keys else None
-        facts = tuple(_texts("facts", keys["facts"])) if "facts" in keys else ()
-        rule = self._of_kind(kind, keys[kind], cls, name, line_of(node), facts)
-        if not rule.facts and not all(entry.facts for entry in rule.entries or (_NOTHING,)):
-            raise YamlFault(
-                node,
-                f"`{name}` has no `facts`; say what is known about these sources, not how good "
-                "they are",
-            )
-        return rule
+            problem = explain({**error, "loc": place}, known)
+            # YAML reads 5, 1.0, yes and 2026-01-01 as something else than text.
+            typed = not isinstance(error["input"], dict | list | None)
+            if error["type"] == "string_type" and typed:
+                problem += "; put it in quotes"
+            faults.append(YamlFault(document.line_of((*path, *place)), problem))
+        raise _Faults(faults) from exc
 
-    def _of_kind(
-        self,
-        kind: Kind,
-        node: yaml.Node,
-        cls: SourceClass | None,
-        name: str,
-        line: int,
-        facts: tuple[str, ...],
-    ) -> Rule:
-        if kind is Kind.LIST:
-            return self._list_rule(node, cls, name, line, facts)
-        if cls is None:
-            raise YamlFault(line, f"`{name}` has no `class`; one of {listed(_CLASSES)}")
-        if kind is Kind.ANY and not (isinstance(node, yaml.ScalarNode) and node.value == "true"):
-            raise YamlFault(node, f"`any` must be true, got {shown(node)}")
-        members = () if kind is Kind.ANY else tuple(_members(kind, node, cls))
-        return Rule(
-            id=name,
-            kind=kind,
-            cls=cls,
-            facts=facts,
-            entries=members,
-            source=self._source,
-            line=line,
-        )
 
-    def _list_rule(
-        self,
-        node: yaml.Node,
-        cls: SourceClass | None,
-        name: str,
-        line: int,
-        facts: tuple[str, ...],
-    ) -> Rule:
-        spec = _list_spec(node)
-        if (cls is None) == (spec.class_column is None):
+def _twins(rules: Sequence[Rule]) -> Iterator[YamlFault]:
+    lines: dict[str, int] = {}
+    for rule in rules:
+        if rule.id in lines:
+            yield YamlFault(rule.line, f"`{rule.id}` is also on line {lines[rule.id]}; rename one")
+        lines.setdefault(rule.id, rule.line)
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleReader:
+    document: Document
+    place: tuple[str | int, ...]
+    source: str
+    folder: Path
+
+    def read(self) -> Rule:
+        """The rule, or what is wrong with it."""
+        file = _validate(_RuleFile, self.document, self.place)
+        line = self.document.line_of(self.place)
+        given = [kind for kind in Kind if getattr(file, kind) is not None]
+        if len(given) != 1:
+            kinds = listed(tuple(Kind))
+            raise YamlFault(line, f"`{file.id}` must have exactly one of {kinds}, got {len(given)}")
+        kind, facts = given[0], _texts(file.facts)
+        pin: dict[str, Any] | None = None
+        skipped: tuple[Problem, ...] = ()
+        if file.list is not None:
+            found = self._list(file, file.list, line)
+            entries, skipped, pin = found.entries, found.skipped, file.list.content()
+        elif file.cls is None:
+            classes = listed(tuple(SourceClass))
+            raise YamlFault(line, f"`{file.id}` has no `class`; one of {classes}")
+        elif kind is Kind.ANY:
+            if file.any is not True:
+                raise YamlFault(self._line(kind), f"`any` must be true, got {file.any!r}")
+            entries = ()
+        else:
+            entries = tuple(self._members(kind, getattr(file, kind), file.cls))
+        if not facts and not (entries and all(entry.facts for entry in entries)):
             raise YamlFault(
                 line,
-                f"`{name}` must say either `class` for the whole list, or `class` and `classes` "
+                f"`{file.id}` has no `facts`; say what is known about these sources, not how good "
+                "they are",
+            )
+        return Rule(
+            id=file.id,
+            kind=kind,
+            cls=file.cls,
+            facts=facts,
+            entries=entries,
+            source=self.source,
+            line=line,
+            pin=pin,
+            skipped=skipped,
+        )
+
+    def _line(self, *path: str | int) -> int:
+        return self.document.line_of((*self.place, *path))
+
+    def _list(self, file: _RuleFile, spec: ListSpec, line: int) -> SourceList:
+        if (spec.class_column is None) != (spec.classes is None):
+            problem = "`class` and `classes` go together: a column, and its meanings"
+            raise YamlFault(self._line("list"), problem)
+        if (file.cls is None) == (spec.class_column is None):
+            raise YamlFault(
+                line,
+                f"`{file.id}` must say either `class` for the whole list, or `class` and `classes` "
                 "inside `list`",
             )
         try:
-            found = read_list(spec, self._folder, cls)
+            return read_list(spec, self.folder, file.cls)
         except ListRefused as exc:
-            raise YamlFault(node, f"`{name}`: {exc}") from exc
-        return Rule(
-            id=name,
-            kind=Kind.LIST,
-            cls=cls,
-            facts=facts,
-            entries=found.entries,
-            source=self._source,
-            line=line,
-            pin=spec.content(),
-            skipped=found.skipped,
-        )
+            raise YamlFault(self._line("list"), f"`{file.id}`: {exc}") from exc
 
+    def _members(
+        self, kind: Kind, members: str | list[str] | dict[str, Any], cls: SourceClass
+    ) -> Iterator[Entry]:
+        """Entries of a rule: one pattern, a list of them, or a mapping from patterns to facts."""
+        found: list[tuple[str | int, str, tuple[str, ...]]]
+        if isinstance(members, dict):
+            found = [(key, key, _texts(facts)) for key, facts in members.items()]
+        else:
+            found = [(place, text, ()) for place, text in enumerate(_texts(members))]
+        lines: dict[str, int] = {}
+        for place, written, facts in found:
+            entry = self._entry(kind, written, cls, facts, self._line(kind, place))
+            if entry.pattern in lines:
+                problem = f"`{entry.pattern}` is also on line {lines[entry.pattern]}; keep one"
+                raise YamlFault(entry.line, problem)
+            lines[entry.pattern] = entry.line
+            yield entry
 
-_NOTHING: Final = Entry("", "", open_ended=False, cls=SourceClass.UNKNOWN)
-
-
-def _members(kind: Kind, node: yaml.Node, cls: SourceClass) -> Iterator[Entry]:
-    """Entries of a rule: one pattern, a list of them, or a mapping from patterns to facts."""
-    if isinstance(node, yaml.MappingNode):
-        pairs = [(key, tuple(_texts(kind, value))) for key, value in node.value]
-    else:
-        items = _items(kind, node) if isinstance(node, yaml.SequenceNode) else [node]
-        pairs = [(item, ()) for item in items]
-    lines: dict[str, int] = {}
-    for item, facts in pairs:
-        written = _text(kind, item)
+    def _entry(
+        self, kind: Kind, written: str, cls: SourceClass, facts: tuple[str, ...], line: int
+    ) -> Entry:
         pattern = read_pattern(written)
         if pattern is None:
-            raise YamlFault(item, f"`{kind}` {written!r} names no host")
+            raise YamlFault(line, f"`{kind}` {written!r} names no host")
         host, prefix, open_ended = pattern
         if kind is Kind.PATH and not prefix:
             raise YamlFault(
-                item, f"`path` {written!r} has no path; write `host/folder`, or use `domain`"
+                line, f"`path` {written!r} has no path; write `host/folder`, or use `domain`"
             )
         if kind is not Kind.PATH and prefix:
-            raise YamlFault(item, f"`{kind}` {written!r} has a path; use `path` for it")
+            raise YamlFault(line, f"`{kind}` {written!r} has a path; use `path` for it")
         if kind is Kind.DOMAIN and "." not in host:
-            raise YamlFault(item, f"`domain` {written!r} is no domain; use `suffix` for it")
-        entry = Entry(host, prefix, open_ended, cls, facts, line_of(item))
-        if entry.pattern in lines:
-            raise YamlFault(
-                item, f"`{entry.pattern}` is also on line {lines[entry.pattern]}; keep one"
-            )
-        lines[entry.pattern] = entry.line
-        yield entry
+            raise YamlFault(line, f"`domain` {written!r} is no domain; use `suffix` for it")
+        return Entry(host, prefix, open_ended, cls, facts, line)
 
 
-def _list_spec(node: yaml.Node) -> ListSpec:
-    keys = _mapping(node, "`list`", _LIST_KEYS)
-    if "file" not in keys:
-        raise YamlFault(node, "`file` is missing; a list is read from one")
-    texts = {
-        key: _text(key, keys[key])
-        for key in ("file", "sha256", "format", "domain", "class")
-        if key in keys
-    }
-    sha256 = texts.get("sha256")
-    if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise YamlFault(
-            keys["sha256"],
-            f"`sha256` must be 64 hexadecimal digits in lower case, got {sha256!r}",
-        )
-    form = texts.get("format")
-    if form is not None and form not in FORMATS:
-        raise YamlFault(
-            keys["format"],
-            f"`format` must be one of {listed(FORMATS)}, got {form!r}{hint(form, FORMATS)}",
-        )
-    if ("class" in keys) != ("classes" in keys):
-        raise YamlFault(node, "`class` and `classes` go together: a column, and its meanings")
-    classes: dict[str, SourceClass | None] | None = None
-    if "classes" in keys:
-        meanings = keys["classes"]
-        if not isinstance(meanings, yaml.MappingNode):
-            raise YamlFault(meanings, "`classes` must map values to classes")
-        classes = {
-            name: None if value.tag == _NULL_TAG else _class("classes", value)
-            for name, value in entries(meanings, what="value").items()
-        }
-    return ListSpec(
-        file=texts["file"],
-        sha256=sha256,
-        format=form,
-        domain=texts.get("domain", "domain"),
-        class_column=texts.get("class"),
-        classes=classes,
-    )
-
-
-def _compose(text: str) -> yaml.Node:
-    root = compose(text)
-    if root is None:
-        raise YamlFault(1, f"is empty; a policy has {listed(_POLICY_KEYS)}")
-    return root
-
-
-def _mapping(node: yaml.Node, what: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        raise YamlFault(node, f"{what} must hold keys ({listed(known)}), got {shown(node)}")
-    return entries(node, known)
-
-
-def _items(name: str, node: yaml.Node) -> list[yaml.Node]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise YamlFault(node, f"`{name}` must be a list, got {shown(node)}")
-    return list(node.value)
-
-
-def _texts(name: str, node: yaml.Node) -> list[str]:
-    if isinstance(node, yaml.SequenceNode):
-        return [_text(name, item) for item in node.value]
-    return [_text(name, node)]
-
-
-def _text(name: str, node: yaml.Node) -> str:
-    return text_of(name, node).strip()
-
-
-def _name(key: str, node: yaml.Node) -> str:
-    text = _text(key, node)
-    if not _NAME.fullmatch(text):
-        raise YamlFault(
-            node, f"`{key}` must be letters, digits, '.', '_' and '-' only, got {text!r}"
-        )
-    return text
-
-
-def _class(key: str, node: yaml.Node) -> SourceClass:
-    text = _text(key, node)
-    if text not in _CLASSES:
-        raise YamlFault(
-            node,
-            f"`{key}` must be one of {listed(_CLASSES)}, got {text!r}{hint(text, _CLASSES)}",
-        )
-    return SourceClass(text)
+def _texts(value: str | list[str] | None) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, list) else () if value is None else (value,)

@@ -11,10 +11,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from heretix.core.errors import UnreadableError, UsageError
 from heretix.core.event_loop import attentive
+from heretix.core.validation import explain
 from heretix.evidence.sources.extract import (
     DEFAULT_LIMITS,
     Failure,
@@ -23,13 +26,12 @@ from heretix.evidence.sources.extract import (
     extract,
     make_document,
     media_type_of,
-    plain,
     stated_fields,
     utc_now,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from heretix.evidence.document import Document
     from heretix.evidence.sources.fetch import FetchOptions
@@ -39,6 +41,27 @@ _LISTS: Final = frozenset({".txt", ".urls", ".list"})
 _LINES: Final = frozenset({".jsonl", ".ndjson"})
 _JSON: Final = ".json"
 _LIST_BYTES: Final = 5_000_000
+
+
+def _check_text(text: str) -> str:
+    if not (cleaned := clean_text(text)):
+        raise ValueError("must not be empty")
+    return cleaned
+
+
+def _check_url(url: str | None) -> str | None:
+    if url and not _URL.fullmatch(clean_text(url)):
+        raise ValueError("must begin with http:// or https://")
+    return url
+
+
+class _Record(BaseModel):
+    """A document as JSON states it; whatever else it says is kept too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: Annotated[str, AfterValidator(_check_text)]
+    url: Annotated[str | None, AfterValidator(_check_url)] = None
 
 
 def documents_from(
@@ -145,24 +168,15 @@ def _from_json(path: Path, limits: Limits) -> Iterator[Document | Failure]:
 
 def _from_record(raw: bytes, place: str, limits: Limits) -> Document | Failure:
     try:
-        record = json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError):
         return Failure(place, "must be a JSON object, and isn't JSON")
-    if not isinstance(record, dict):
-        return Failure(place, "must be a JSON object")
-    text = clean_text(record["text"]) if isinstance(record.get("text"), str) else ""
-    if not text:
-        return Failure(place, "must have a `text` that isn't empty")
-    url = plain(record.get("url"))
-    if url and not _URL.fullmatch(url):
-        return Failure(place, f"`url` must begin with http:// or https://, got {url[:100]!r}")
-    return _document_of(record, text, raw, place, limits)
-
-
-def _document_of(
-    record: Mapping[str, Any], text: str, raw: bytes, place: str, limits: Limits
-) -> Document:
-    found = stated_fields(record, text=text[: limits.max_text_chars])
+    try:
+        record = _Record.model_validate(value)
+    except ValidationError as exc:
+        return Failure(place, explain(exc.errors()[0]))
+    text = record.text
+    found = stated_fields(record.model_dump(), text=text[: limits.max_text_chars])
     meta = {} if len(text) <= limits.max_text_chars else {"truncated": "true"}
     if not found.url:
         meta["path"] = place
