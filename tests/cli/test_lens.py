@@ -378,6 +378,14 @@ def test_checks_speak_to_programs(heretix, folder):
     found = json.loads(broken.out)
     assert (found["version"], found["problems"][0]["level"]) == (None, "error")
     assert json.loads(heretix("policy", "check", "--json").out)["problems"] == []
+    (folder / "doubtful.yaml").write_text(
+        "version: x\nrules:\n"
+        "  - {id: all, class: unknown, facts: f, any: true}\n"
+        "  - {id: never, class: flagged, facts: f, domain: a.example}\n"
+    )
+    doubtful = heretix("policy", "check", "doubtful.yaml")
+    assert doubtful.code == 1
+    assert "`never` can never apply" in doubtful.out
     assert heretix("evidence", "build", CLAIM, "--lens", "MEL", "--out", "bundles").code == 0
     (file,) = (folder / "bundles").iterdir()
     assert json.loads(heretix("evidence", "verify", file, "--json").out)["items"] >= 3

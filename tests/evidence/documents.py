@@ -8,6 +8,7 @@ from datetime import date
 
 from heretix.core.canonical import sha256_text
 from heretix.evidence.document import Document
+from heretix.evidence.policy.publisher import publisher_of, read_address
 
 STUDY = (
     "Background: raised blood pressure is common (Smith et al., 2019). Methods: we recruited 1,204 "
@@ -69,3 +70,8 @@ def prose(seed: int, sentences: int = 12) -> str:
 
     lines = (" ".join(word() for _ in range(rng.randint(4, 7))) for _ in range(sentences))
     return " ".join(f"{line.capitalize()}." for line in lines)
+
+
+def publisher_key(url: str) -> str:
+    """The publisher of the page at `url`."""
+    return publisher_of(read_address(url))

@@ -67,7 +67,7 @@ def gathered(tmp_path_factory):
         )
         for number, claim in enumerate(demo_claims()):
             bundles = dict(asyncio.run(retrieve(claim, how)))
-            bundles |= retrieve_provided(claim, list(demo_documents())[:10])
+            bundles["SEL"] = retrieve_provided(claim, list(demo_documents())[:10])
             for lens, bundle in bundles.items():
                 short = isinstance(bundle, InsufficientEvidenceError)
                 found[f"{number} {lens}"] = bundle.bundle if short else bundle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from documents import publisher_key
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from heretix.evidence.policy.publisher import (
     carries_many,
     is_address,
     is_public_suffix,
-    publisher_key,
     read_address,
     read_host,
 )

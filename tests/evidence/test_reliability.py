@@ -21,8 +21,8 @@ from heretix.evidence.reliability import (
     Primitive,
     Scores,
     assess,
-    assess_with_judge,
     blind,
+    place_scores,
     reliability,
 )
 
@@ -192,38 +192,26 @@ def test_a_retraction_caps_provenance_and_audit(changes, retracted):
     assert found.intervals[Primitive.R].hi > 0.1
 
 
-async def test_no_judge_lifts_a_retracted_document():
+def test_no_judge_lifts_a_retracted_document():
     """The cap holds for a judge who sees nothing wrong."""
-
-    async def generous(_):
-        return Scores(1, 1, 1, 1, 1)
-
-    found = await assess_with_judge(document(STUDY, title="Retracted: A title"), generous)
+    plain = assess(document(STUDY, title="Retracted: A title"))
+    found = place_scores(plain, [Scores(1, 1, 1, 1, 1)])
     assert found.scores.P == 0.1
     assert found.scores.A == 0.1
     assert found.intervals[Primitive.R].hi == found.scores.R
 
 
-async def test_the_median_of_three_answers_places_the_values():
+def test_the_median_of_three_answers_places_the_values():
     """Each primitive lies the median's share up its interval; one wild answer does nothing."""
     answers = [Scores(0.5, 0.5, 0.5, 0.5, 0.5), Scores(1, 1, 1, 0, 1), Scores(0.25, 0.6, 0, 0.5, 1)]
-    seen = []
-
-    async def judge(blinded):
-        seen.append(blinded)
-        return answers[len(seen) - 1]
-
     plain = assess(document(NEWS))
-    found = await assess_with_judge(document(NEWS), judge)
+    found = place_scores(plain, answers)
     assert found.judged == Scores(0.5, 0.6, 0.5, 0.5, 1.0)
-    assert len(seen) == 3
     for primitive, interval in found.intervals.items():
         expected = interval.lo + found.judged[primitive] * (interval.hi - interval.lo)
         assert found.scores[primitive] == pytest.approx(expected)
     assert found.intervals == plain.intervals
     assert found.r > plain.r
-    with pytest.raises(ValueError, match="`calls` must be at least 1"):
-        await assess_with_judge(document(NEWS), judge, calls=0)
 
 
 def test_a_judge_sees_neither_address_nor_author():

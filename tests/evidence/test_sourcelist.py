@@ -126,7 +126,7 @@ def test_dirty_rows_and_contradictions_are_reported(tmp_path):
     content = "site,rating\na.example,good\nnot a host,good\nA.example/,bad\n"
     path = write_policy(tmp_path, "l.csv", content, CLASSES)
     assert load_policy(path).classify("https://a.example").cls == "canonical"
-    messages = [str(problem) for problem in check_file(path)]
+    messages = [str(problem) for problem in check_file(path)[1]]
     assert len(messages) == 2
     assert "a.example is canonical on line 2 and flagged on line 4" in messages[0]
     assert "1 rows of its list are left out: line 3: 'not a host' names no host" in messages[1]

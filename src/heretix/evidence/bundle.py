@@ -33,7 +33,7 @@ _STRICT: Final[ConfigDict] = {"extra": "forbid", "strict": True}
 
 
 class Stance(StrEnum):
-    """What an item says about the claim. None in its place means that nobody has judged."""
+    """Stance of an item towards the claim. None in its place means that nobody has judged."""
 
     SUPPORTS = "supports"
     REFUTES = "refutes"
@@ -41,7 +41,7 @@ class Stance(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why a document isn't in a bundle, in the order in which the reasons are looked for."""
+    """Reasons for leaving a document out, in the order in which they are looked for."""
 
     UNREAD = "unread"
     """It was found, and its page couldn't be fetched or read."""
@@ -132,11 +132,11 @@ class Item:
         return plain_text(self.text)
 
     def find(self, quote: str) -> Span | None:
-        """Where a model's `quote` stands in what it was shown; None if it doesn't."""
+        """Find a model's `quote` in what it was shown; None if it isn't there."""
         return find_quote(self.shown_text, quote)
 
     def flaw(self) -> str | None:
-        """What in the item contradicts itself, or None."""
+        """Name what in the item contradicts itself, or None."""
         if sha256_text(self.text) != self.text_sha256:
             return "`text` isn't what `text_sha256` was taken of"
         if sha256_text(self.quote) != self.quote_sha256:
@@ -168,7 +168,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """What a lens lacks to be measured with, why, and what to do."""
+    """Documents that a lens lacks to be measured, and what kept others out."""
 
     lens: str
     needed: int
@@ -181,7 +181,7 @@ class Shortfall:
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Advice by what nearly got in."""
         if self.exact:
             return "give documents that can be read"
         # What nearly got in says most about what is wanting.
@@ -260,7 +260,7 @@ class Bundle:
 
     @property
     def shortfall(self) -> Shortfall:
-        """What it has and what it needs; of interest where it isn't `sufficient`."""
+        """Items had and needed; of interest where the bundle isn't `sufficient`."""
         reasons = Counter(dropped.reason for dropped in self.dropped)
         return Shortfall(
             lens=self.lens,

@@ -1,8 +1,16 @@
-"""Reliability of a document, blind to prestige: signals, five primitives, one number."""
+"""Reliability of a document, blind to prestige: five primitives, one number.
+
+A signal is a kind of passage that reliable work tends to have (an identifier, a sample size, a
+stated limitation), counted up to a number that is enough. Signals see title, text and date, never
+address, author or class. They read English; they see that a passage is there and not that it is
+true; a text written to please them would. Hence each primitive has an interval, and a low end that
+words alone can't bring to the top. A judge who sees neither address nor author may place the value
+inside. `r` is the weighted geometric mean, floored and rescaled, so that one weak link bites. It
+selects documents and is reported; no model is shown it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import statistics
@@ -22,14 +30,6 @@ if TYPE_CHECKING:
     from datetime import date
 
     from heretix.evidence.document import Document
-
-# What a document shows about itself: deterministic signals behind the five primitives.
-#
-# A signal is a kind of passage that reliable work tends to have (an identifier, a sample size, a
-# stated limitation), counted up to a number that is enough. Signals see title, text and date, never
-# address, author or class. Limits, stated plainly: they read English; they see that a passage is
-# there and not that it is true; a text written to please them would. Hence intervals, and a low end
-# that words alone can't bring to the top.
 
 MAX_CHARS: Final = 200_000
 """Signals are enough long before this; a book must not take minutes."""
@@ -81,7 +81,7 @@ class SignalReading:
 
     @property
     def contribution(self) -> float:
-        """What the signal adds to its primitive."""
+        """The signal's part of its primitive."""
         return self.signal.weight * self.value
 
 
@@ -202,7 +202,7 @@ _ENGLISH_MIN_WORDS: Final = 20
 
 
 def observe(document: Document) -> Observation:
-    """What signals get to see of `document`."""
+    """Take from `document` what signals get to see."""
     confidence = document.published_confidence
     return Observation(
         title=document.title,
@@ -250,9 +250,7 @@ def reads_english(seen: Observation) -> bool:
     return sum(word in _ENGLISH for word in found) >= _ENGLISH_SHARE * len(found)
 
 
-# What a document says of a claim: as its keeper declared it, or as a blinded judge reads it.
-#
-# Nothing is guessed from words. A document that nobody has judged has no stance.
+# Stances: declared or judged. Nothing is guessed from words.
 
 DECLARED: Final = "declared"
 """Who says so, where it is the document's own record: `stance` in its front matter or JSON."""
@@ -262,7 +260,7 @@ _SCALE: Final = (Stance.REFUTES, Stance.NEUTRAL, Stance.SUPPORTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a judge made of a document."""
+    """A judge's reading of a document."""
 
     assessment: Assessment
     stance: Stance | None
@@ -295,12 +293,6 @@ def middle_stance(stances: Sequence[Stance]) -> Stance:
 def _plain(claim: str) -> str:
     return fold(claim).casefold().rstrip(". ")
 
-
-# Reliability of a document, blind to prestige: five primitives, one number.
-#
-# Signals give each primitive an interval; a judge who sees neither address nor author may place the
-# value inside, and without one it is the low end. `r` is their weighted geometric mean, floored and
-# rescaled, so that one weak link bites. It selects documents and is reported; no model is shown it.
 
 WEIGHTS: Final[Mapping[Primitive, float]] = MappingProxyType(
     {
@@ -345,7 +337,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What the signals leave open about a primitive."""
+    """Range that the signals leave open for a primitive."""
 
     lo: float
     hi: float
@@ -372,7 +364,7 @@ class PrimitiveExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """How far a document can be relied on, and why."""
+    """Reliability of a document, with its grounds."""
 
     intervals: Mapping[Primitive, Interval]
     scores: Scores
@@ -424,15 +416,11 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class BlindedDocument:
-    """What a judge sees: neither address, nor publisher, nor author."""
+    """A document as a judge sees it: neither address, nor publisher, nor author."""
 
     title: str
     text: str
     published: date | None
-
-
-Judge = Callable[[BlindedDocument], Awaitable[Scores]]
-"""Gives each primitive a value from 0 to 1: how far up its interval the document belongs."""
 
 
 def reliability(scores: Scores) -> float:
@@ -460,17 +448,7 @@ def assess(document: Document) -> Assessment:
     )
 
 
-async def assess_with_judge(
-    document: Document, judge: Judge, *, calls: int = JUDGE_CALLS
-) -> Assessment:
-    """Assess `document`, with the median of a blinded judge's answers placing each value."""
-    if calls < 1:
-        raise ValueError(f"`calls` must be at least 1, got {calls}")
-    blinded = blind(document)
-    return placed(assess(document), await asyncio.gather(*(judge(blinded) for _ in range(calls))))
-
-
-def placed(found: Assessment, answers: Sequence[Scores]) -> Assessment:
+def place_scores(found: Assessment, answers: Sequence[Scores]) -> Assessment:
     """An assessment with the median of a judge's answers placing each value in its interval."""
     judged = Scores(*(statistics.median(a[primitive] for a in answers) for primitive in Primitive))
     scores = Scores(*(found.intervals[p].place(judged[p]) for p in Primitive))
@@ -526,7 +504,7 @@ def _author_names(author: str | None) -> list[str]:
 
 
 def _publisher_names(url: str | None) -> list[str]:
-    address = None if url is None else read_address(url)
+    address = read_address(url)
     if address is None:
         return []
     label = publisher_of(address).partition(".")[0]

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from heretix.evidence.reliability import DocumentJudge, Verdict
     from heretix.evidence.search import Hit, Search
 
-__all__ = [
-    "Gathered",
-    "Retrieval",
-    "judge_all",
-    "queries_of",
-    "retrieve",
-    "retrieve_provided",
-]
 
 _HITS: Final = 40
 _JUDGED_AT_ONCE: Final = 8
@@ -43,7 +35,7 @@ Gathered = Mapping[str, Bundle | InsufficientEvidenceError]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieval:
-    """How documents are looked for."""
+    """A search and the rules for what it finds."""
 
     search: Search
     policy: Policy
@@ -207,7 +199,7 @@ def _without_ending(word: str) -> str:
 def _never_candidates(
     hits: Iterable[Hit], candidates: Mapping[str, Document], how: Retrieval
 ) -> list[Dropped]:
-    """What was found and is no candidate, each once: without a text, or about something else."""
+    """Drop what was found and is no candidate, each once: without a text, or off topic."""
     dropped: dict[str, Dropped] = {}
     for hit in hits:
         document = hit.document

@@ -167,7 +167,7 @@ class _Selection:
         return self._diverse(entries, merits)
 
     def _admitted(self, candidate: Candidate) -> _Entry | None:
-        """What can be said about a candidate by itself."""
+        """Check a candidate by itself; None where it is dropped."""
         objection = self._objection_to_source(candidate)
         if objection is None:
             entry = self._read(candidate)
@@ -295,7 +295,7 @@ class _Selection:
 
 
 def relevance_of(candidate: Candidate) -> float:
-    """How well the queries' answers rank a document, all taken together."""
+    """Fuse the ranks that the queries gave a document."""
     return fsum(1.0 / (_RANK_OFFSET + rank) for rank in candidate.ranks.values())
 
 

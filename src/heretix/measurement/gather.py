@@ -27,7 +27,7 @@ from heretix.evidence.reliability import (
     assess,
     blind,
     middle_stance,
-    placed,
+    place_scores,
 )
 from heretix.evidence.retrieval import Retrieval, judge_all, retrieve, retrieve_provided
 from heretix.evidence.search import (
@@ -96,7 +96,7 @@ class ModelJudge:
         if not answers:
             return None
         return Verdict(
-            assessment=placed(assess(document), [answer.scores for answer in answers]),
+            assessment=place_scores(assess(document), [answer.scores for answer in answers]),
             stance=middle_stance([answer.stance for answer in answers if answer.stance]),
             by=f"judge {self.name}",
         )
@@ -106,7 +106,7 @@ class ModelJudge:
         answers = await self._answers(document, None)
         if not answers:
             raise ServerError(f"`{self.name}` gave no grades; choose another model as the judge")
-        return placed(assess(document), [answer.scores for answer in answers])
+        return place_scores(assess(document), [answer.scores for answer in answers])
 
     async def _answers(self, document: Document, claim: str | None) -> list[_Answer]:
         blinded = blind(document)

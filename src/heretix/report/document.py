@@ -1,4 +1,9 @@
-"""A report: one HTML file that opens offline, or one drawing (SVG, PNG, PDF)."""
+"""A report: one HTML file that opens offline, or one drawing (SVG, PNG, PDF).
+
+Everything from records is untrusted. The templates escape it, and the page's own policy allows
+neither scripts nor anything from outside. A drawing holds what fits a picture: headline, charts,
+how the number was made, and where it came from; the answers themselves stand in the HTML.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,6 @@ if TYPE_CHECKING:
 
     from heretix.measurement.record import Artifact, RunRecord, SampleRecord
     from heretix.measurement.verify import Verification
-
-# A report as one HTML file: opens offline, runs no script, prints, and says how it was made.
-#
-# Everything from records is untrusted. The templates escape it, and the page's own policy allows
-# neither scripts nor anything from outside.
 
 _SHOWN_DIFFERENCES: Final = 20
 _NAMED_SOURCES: Final = 6
@@ -218,11 +218,6 @@ def _environment() -> Environment:
     return environment
 
 
-# A report as one drawing: the same sheet for SVG, PNG and PDF.
-#
-# It holds what fits a picture: headline, charts, how the number was made, and where it came from.
-# The answers themselves stand in the HTML report.
-
 _MARGIN: Final = 36
 _SIZE: Final = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 _NAMED: Final = 3
@@ -330,7 +325,7 @@ def _headline(sheet: _Sheet, run: RunRecord) -> None:
 
 
 def _made(sheet: _Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:
-    """How it was made, whether it verifies, and what it was made from."""
+    """Write how it was made, whether it verifies, and what it was made from."""
     theme = sheet.theme
     sheet.y += 10
     sheet.text("How it was made", px=15, colour=theme.ink, bold=True)

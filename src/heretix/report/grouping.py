@@ -1,4 +1,4 @@
-"""What several records have to say together: vectors, experiments and repetitions."""
+"""Findings of several records together: vectors, experiments and repetitions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from heretix.measurement.record import ExperimentRecord, RunRecord
     from heretix.report.charts import Chart
-
-__all__ = ["Picture", "experiment_runs", "plain_runs", "shared_pictures", "vectors"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

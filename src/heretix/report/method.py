@@ -1,4 +1,4 @@
-"""The method in plain words: with a record's own values, and on a handful of answers."""
+"""The method in words: how a number was made, and an example worked by the same functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from heretix.belief.metrics import InformationGain, Metric
     from heretix.measurement.record import RunRecord
-
-# How a number was made, in plain words and with the record's own values.
 
 
 def method_lines(run: RunRecord) -> list[str]:
@@ -145,8 +143,6 @@ def _when(run: RunRecord) -> str:
     start, end = (stamp[:16].replace("T", " ") for stamp in (run.started_at, run.finished_at))
     return f"on {start}" if start == end else f"from {start} to {end}"
 
-
-# The method on a handful of answers, step by step, by the functions that measure.
 
 Answers = tuple[tuple[float, ...], ...]
 """Probabilities by wording."""

@@ -10,7 +10,6 @@ from heretix.report.words import LEGACY, span, warning_label
 if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
 
-__all__ = ["belief_html"]
 
 _WIDTH = 420
 

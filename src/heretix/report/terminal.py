@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from heretix.providers.catalog import ModelId
     from heretix.store import RunSummary, StartedExecution
 
-# Records and plans as a person reads them in a terminal.
-
 _BAR_CELLS: Final = 51
 _LEAST_CELLS: Final = 5
 """A shorter bar says nothing, and isn't drawn."""
@@ -107,7 +105,7 @@ class _IntervalBar:
 
 
 def run_headline(run: RunRecord) -> RenderableType:
-    """What a run found, in a few lines."""
+    """The finding of a run, in a few lines."""
     lines: list[RenderableType] = [Text(run.claim, style="bold"), _subtitle(run)]
     belief = run.aggregates
     if belief.prob_true_rpl is None or belief.ci95 is None:
@@ -165,7 +163,7 @@ def plan_view(plan: Plan) -> RenderableType:
 
 
 def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableType:
-    """What a measurement will take."""
+    """Calls, tokens and cost of a measurement."""
     calls = f"{estimate.to_call:,} to make, {estimate.cached:,} already cached"
     if estimate.runs > 1:
         calls += (
@@ -253,7 +251,7 @@ def unfinished_table(executions: Sequence[StartedExecution], *, width: int) -> T
 
 
 def verification_view(found: Verification) -> RenderableType:
-    """Whether a run's record agrees with itself, and where not."""
+    """Result of verifying a run's record, with the differences."""
     head = Text(f"{found.execution_id} ")
     if found.ok:
         head.append(f"verified: {found.checked:,} values derived again", style="green")
@@ -333,7 +331,7 @@ def _counts(run: RunRecord) -> Text:
 
 
 def _evidence_line(shown: EvidenceRecord) -> Text:
-    """What was shown, and what the answers did with it."""
+    """Documents shown, and what the answers did with them."""
     used = ", ".join(f"{name} ×{count}" for name, count in shown.used.items() if count)
     said = (
         f"{len(shown.items)} documents (heretix evidence show {str(shown.bundle_id)[:16]}) · "
@@ -451,8 +449,6 @@ def _stability(run: RunRecord) -> str:
     )
 
 
-# The belief vector, and the evidence behind it, as a person reads them in a terminal.
-
 T = TypeVar("T")
 
 _ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
@@ -460,7 +456,7 @@ _ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
 
 
 def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> RenderableType:
-    """What a model believes with each kind of evidence, and what lies between.
+    """Belief of a model with each kind of evidence, and what lies between.
 
     With `lacking_told`, why a lens has too little evidence was said before, and isn't repeated.
     """
@@ -512,7 +508,7 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
 
 
 def _stance_note(items: Sequence[Mapping[str, Any]]) -> str:
-    """Who says which side each document takes."""
+    """Names of those who judged the documents' sides."""
     judges = sorted({str(by) for item in items if (by := item.get("stance_by"))})
     notes = [f"stance by: {', '.join(judges)}"] if judges else []
     if any(item["stance"] is None for item in items):
@@ -521,7 +517,7 @@ def _stance_note(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Why documents were left out: how many for each reason, and those that nearly got in."""
+    """Documents left out: counts by reason, and those that nearly got in."""
     if not dropped:
         return []
     counts = Counter(str(drop["reason"]) for drop in dropped)

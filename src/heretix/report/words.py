@@ -85,7 +85,7 @@ def _filled(sentence: str, params: Mapping[str, Any]) -> str:
 
 
 def warning_label(run: RunRecord) -> str | None:
-    """What must stand beside a number that nobody should take for a belief."""
+    """Warn of a number that nobody should take for a belief."""
     if run.demonstration:
         return DEMONSTRATION
     return MADE_UP if run.provider in MADE_UP_BY else None
@@ -99,7 +99,7 @@ def warning_word(run: RunRecord) -> str:
 
 
 def warn_few_wordings(run: RunRecord) -> str | None:
-    """What must stand beside an interval from fewer wordings than it takes to be trusted."""
+    """Warn of an interval from fewer wordings than it takes to be trusted."""
     used = run.aggregation.n_templates
     if run.aggregates.ci95 is None or used >= _ENOUGH:
         return None

@@ -1,4 +1,4 @@
-"""What is doubtful about a policy that can be read: rules that never apply, lists that disagree."""
+"""Doubts about a policy that can be read: rules that never apply, lists that disagree."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHOWN: Final = 5
 """Examples that a message gives; a list may have thousands."""
 
 
-def check_file(name: str | Path) -> tuple[Problem, ...]:
-    """Everything wrong or doubtful about the policy `name`, errors of its files first."""
+def check_file(name: str | Path) -> tuple[Policy | None, tuple[Problem, ...]]:
+    """Load the policy `name`, if that can be, with everything wrong or doubtful about it."""
     policy, problems = policy_problems(name)
-    return problems if policy is None else (*problems, *check(policy))
+    return policy, problems if policy is None else (*problems, *check(policy))
 
 
 def check(policy: Policy) -> tuple[Problem, ...]:

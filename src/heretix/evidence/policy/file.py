@@ -86,7 +86,7 @@ class _Model(BaseModel):
 
 
 class ListSpec(_Model):
-    """How a policy says that a list is to be read."""
+    """Instructions of a policy for reading a list."""
 
     file: Text
     sha256: Annotated[Text, AfterValidator(_check_sha256)] | None = None
@@ -99,7 +99,7 @@ class ListSpec(_Model):
     """What each value of `class_column` means; None leaves the row out."""
 
     def content(self) -> dict[str, Any]:
-        """What decides how the list is read. Where the file lies is no part of it."""
+        """Everything that decides how the list is read; where the file lies doesn't."""
         return self.model_dump(by_alias=True, exclude={"file"})
 
 

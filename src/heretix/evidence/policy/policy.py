@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from heretix.core.canonical import sha256_json
 from heretix.core.errors import PolicyError
 from heretix.evidence.policy.file import read_policy
-from heretix.evidence.policy.publisher import NO_PUBLISHER, Address, publisher_of, read_address
+from heretix.evidence.policy.publisher import Address, publisher_of, read_address
 from heretix.evidence.policy.rules import (
     Entry,
     Kind,
@@ -38,7 +38,7 @@ MAX_DEPTH: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """What a policy says about an address."""
+    """Class, rule and facts that a policy gives an address."""
 
     cls: SourceClass
     rule_id: str | None
@@ -64,7 +64,7 @@ class Match:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is known, the most special first."""
+        """Facts, the most special first."""
         return (*(self.entry.facts if self.entry else ()), *self.rule.facts)
 
 
@@ -80,7 +80,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why an address has its class."""
+    """Account of why an address has its class."""
 
     url: str
     address: Address | None
@@ -120,12 +120,11 @@ class Policy:
 
     def classify(self, url: str | None) -> Classification:
         """The class of `url`, with the rule and the facts. No address at all is `unknown`."""
-        address = None if url is None else read_address(url)
-        publisher = NO_PUBLISHER if address is None else publisher_of(address)
+        address = read_address(url)
         match = None if address is None else self.first_match(address)
         if match is None:
-            return Classification(SourceClass.UNKNOWN, None, (), publisher)
-        return Classification(match.cls, match.rule.id, match.facts, publisher)
+            return Classification(SourceClass.UNKNOWN, None, (), publisher_of(address))
+        return Classification(match.cls, match.rule.id, match.facts, publisher_of(address))
 
     def explain(self, url: str) -> Explanation:
         """Everything behind `classify(url)`."""
@@ -186,8 +185,7 @@ class Policy:
 
 def classify_provided(url: str | None) -> Classification:
     """The classification of a document that the user provided, wherever it came from."""
-    address = None if url is None else read_address(url)
-    publisher = NO_PUBLISHER if address is None else publisher_of(address)
+    publisher = publisher_of(read_address(url))
     facts = ("provided by the user",)
     return Classification(SourceClass.PROVIDED, PROVIDED_RULE, facts, publisher)
 

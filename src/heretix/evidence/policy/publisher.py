@@ -1,4 +1,11 @@
-"""Publishers: whose work a page is, read from its address."""
+"""Addresses read the way a browser would, and the publisher whose work a page is.
+
+Sources are told apart by their hosts, so a host must not be open to tricks: user names that look
+like hosts, backslashes, escapes, wide letters and dots, a port, another spelling of the same name.
+A publisher is the registrable domain, with three corrections: platforms that carry many publishers
+are split, a public suffix that publishes itself (`www.gov.uk`) is a publisher, and a publisher's
+other domains are folded into one.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +21,6 @@ from heretix.core.errors import UsageError
 if TYPE_CHECKING:
     from tldextract import TLDExtract
 
-# Reading addresses the way a browser would: which host, and which path on it.
-#
-# Sources are told apart by their hosts, so a host must not be open to tricks: user names that look
-# like hosts, backslashes, escapes, wide letters and dots, a port, another spelling of the same
-# name.
-
 MAX_URL_CHARS: Final = 8_192
 MAX_HOST_CHARS: Final = 253
 
@@ -33,7 +34,7 @@ _ARCHIVE_HOST: Final = "web.archive.org"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where something stands, in one spelling."""
+    """Host and path, in one spelling."""
 
     host: str
     """Lower case, punycode, without port, user name and last dot; an IPv6 address in brackets."""
@@ -43,9 +44,9 @@ class Address:
     """The address was read out of a web archive's."""
 
 
-def read_address(url: str) -> Address | None:
+def read_address(url: str | None) -> Address | None:
     """The host and path of `url`; None where it has no host that can be made out."""
-    text = url.strip()
+    text = (url or "").strip()
     if not text or len(text) > MAX_URL_CHARS:
         return None
     # Browsers read a backslash as a slash: `https://evil.example\@reuters.com` is evil.example.
@@ -68,7 +69,7 @@ def read_address(url: str) -> Address | None:
 
 
 def is_address(url: str) -> bool:
-    """Whether `url` was meant as an address, rather than a word or a number that passes for one."""
+    """Tell an address from a word or a number that passes for one."""
     address = read_address(url)
     if address is None:
         return False
@@ -149,13 +150,6 @@ def _punycode(host: str) -> str | None:
         return None
 
 
-# Whose work a page is: the key that sources are counted and capped by.
-#
-# It is the registrable domain, with three corrections: platforms that carry many publishers are
-# split, a public suffix that publishes itself (`www.gov.uk`) is a publisher, and a publisher's
-# other
-# domains are folded into one.
-
 NO_PUBLISHER: Final = "(no publisher)"
 """The key of whatever has no readable host. All such pages count as one publisher: nothing says
 that they come from different hands."""
@@ -163,7 +157,7 @@ that they come from different hands."""
 
 @dataclass(frozen=True, slots=True)
 class _Carrier:
-    """How a platform that carries many publishers tells them apart. `@name` always counts."""
+    """Places of names on a platform that carries many publishers. `@name` always counts."""
 
     subdomain: bool = False
     """`name.platform`."""
@@ -266,15 +260,11 @@ _ALIASES: Final = {
 }
 
 
-def publisher_key(url: str) -> str:
-    """The publisher of the page at `url`, e.g. `reuters.com`, `alice.substack.com`, `x.com/bob`."""
-    address = read_address(url)
-    return NO_PUBLISHER if address is None else publisher_of(address)
-
-
 @lru_cache(maxsize=65_536)
-def publisher_of(address: Address) -> str:
-    """The publisher of the page at `address`."""
+def publisher_of(address: Address | None) -> str:
+    """The publisher of the page at `address`: `reuters.com`, `alice.substack.com`, `x.com/bob`."""
+    if address is None:
+        return NO_PUBLISHER
     host = _alias(address.host) or address.host
     base = _carrier_base(host)
     if base is not None:

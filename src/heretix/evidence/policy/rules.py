@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SourceClass(StrEnum):
-    """Which side of the canon a source stands on."""
+    """Side of the canon that a source stands on."""
 
     CANONICAL = "canonical"
     """Official, or established as a source of record."""
@@ -44,7 +44,7 @@ def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
 
 
 class Level(StrEnum):
-    """How much a problem matters."""
+    """Weight of a problem."""
 
     ERROR = "error"
     """The policy can't be used, or a rule in it can never apply."""
@@ -67,7 +67,7 @@ class Problem:
 
 
 class Kind(StrEnum):
-    """What a rule compares."""
+    """Part of an address that a rule compares."""
 
     SUFFIX = "suffix"
     DOMAIN = "domain"
@@ -131,7 +131,7 @@ class Rule:
     """Rows of a list that name no host."""
 
     def content(self) -> dict[str, Any]:
-        """What the rule says, for hashing."""
+        """The rule as JSON values, for hashing."""
         content: dict[str, Any] = {
             "id": self.id,
             "kind": self.kind,

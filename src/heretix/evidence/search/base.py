@@ -50,7 +50,7 @@ class Search(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in messages and records."""
+        """Name in messages and records."""
         ...
 
     async def search(
@@ -93,7 +93,7 @@ def domains(names: Iterable[str]) -> tuple[str, ...]:
 
 def host_of(url: str | None) -> str:
     """The host of `url`; empty where there is none."""
-    address = read_address(url) if url else None
+    address = read_address(url)
     return address.host if address else ""
 
 
@@ -104,7 +104,7 @@ def is_within(host: str, domain: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a search, with domains in the spelling that hosts are compared in."""
+    """A query with its filters; domains are in the spelling that hosts are compared in."""
 
     query: str
     k: int

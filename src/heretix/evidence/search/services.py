@@ -57,7 +57,7 @@ _TAG: Final = re.compile(r"</?[a-z][^<>]{0,40}>", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How patiently a call is repeated."""
+    """Patience with a call that fails."""
 
     attempts: int = 4
     timeout_s: float = 90.0
@@ -306,7 +306,7 @@ class LiveSearch:
             raise
 
     def content(self, asked: Question, page: int) -> Mapping[str, Any]:
-        """What to send for a page, counted from 0."""
+        """Make what is sent for a page, counted from 0."""
         raise NotImplementedError
 
     def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
@@ -315,11 +315,11 @@ class LiveSearch:
         return results, bool(results)
 
     def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """What `service_hit` is made from."""
+        """Take the parameters of `service_hit` from a result."""
         return {parameter: result.get(name) for parameter, name in self.fields.items()}
 
     def remedy(self, error: RejectedError) -> str | None:
-        """What to do about a refusal, where the service's own words don't say."""
+        """Advise about a refusal where the service's own words don't."""
         del error
         return None
 
@@ -354,7 +354,7 @@ class BraveSearch(LiveSearch):
         return params
 
     def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
-        """Where nothing was found there is no `web` at all."""
+        """Allow for answers without `web`: nothing was found."""
         if "web" not in answer and answer.get("type") == "search":
             return [], False
         results, _ = super().read(answer)

@@ -1,1 +1,1 @@
-"""Where documents come from: fetched, extracted, kept in a corpus, named by a user."""
+"""Sources of documents: fetched, extracted, kept in a corpus, named by a user."""

@@ -1,4 +1,9 @@
-"""A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25)."""
+"""A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25).
+
+A text is stored and indexed once, with the title that it first came with, however many addresses
+it stands at; every address keeps its own title, author and dates. Documents go in by batches, each
+in a transaction of its own, so that an interruption loses the batch under way and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,6 @@ from heretix.evidence.text.fold import is_unspaced, paired, spaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-
-# The file of a corpus: its tables, how it is opened, and what SQLite complains of.
 
 _APPLICATION_ID: Final = 0x48455243  # "HERC"
 _SCHEMA_VERSION: Final = 2
@@ -188,13 +191,6 @@ def _mapped(exc: sqlite3.Error, path: Path) -> StoreError:
             return StoreError(f"`{path}` can't be read or written: {exc}")
 
 
-# A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25).
-#
-# A text is stored and indexed once, with the title that it first came with, however many addresses
-# it stands at; every address keeps its own title, author and dates. Documents go in by batches,
-# each
-# in a transaction of its own, so that an interruption loses the batch under way and nothing else.
-
 SUFFIX: Final = ".sqlite"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -218,7 +214,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddReport:
-    """What became of the documents that were to be added."""
+    """Counts of documents added, and the failures."""
 
     added: int = 0
     unchanged: int = 0
@@ -236,7 +232,7 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusStats:
-    """What a corpus holds."""
+    """Counts of what a corpus holds."""
 
     documents: int
     texts: int
@@ -268,7 +264,7 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the corpus has at an address."""
+    """The row that the corpus has at an address."""
 
     text_id: int
     text_sha256: str
@@ -276,7 +272,7 @@ class _Held:
 
 
 def corpus_path(folder: Path, name: str) -> Path:
-    """Where the corpus `name` lies in `folder`."""
+    """Path of the corpus `name` in `folder`."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "`corpus` must be a name of letters, digits, dots, dashes and underscores, "
@@ -479,7 +475,7 @@ class Corpus:
                 self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
 
     def _held(self, keys: Iterable[str]) -> dict[str, _Held]:
-        """What the corpus has at these addresses."""
+        """Rows that the corpus has at these addresses."""
         rows = self._db.execute(
             "SELECT s.key, t.id, t.text_sha256, s.title, s.author, s.published, s.meta "
             "FROM json_each(?) j "
@@ -523,7 +519,7 @@ class Corpus:
         return " AND ".join(map(_quoted, joined)), joined
 
     def _count(self, expression: str) -> int:
-        """How many texts fit, up to one more than the budget: counting on would cost time."""
+        """Count texts that fit, up to one more than the budget: counting on would cost time."""
         (count,) = self._db.execute(
             "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)",
             (expression, _SCORED_ROWS + 1),
@@ -603,7 +599,7 @@ def _document(row: Sequence[Any]) -> Document:
 
 
 def _facts(document: Document) -> list[str | None]:
-    """What is said of a text beside the text; when it was read, and out of which bytes, isn't."""
+    """Facts stated beside a text; when it was read, and from which bytes, is none."""
     return [
         document.title,
         document.author,
@@ -631,7 +627,7 @@ def _source_row(key: str, text_id: int, document: Document) -> tuple[Any, ...]:
 
 
 def _key(document: Document) -> str:
-    """What a document is known by when it comes again: its address, its path, or its id."""
+    """Key of a document that comes again: its address, its path, or its id."""
     if document.url:
         return document.url.partition("#")[0]
     return document.meta.get("path") or document.doc_id

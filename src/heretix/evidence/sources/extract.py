@@ -1,4 +1,8 @@
-"""Extract documents from bytes: HTML, PDF, Markdown and plain text, within limits."""
+"""Extract documents from bytes: HTML, PDF, Markdown and plain text, within limits.
+
+What comes in is somebody else's and may be damaged, huge or hostile. Whatever is wrong with it
+becomes an `UnreadableError` that says why. Libraries are loaded when the first document needs them.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,6 @@ from heretix.evidence.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-# What reading a document gives, what it may cost, and how it fails.
-#
-# `extraction` is the door; `webpage` and `pdf` are the rooms behind it.
 
 DATE_CONFIDENCE: Final[Mapping[str, float]] = MappingProxyType(
     {"stated": 1.0, "metadata": 0.9, "url": 0.8, "search": 0.7, "htmldate": 0.6, "pdf": 0.5}
@@ -70,7 +70,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one document may cost."""
+    """Limits on what one document may cost."""
 
     max_bytes: int = 10 * _MB
     max_decoded_bytes: int = 20 * _MB
@@ -87,7 +87,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extract:
-    """What a document says, and what it says of itself."""
+    """Text of a document, and what it says of itself."""
 
     text: str
     title: str = ""
@@ -155,8 +155,6 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# Web pages: the article without its surroundings, and the day it was published.
-#
 # A date is taken only from where pages state it: metadata, the address, elements marked as dates.
 # Running text is full of other dates, and a bare month or year has no day: both give no date.
 
@@ -266,7 +264,7 @@ def _page_of(elements: list[Any]) -> Any:
 
 
 def _states_day(page: Any, found: date) -> bool:
-    """Whether the whole date is written there.
+    """Check that the whole date is written there.
 
     A parser that is given "May 2021" fills in a day: the first, or even today's.
     """
@@ -342,12 +340,6 @@ def _creation_date(value: object) -> date | None:
         return None
     return day if day.year >= _FIRST_YEAR and day <= datetime.now(UTC).date() else None
 
-
-# From bytes to documents: HTML, PDF, Markdown and plain text, within limits.
-#
-# What comes in is somebody else's and may be damaged, huge or hostile. Whatever is wrong with it
-# becomes an `UnreadableError` that says why. Libraries are loaded when the first document needs
-# them.
 
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT: Final = frozenset({"text/plain", "text/markdown", "text/x-markdown"})
@@ -443,7 +435,7 @@ def media_type_of(name: str) -> str | None:
 
 
 def stated_fields(record: Mapping[str, Any], *, text: str) -> Extract:
-    """What front matter, or a line of JSON, says of a text; other plain values become `meta`."""
+    """Read what front matter, or a record, says of a text; other plain values become `meta`."""
     known = {"text", "title", "author", "authors", "published", "date", "url"}
     stated = next((record[key] for key in ("published", "date") if record.get(key)), None)
     published = read_date(stated)

@@ -63,7 +63,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How pages are fetched."""
+    """Limits and manners of fetching."""
 
     limits: Limits = DEFAULT_LIMITS
     timeout_s: float = 20.0
@@ -84,7 +84,7 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What came back for an address."""
+    """Response to an address."""
 
     requested_url: str
     url: str
@@ -304,7 +304,7 @@ class _PublicResolver(AbstractResolver):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet, whatever it is wrapped in."""
+    """Check that an IP address belongs to the public internet, whatever it is wrapped in."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a user names as sources, as documents: folders, files, JSON, addresses and lists of them.
+"""Read what a user names as sources: folders, files, JSON, addresses and lists of them.
 
 Nothing here stops at a bad file: it becomes a `Failure` in the stream, and the next one is read.
 """

@@ -37,7 +37,7 @@ class Cluster:
 
     @property
     def n_copies(self) -> int:
-        """How many documents the kept one stands for, itself included."""
+        """Documents that the kept one stands for, itself included."""
         return 1 + len(self.copies)
 
 
@@ -95,7 +95,7 @@ def cluster(texts: Sequence[str], *, earliest: Callable[[int], object]) -> tuple
 
 
 def _overlaps(sets: Sequence[frozenset[tuple[str, ...]]]) -> Counter[tuple[int, int]]:
-    """How many shingles each pair shares, for pairs that share any."""
+    """Count the shingles that pairs share, for pairs that share any."""
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, found in enumerate(sets):
         for shingle in found:

@@ -1,4 +1,10 @@
-"""Fold text to one spelling, and find exact quotes in it."""
+"""Text folded to one spelling, its words, and exact quotes found in it.
+
+Fuzzy matching is no check ("21%" scores 98 of 100 against "12%"), so a quote either stands in the
+text, character for character after folding, or it doesn't. Folding is NFKC, one kind of dash, one
+of each kind of quotation mark, one space for any white space, and no invisible characters. A known
+limit comes with NFKC: a raised 2 folds to a plain one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +30,7 @@ _CHARACTER: Final = re.compile(f"[{UNSPACED}]")
 
 
 def is_unspaced(word: str) -> bool:
-    """Whether `word`, as `words` gives them, is a character of such a script."""
+    """Check that `word`, as `words` gives them, is a character of such a script."""
     return len(word) == 1 and _CHARACTER.match(word) is not None
 
 
@@ -45,14 +51,6 @@ def paired(words: Sequence[str]) -> Iterator[str]:
             yield word
         before = word
 
-
-# Text folded to one spelling, and exact quotes found in it.
-#
-# Fuzzy matching is no check ("21%" scores 98 of 100 against "12%"), so a quote either stands in the
-# text, character for character after folding, or it doesn't. Folding is NFKC, one kind of dash, one
-# of each kind of quotation mark, one space for any white space, and no invisible characters. A
-# known
-# limit comes with NFKC: a raised 2 folds to a plain one.
 
 MAX_MARKS: Final = 30
 """Accents kept on one letter. No language needs so many, and sorting thousands of them, which NFKC
@@ -118,7 +116,7 @@ class Folded:
     """The piece stands for itself, character by character; others map only as a whole."""
 
     def span(self, start: int, end: int) -> Span | None:
-        """Where `text[start:end]` stands in the original; None if that would cut a piece apart."""
+        """Find `text[start:end]` in the original; None if that would cut a piece apart."""
         found = self._locate(start, end)
         return found[0] if found and found[1] else None
 
@@ -208,7 +206,7 @@ def fold_with_offsets(text: str) -> Folded:
 
 
 def find_quote(text: str, quote: str, *, whole_words: bool = True) -> Span | None:
-    """Where `quote` stands in `text`, or None: `fold(text[start:end]) == fold(quote)`.
+    """Find `quote` in `text`, or None: `fold(text[start:end]) == fold(quote)`.
 
     With `whole_words` a quote can't be cut out of a word or a number: "2%" isn't in "12%", "5%" not
     in "2.5%" or "-5%", "can" not in "can't", "inferior" not in "non-inferior".

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InjectionKind(StrEnum):
-    """What a passage looks like."""
+    """Kind of attack that a passage looks like."""
 
     OVERRIDE = "override"
     """Tells the reader to drop its instructions."""

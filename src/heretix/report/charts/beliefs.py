@@ -98,7 +98,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
 
 
 def run_subtitle(run: RunRecord) -> str:
-    """Whose belief this is, and n."""
+    """Model, lens and n of a run."""
     usage = run.usage
     return listed(
         [
@@ -278,7 +278,7 @@ def replicas_of(run: RunRecord) -> Floats:
 
 
 def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
-    """Where the estimate falls when wordings and answers are drawn anew."""
+    """Histogram of the estimates when wordings and answers are drawn anew."""
     belief, how = run.aggregates, run.aggregation
     subtitle = [
         run_subtitle(run),
@@ -443,7 +443,7 @@ def _described(row: IntervalRow) -> str:
 
 
 def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """What tells each run from the others, in one line or two.
+    """Names that tell each run from the others, in one line or two.
 
     Of claim, model and lens, those that differ; where nothing does, the execution.
     """
@@ -645,7 +645,7 @@ _CONTROLS: Final = {
 def document_influence(
     artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
-    """How far each document moves the belief: the lens as it is minus the lens without it."""
+    """Influence of each document: the lens as it is minus the lens without it."""
     model = chosen_model(artifact, model)
     titles = _titles(artifact)
     found = [record for record in _own(artifact, model) if record.variant.startswith(_WITHOUT)]

@@ -394,7 +394,7 @@ _DASHES: Final = tuple(dash for dash in SERIES_DASHES if dash != _THROUGH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WealthPoint:
-    """What a strategy had after an episode, or at a time.
+    """Wealth of a strategy after an episode, or at a time.
 
     Over several runs: the mean, and the 2.5th and 97.5th percentile.
     """
@@ -408,7 +408,7 @@ class WealthPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WealthSummary:
-    """What a strategy came to over `n` runs: the mean, and 95% of the runs."""
+    """Final wealth of a strategy over `n` runs: the mean, and 95% of the runs."""
 
     strategy: str
     n: int
@@ -464,7 +464,7 @@ def wealth_by_strategy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """How one strategy is drawn."""
+    """Look of one strategy's line."""
 
     colour: str
     dash: list[int]
@@ -626,7 +626,7 @@ def _labels(
 
 
 def _final(wealth: float, quiet: bool) -> str:
-    """What a grey line came to: it can't be read off where many lie together."""
+    """End of a grey line as text: it can't be read off where many lie together."""
     return "" if quiet else f"{wealth:,.1f}".replace("-", "−")
 
 

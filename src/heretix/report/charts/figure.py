@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from heretix.report.charts.theme import Theme
 
-# What charts are put together from: a titled figure, axes, and text that is safe to draw.
-
 Chart = dict[str, Any]
 """A Vega-Lite specification, with its data inside: nothing is fetched."""
 

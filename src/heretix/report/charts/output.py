@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
     from heretix.report.charts.figure import Chart
 
-__all__ = [
-    "chart_html",
-    "chart_json",
-    "chart_svg",
-    "drawing_bytes",
-    "embed_script",
-    "save_chart",
-    "write_file",
-]
 
 VL_VERSION: Final = "6.4"
 PNG_SCALE: Final = 2.0

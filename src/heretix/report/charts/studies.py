@@ -106,7 +106,7 @@ def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
 
 
 def _axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """When each was measured; those of one minute are numbered, since a clock tells nothing."""
+    """Time axis; runs of one minute are numbered, since a clock tells nothing."""
     begun = [datetime.fromisoformat(row["at"]) for row in rows]
     if len(rows) < 2 or max(begun) - min(begun) >= _MINUTE:
         return time_axis("at", "measured (UTC)")

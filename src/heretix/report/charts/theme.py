@@ -1,4 +1,4 @@
-"""How every picture looks: one type scale, and colours that mean something.
+"""Look of every picture: one type scale, and colours that mean something.
 
 Each meaning has a shape and a dash of its own beside its colour, so that a chart still reads in
 black and white. Colours of the two themes stand in pairs: a chart is made in one of them, and
