@@ -14,11 +14,12 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heretix.core.errors import ClaimError, ConfigError
 from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
+from heretix.evidence.search import SERVICES
 
 __all__ = [
     "MAX_CLAIM_CHARS",
@@ -58,8 +59,8 @@ class EvidenceConfig(BaseModel):
 
     corpus: str | None = None
     """A local corpus by name; `demo` comes with the package."""
-    search: Literal["brave", "exa", "searxng", "tavily"] | None = None
-    """A live service instead of a corpus."""
+    search: str | None = None
+    """A live service instead of a corpus: a built-in one, or a plug-in's."""
     record_to: str | None = None
     """A folder that keeps what the service answered."""
     replay_from: str | None = None
@@ -72,6 +73,14 @@ class EvidenceConfig(BaseModel):
     """A model that grades documents blind to their source, and says what they make of the claim."""
     documents: tuple[str, ...] = ()
     """Files, folders or addresses that SEL shows."""
+
+    @field_validator("search")
+    @classmethod
+    def _check_search(cls, name: str | None) -> str | None:
+        if name is not None and not SERVICES.offers(name):
+            *others, last = (repr(known) for known in SERVICES.names())
+            raise ValueError(f"should be {', '.join(others)} or {last}")
+        return name
 
     @model_validator(mode="before")
     @classmethod

@@ -18,13 +18,14 @@ from heretix.core.lenses import LENSES, RPL
 from heretix.prompts.bank import Bank, Prompt, render
 from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
 from heretix.providers.base import Request
-from heretix.providers.catalog import ModelId, Options, sent_options
+from heretix.providers.catalog import PROVIDERS, ModelId, Options, sent_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heretix.belief.estimator import Agg, Center
     from heretix.config import RunConfig
+    from heretix.core.plugins import Plugin
 
 __all__ = [
     "Evidence",
@@ -175,6 +176,11 @@ class Plan:
         """The lens and what an experiment did to it, for people who watch."""
         variant = self.evidence.variant if self.evidence else None
         return f"{self.lens} {variant}" if variant else self.lens
+
+    @property
+    def plugins(self) -> tuple[Plugin, ...]:
+        """Plug-ins that have a part in it: no part of its identity."""
+        return tuple(filter(None, (PROVIDERS.plugin(self.model.provider), self.bank.plugin)))
 
     @cached_property
     def samples(self) -> tuple[PlannedSample, ...]:

@@ -20,16 +20,14 @@ from heretix.core.errors import (
     ServerError,
 )
 from heretix.evidence.demo import demo_claims, demo_documents
-from heretix.evidence.search import (
-    SERVICES,
-    Hit,
+from heretix.evidence.search import SERVICES, service_from_env
+from heretix.evidence.search.base import Hit, Question, domains, is_within, narrow
+from heretix.evidence.search.local import (
+    FullTextSearch,
     LocalSearch,
     RecordingSearch,
     ReplaySearch,
-    service_from_env,
 )
-from heretix.evidence.search.base import Question, domains, is_within, narrow
-from heretix.evidence.search.local import FullTextSearch
 from heretix.evidence.search.services import (
     BraveSearch,
     ExaSearch,
@@ -120,7 +118,7 @@ PATHS = {
     "searxng": "/search",
 }
 ANSWERS = {"tavily": TAVILY, "exa": EXA, "brave": BRAVE, "searxng": SEARXNG}
-ALL = sorted(SERVICES)
+ALL = sorted(SERVICES.builtin)
 
 
 @pytest.fixture

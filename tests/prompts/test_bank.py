@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from heretix.core.errors import BankError
 from heretix.prompts.bank import (
-    BANK_SIZE,
+    BANKS,
     MAX_PARAPHRASE_CHARS,
+    MAX_WORDINGS,
+    MIN_WORDINGS,
     Bank,
     load_bank,
     load_bank_file,
-    packaged_banks,
     render,
 )
 
@@ -29,7 +30,7 @@ LINES = [
     "system: 'Judge claims. Reply {\"prob_true\": NUMBER}.'",
     "user_template: 'Q: {PARAPHRASE} A:'",
     "paraphrases:",
-    *[f"  - 'Wording {i}: is <c>{{CLAIM}}</c> true?'" for i in range(BANK_SIZE)],
+    *[f"  - 'Wording {i}: is <c>{{CLAIM}}</c> true?'" for i in range(16)],
 ]
 
 WriteBank = Callable[[list[str]], Path]
@@ -60,7 +61,7 @@ def test_a_sound_file_loads(write: WriteBank):
     assert bank.system == SYSTEM
     assert bank.user_template == "Q: {PARAPHRASE} A:"
     assert bank.paraphrases[3] == "Wording 3: is <c>{CLAIM}</c> true?"
-    assert bank.T_bank == BANK_SIZE == 16
+    assert bank.T_bank == 16
     assert bank.source == str(path)
 
 
@@ -128,7 +129,7 @@ def test_a_claim_comes_through_verbatim(claim: str):
 
 @given(
     claim=st.text(st.characters(exclude_categories=["Cs"])),
-    idx=st.integers(0, BANK_SIZE - 1),
+    idx=st.integers(0, 15),
 )
 def test_a_claim_can_be_read_back_from_its_prompt(claim: str, idx: int):
     """Taking the frame away from a rendered prompt leaves the claim, whatever it is."""
@@ -201,13 +202,25 @@ def test_a_wording_may_be_as_long_as_the_limit_and_no_longer(write: WriteBank):
         load_bank_file(write(replaced(7, f"  - 'x{longest}{{CLAIM}}'")))
 
 
-@pytest.mark.parametrize("count", [0, 15, 17])
-def test_a_bank_has_exactly_sixteen_wordings(write: WriteBank, count: int):
-    """Fewer or more would break rotation and the pairing of stems."""
+def with_wordings(count: int) -> list[str]:
+    """A file with this many wordings."""
     items = ", ".join(f"'Wording {i} of {{CLAIM}}'" for i in range(count))
-    lines = [*LINES[:3], f"paraphrases: [{items}]"]
-    with pytest.raises(BankError, match=f"line 4: .* exactly 16 texts, got {count}"):
-        load_bank_file(write(lines))
+    return [*LINES[:3], f"paraphrases: [{items}]"]
+
+
+@pytest.mark.parametrize("count", [0, MIN_WORDINGS - 1, MAX_WORDINGS + 1])
+def test_a_bank_has_neither_too_few_nor_too_many_wordings(write: WriteBank, count: int):
+    """Too few tell nothing about wordings; too many would leave the order of stems."""
+    with pytest.raises(BankError, match=f"line 4: .* from 4 to 999 texts, got {count}"):
+        load_bank_file(write(with_wordings(count)))
+
+
+@pytest.mark.parametrize("count", [MIN_WORDINGS, 5, 17, MAX_WORDINGS])
+def test_a_bank_may_have_any_number_of_wordings_in_between(write: WriteBank, count: int):
+    """`T_bank` follows the file."""
+    bank = load_bank_file(write(with_wordings(count)))
+    assert bank.T_bank == count
+    assert len({render(bank, idx, "Tea.").sha256 for idx in range(count)}) == count
 
 
 def test_missing_and_repeated_keys_are_named(write: WriteBank):
@@ -288,7 +301,7 @@ def test_an_unknown_name_is_refused(name: str):
 
 def test_every_packaged_bank_loads_and_versions_differ():
     """No two packaged banks share a version, and each starts with its name."""
-    banks = {name: load_bank(name) for name in packaged_banks()}
+    banks = {name: load_bank(name) for name in BANKS.builtin}
     assert len({bank.version for bank in banks.values()}) == len(banks)
     assert all(bank.version.startswith(name) for name, bank in banks.items())
     assert all(bank.source == name for name, bank in banks.items())

@@ -11,10 +11,10 @@ from faultserver import ANSWER, FaultServer, answer, document, status, together
 from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.compatible import (
+    DIALECTS,
     CompatibleProvider,
     Dialect,
     build_body,
-    dialect_of,
     read_reply,
 )
 from heretix.providers.http import HttpReply, Target
@@ -123,18 +123,18 @@ def test_only_what_is_set_is_sent():
 @pytest.mark.parametrize("provider", ["ollama", "vllm", "llamacpp"])
 def test_servers_that_honour_seeds_get_one(provider):
     """The sample's own seed is sent where it makes a sample repeatable."""
-    assert build_body(FULL, dialect_of(provider))["seed"] == 7
+    assert build_body(FULL, DIALECTS.get(provider))["seed"] == 7
 
 
 @pytest.mark.parametrize("provider", ["openrouter", "xai", "deepseek", "openai-compatible"])
 def test_hosted_and_unknown_servers_get_no_seed(provider):
     """A parameter that a server may reject isn't sent."""
-    assert "seed" not in build_body(FULL, dialect_of(provider))
+    assert "seed" not in build_body(FULL, DIALECTS.get(provider))
 
 
 def test_deepseek_is_known_to_take_no_schema():
     """The known case costs no failed call."""
-    assert build_body(PLAIN, dialect_of("deepseek"))["response_format"] == {"type": "json_object"}
+    assert build_body(PLAIN, DIALECTS["deepseek"])["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "report": ("records:report", "Write a report: a page, a picture or a PDF."),
     "anomalies": ("lens:anomalies", "Rank stored claims by how far evidence moves the belief."),
     "doctor": ("doctor:doctor", "Check keys, store and embedded model; say what to put right."),
+    "plugins": ("doctor:plugins", "List what other packages add, and what is wrong with it."),
     "serve": ("serve:serve", "Serve the web app: measure, look and take part in a browser."),
     "demo": ("serve:demo", "Fill a fresh store with a demonstration."),
     "worker": ("serve:worker", "Work on the jobs of a store until stopped."),

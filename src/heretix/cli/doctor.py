@@ -59,6 +59,36 @@ def doctor(
         raise typer.Exit(1)
 
 
+# `heretix plugins`: what other packages add.
+
+
+def plugins(as_json: opt.JsonOption = False) -> None:
+    """List the plug-ins that are installed: kind, name, package, version, and whether each loads.
+
+    One that is broken harms nothing but what asks for it. HERETIX_PLUGINS=0 turns all of them off.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from heretix.cli.app import COMMANDS
+    from heretix.measurement.health import examine_plugins
+
+    found = examine_plugins(COMMANDS)
+    if as_json:
+        print_json([asdict(plugin) for plugin in found])
+        return
+    if not found:
+        opt.console().print("no plug-ins; docs/plugins.md says how to write one")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("kind", "name", "package", "version", "status"):
+        table.add_column(column)
+    for plugin in found:
+        status = Text(plugin.error or "ok", style="red" if plugin.error else "green")
+        table.add_row(plugin.kind, plugin.name, plugin.package, plugin.version, status)
+    opt.console().print(table)
+
+
 # `heretix models`: the model files that run in this process.
 
 models_app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)

@@ -47,8 +47,8 @@ class Registry(Generic[T]):
     """Parts of one kind by name. A name that is built in can't be taken by a plug-in."""
 
     kind: Kind
-    builtin: Mapping[str, str]
-    """`module:attribute` of each."""
+    builtin: Mapping[str, object]
+    """The part itself, or its `module:attribute`."""
     check: Callable[[Any], T]
     """Returns a loaded object as a part, or raises TypeError that says what it must be."""
 
@@ -64,6 +64,10 @@ class Registry(Generic[T]):
                 found.setdefault(plugin.name, plugin)
         return found
 
+    def offers(self, name: str) -> bool:
+        """Whether `name` can be asked for; entry points are read only if it isn't built in."""
+        return name in self.builtin or name in self.plugins()
+
     def plugin(self, name: str) -> Plugin | None:
         """The plug-in that offers `name`; None where it is built in or nobody offers it."""
         return None if name in self.builtin else self.plugins().get(name)
@@ -71,7 +75,8 @@ class Registry(Generic[T]):
     def load(self, name: str) -> T:
         """Import the part. KeyError: nobody offers it. PluginError: its package is broken."""
         if name in self.builtin:
-            return self.check(_import(self.builtin[name]))
+            part = self.builtin[name]
+            return self.check(import_target(part) if isinstance(part, str) else part)
         return self.load_plugin(self.plugins()[name])
 
     def load_plugin(self, plugin: Plugin) -> T:
@@ -81,7 +86,7 @@ class Registry(Generic[T]):
         if self.plugins().get(plugin.name, plugin) != plugin:
             raise _broken(plugin, f"{self.plugins()[plugin.name]} offers this name as well")
         try:
-            return self.check(_import(plugin.target))
+            return self.check(import_target(plugin.target))
         except (Exception, SystemExit) as exc:
             # Foreign code: it may raise anything, and must take nothing with it.
             raise _broken(plugin, f"{type(exc).__name__}: {exc}") from exc
@@ -114,7 +119,8 @@ def _scan(_path: tuple[str, ...]) -> tuple[Plugin, ...]:
     return tuple(sorted(found.values()))
 
 
-def _import(target: str) -> Any:
+def import_target(target: str) -> Any:
+    """Import what `module:attribute` names."""
     module, _, attribute = target.partition(":")
     found: Any = import_module(module)
     for name in filter(None, attribute.split(".")):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from heretix.evidence.document import Document
     from heretix.evidence.policy.policy import Policy
     from heretix.evidence.reliability import DocumentJudge, Verdict
-    from heretix.evidence.search import Hit, Search
+    from heretix.evidence.search.base import Hit, Search
 
 
 _HITS: Final = 40

@@ -27,7 +27,7 @@ from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
 from heretix.measurement import service
 from heretix.measurement.experiments import Experiments, with_experiments
 from heretix.measurement.measurement import Measurement, plan_content, prepare
-from heretix.providers.catalog import IN_PROCESS, require_key
+from heretix.providers.catalog import require_key
 from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
 from heretix.store.jobs import mean_latency_ms
@@ -247,7 +247,7 @@ def _duration(
 
 
 def _at_a_time(model: ModelId, measurement: Measurement) -> int:
-    if model.endpoint.kind not in IN_PROCESS:
+    if not model.endpoint.in_process:
         return _AT_A_TIME
     return min(_AT_A_TIME, open_provider(model, measurement.settings).max_concurrency)
 

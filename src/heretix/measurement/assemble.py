@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from heretix.core.errors import InsufficientEvidenceError
 from heretix.core.lenses import LENSES, RPL
+from heretix.evidence.search import SERVICES
 from heretix.measurement.experiments import compared
-from heretix.measurement.record import SCHEMA, Artifact, LensRecord
-from heretix.measurement.vector import lens_record, metrics_record
+from heretix.measurement.record import SCHEMA, Artifact, LensRecord, PluginRecord
+from heretix.measurement.vector import METRICS, lens_record, metrics_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heretix.config import Claim
+    from heretix.core.plugins import Plugin
     from heretix.evidence.bundle import Bundle
     from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import MetricsRecord, ReasonRecord, RunRecord
@@ -27,14 +29,20 @@ def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) 
     bundles = _bundles(measurement, claim)
     publishers = {bundle.bundle_id: bundle.publishers for bundle in bundles}
     lines = lens_records(runs, claim.text, bundles)
+    models = dict.fromkeys(run.model for run in runs)
+    added = list(METRICS.plugins().values())
+    evidence = measurement.config.evidence
+    search = SERVICES.plugin(evidence.search) if evidence and evidence.search else None
+    plugins = [PluginRecord.of(plugin) for plugin in (search, *added) if plugin]
     return Artifact(
         schema=SCHEMA,
         claim=claim.text,
         runs=list(runs),
         lenses=lines,
         bundles=[bundle.to_json() for bundle in bundles],
-        metrics=metrics_by_model(runs, claim.text, publishers, lines),
+        metrics=metrics_by_model(runs, claim.text, publishers, lines, dict.fromkeys(models, added)),
         experiments=compared(runs, claim.text) or None,
+        plugins=plugins or None,
     )
 
 
@@ -61,10 +69,12 @@ def metrics_by_model(
     claim: str,
     publishers: Mapping[str, Mapping[str, int]],
     lines: Sequence[LensRecord] = (),
+    plugins: Mapping[str, Sequence[Plugin]] | None = None,
 ) -> dict[str, MetricsRecord]:
     """What lies between the lenses, for each model.
 
-    `publishers` counts items by bundle id; `lines` say which lenses had too little evidence.
+    `publishers` counts items by bundle id; `lines` say which lenses had too little evidence;
+    `plugins` are the metrics to add, by model.
     """
     metrics = {}
     for model in dict.fromkeys(run.model for run in runs):
@@ -79,7 +89,7 @@ def metrics_by_model(
             for line in lines
             if line.model == model and line.reason and line.status == "insufficient_evidence"
         }
-        metrics[model] = metrics_record(own, counts, lacking)
+        metrics[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()))
     return metrics
 
 

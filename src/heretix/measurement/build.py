@@ -20,6 +20,7 @@ from heretix.measurement.record import (
     Balance,
     DiagnosticsRecord,
     EvidenceRecord,
+    PluginRecord,
     PrecisionRecord,
     PriceRecord,
     Prompts,
@@ -131,6 +132,7 @@ def build_run(
     finished_at: str,
     heretix_version: str,
     price: Price | None,
+    plugins: Sequence[PluginRecord] = (),
 ) -> RunRecord:
     """Aggregate what an execution got, in the plan's order, and write it down.
 
@@ -182,6 +184,7 @@ def build_run(
         "started_at": started_at,
         "finished_at": finished_at,
         "heretix_version": heretix_version,
+        "plugins": list(plugins),
         "samples": rows,
     }
     unsigned = RunRecord(**values, sha256="")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from heretix.core.canonical import canonical_json
 from heretix.measurement.build import build_run
+from heretix.measurement.record import PluginRecord
 from heretix.sample import Sample, logit_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
 from heretix.version import VERSION
@@ -65,6 +66,7 @@ class Execution:
             finished_at=utc_now(),
             heretix_version=VERSION,
             price=self.price,
+            plugins=[PluginRecord.of(plugin) for plugin in self.plan.plugins],
         )
 
 

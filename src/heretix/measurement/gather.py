@@ -30,21 +30,19 @@ from heretix.evidence.reliability import (
     place_scores,
 )
 from heretix.evidence.retrieval import Retrieval, judge_all, retrieve, retrieve_provided
-from heretix.evidence.search import (
-    GIVES_TEXT,
+from heretix.evidence.search import SERVICES, service_from_env
+from heretix.evidence.search.local import (
+    FullTextSearch,
     LocalSearch,
     RecordingSearch,
     ReplaySearch,
-    Search,
-    service_from_env,
 )
-from heretix.evidence.search.local import FullTextSearch
 from heretix.evidence.sources.corpus import Corpus, corpus_path
 from heretix.evidence.sources.intake import documents_from
 from heretix.plan import Evidence
 from heretix.prompts.frame import ShownItem, load_frame
 from heretix.providers.base import Provider, Request
-from heretix.providers.catalog import IN_PROCESS, Options
+from heretix.providers.catalog import Options
 from heretix.providers.registry import open_provider, resolve_model
 
 if TYPE_CHECKING:
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.evidence.policy.policy import Policy
     from heretix.evidence.reliability import Assessment, BlindedDocument
+    from heretix.evidence.search.base import Search
     from heretix.evidence.sources.fetch import FetchOptions
 
 # A blinded judge of documents: any model, asked three times, who sees no source and no author.
@@ -136,7 +135,7 @@ class ModelJudge:
 async def opened_judge(model: str, settings: Settings) -> AsyncIterator[ModelJudge]:
     """`model` as the blinded judge, for as long as it is needed."""
     found = resolve_model(model, settings)
-    homeless = found.endpoint.kind not in IN_PROCESS and found.endpoint.base_url is None
+    homeless = not found.endpoint.in_process and found.endpoint.base_url is None
     address = settings.env.get("HERETIX_BASE_URL") if homeless else None
     provider = open_provider(found, settings, options=Options(base_url=address))
     try:
@@ -305,7 +304,7 @@ async def _search(
         return
     if config.search is not None:
         service = service_from_env(config.search, settings.env, **network.service)
-        if config.search not in GIVES_TEXT:
+        if not SERVICES.load(config.search).gives_text:
             from heretix.evidence.sources.fetch import Fetcher
 
             service = FullTextSearch(service, Fetcher(network.fetching(settings)))

@@ -11,12 +11,23 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
-from heretix.core.errors import HeretixError, MissingKeyError, RecordError, StoreReadOnlyError
+from heretix.core.errors import (
+    BankError,
+    HeretixError,
+    MissingKeyError,
+    PluginError,
+    RecordError,
+    StoreReadOnlyError,
+)
+from heretix.core.plugins import Registry, installed
+from heretix.evidence.search import SERVICES
+from heretix.measurement.vector import METRICS
+from heretix.prompts.bank import BANKS, load_bank
 from heretix.providers import gguf
 from heretix.providers.base import Request
-from heretix.providers.catalog import ENDPOINTS, ModelId, default_model, parse_model
+from heretix.providers.catalog import PROVIDERS, ModelId, default_model, endpoints, parse_model
 from heretix.providers.registry import open_provider, resolve_model
 from heretix.sample import read_answer
 from heretix.store import Store
@@ -27,8 +38,6 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
     from heretix.providers.http import HttpReply
-
-__all__ = ["Check", "State", "examine"]
 
 _CLOCK_SKEW_S: Final = 120.0
 _LEAST_FREE_BYTES: Final = 200_000_000
@@ -84,6 +93,39 @@ async def examine(
             checks += await _endpoint(model, settings, base_url)
     checks.append(Check("default model", State.INFO, default_model(settings).identity))
     return checks
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """An installed plug-in, and what keeps it from being used."""
+
+    kind: str
+    name: str
+    package: str
+    version: str
+    status: Literal["ok", "broken"]
+    error: str | None
+
+
+def examine_plugins(*more: Registry[Any]) -> list[PluginStatus]:
+    """Load every plug-in and say what became of it; `more` are registries of layers above."""
+    registries: dict[str, Registry[Any]] = {one.kind: one for one in more}
+    registries |= {"providers": PROVIDERS, "search": SERVICES, "metrics": METRICS, "banks": BANKS}
+    found = []
+    for plugin in installed():
+        error = None
+        try:
+            registries[plugin.kind].load_plugin(plugin)
+            if plugin.kind == "banks":
+                load_bank(plugin.name)
+        except PluginError as exc:
+            error = exc.reason
+        except BankError as exc:
+            error = str(exc)
+        status: Literal["ok", "broken"] = "broken" if error else "ok"
+        names = (plugin.kind, plugin.name, plugin.package, plugin.version)
+        found.append(PluginStatus(*names, status, error))
+    return found
 
 
 def _python() -> Check:
@@ -178,7 +220,7 @@ async def _embedded(settings: Settings) -> Check:
 def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
     wanted = {model.provider for model in named}
     checks = []
-    for provider, endpoint in ENDPOINTS.items():
+    for provider, endpoint in endpoints().items():
         if endpoint.key_variable is None:
             continue
         is_set = bool(settings.env.get(endpoint.key_variable))
@@ -196,7 +238,7 @@ def _reachable_models(settings: Settings) -> list[ModelId]:
     """One made-up model for each hosted provider whose key is set: the list of models is free."""
     return [
         ModelId(provider, "any")
-        for provider, endpoint in ENDPOINTS.items()
+        for provider, endpoint in endpoints().items()
         if endpoint.base_url and endpoint.key_variable and settings.env.get(endpoint.key_variable)
     ]
 

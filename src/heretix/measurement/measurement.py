@@ -21,7 +21,6 @@ from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
 from heretix.plan import Evidence, Plan, Precision, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import (
-    IN_PROCESS,
     ModelId,
     Options,
     default_model,
@@ -359,7 +358,7 @@ def prepare(
 
 
 def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings) -> RunConfig:
-    remote = [model for model in models if model.endpoint.kind not in IN_PROCESS]
+    remote = [model for model in models if not model.endpoint.in_process]
     if config.base_url is not None and len({model.provider for model in remote}) > 1:
         names = ", ".join(model.identity for model in remote)
         raise ConfigError(f"`base_url` can serve the models of one provider only, got {names}")

@@ -11,7 +11,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, RecordError
@@ -20,6 +26,8 @@ from heretix.sample import Noncompliance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from heretix.core.plugins import Plugin
 
 # The artifact: the canonical record of what an execution planned, got and concluded.
 #
@@ -32,6 +40,33 @@ Prob = float | None
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PluginRecord(_Record):
+    """A part that another package brought, and its version."""
+
+    kind: Literal["providers", "search", "metrics", "banks", "commands"]
+    name: str
+    package: str
+    version: str
+
+    @classmethod
+    def of(cls, plugin: Plugin) -> PluginRecord:
+        """The plug-in, as it is installed here."""
+        return cls(
+            kind=plugin.kind, name=plugin.name, package=plugin.package, version=plugin.version
+        )
+
+
+class _Extensible(_Record):
+    """A record that plug-ins may have a part in. It says so only where one had."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_plugins(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if not content.get("plugins", True):
+            del content["plugins"]
+        return content
 
 
 class Prompts(_Record):
@@ -253,7 +288,7 @@ class SampleRecord(_Record):
     created_at: str
 
 
-class RunRecord(_Record):
+class RunRecord(_Extensible):
     """One claim measured by one model in one execution."""
 
     execution_id: str
@@ -287,6 +322,8 @@ class RunRecord(_Record):
     started_at: str
     finished_at: str
     heretix_version: str
+    plugins: list[PluginRecord] = Field(default_factory=list)
+    """Plug-ins that had a part: the provider, the bank. Left out where there was none."""
     samples: list[SampleRecord]
     sha256: str
     """SHA-256 of the canonical JSON of everything above."""
@@ -340,7 +377,18 @@ class ConcentrationRecord(_Record):
     publishers: int
 
 
-class MetricsRecord(_Record):
+class PluginMetricRecord(_Record):
+    """A plug-in's number; null, with a reason, where it had none to give."""
+
+    value: float | None
+    lo: float | None
+    hi: float | None
+    reason: str | None
+    package: str
+    version: str
+
+
+class MetricsRecord(_Extensible):
     """What lies between the lenses of one claim and model."""
 
     reason: ReasonRecord | None
@@ -363,6 +411,8 @@ class MetricsRecord(_Record):
     noise_floor: float | None
     """Distance that two raw priors exceed in one case of twenty; null with one replicate."""
     source_concentration: dict[str, ConcentrationRecord]
+    plugins: dict[str, PluginMetricRecord] = Field(default_factory=dict)
+    """Metrics of plug-ins, by name. Left out where there are none."""
 
 
 class ExperimentRecord(_Record):
@@ -393,6 +443,8 @@ class Artifact(_Record):
     metrics: dict[str, MetricsRecord] | None = None
     """By model."""
     experiments: list[ExperimentRecord] | None = None
+    plugins: list[PluginRecord] | None = None
+    """Plug-ins that had a part in the vector: the search, metrics. A run names its own."""
 
     @classmethod
     def of(cls, runs: Sequence[RunRecord]) -> Artifact:
@@ -438,7 +490,7 @@ def artifact_json(artifact: Artifact, *, indent: int | None = 2) -> str:
     """An artifact as JSON text."""
     # Fields of the lenses are left out of artifacts that have none.
     content = artifact.model_dump(mode="json", by_alias=True)
-    for name in ("claim", "lenses", "bundles", "metrics", "experiments"):
+    for name in ("claim", "lenses", "bundles", "metrics", "experiments", "plugins"):
         if content[name] is None:
             del content[name]
     return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)

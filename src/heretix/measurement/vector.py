@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
-from heretix.belief.vector import MIN_STEMS, joint_bootstrap
+from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
+from heretix.core.plugins import Plugin, Registry
 from heretix.measurement.record import (
     ConcentrationRecord,
     InformationRecord,
     LensRecord,
     MetricRecord,
     MetricsRecord,
+    PluginMetricRecord,
     ReasonRecord,
 )
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heretix.belief.metrics import Metric
-    from heretix.belief.vector import BeliefVector
     from heretix.measurement.record import RunRecord
 
 __all__ = ["lens_record", "logits_by_stem", "metrics_record"]
@@ -55,15 +57,39 @@ def lens_record(run: RunRecord) -> LensRecord:
     )
 
 
+VectorMetric = Callable[[BeliefVector], metrics.Metric | None]
+"""A number with its interval, from the joint bootstrap; None where it doesn't apply."""
+
+
+def _as_metric(found: Any) -> VectorMetric:
+    if callable(found):
+        return cast("VectorMetric", found)
+    raise TypeError(f"a metric must be a function of a BeliefVector, got {found!r}")
+
+
+METRICS: Final = Registry(
+    "metrics",
+    {
+        "shock_index": "heretix.belief.metrics:shock_index",
+        "amplification_gap": "heretix.belief.metrics:amplification_gap",
+        "directed_gap": "heretix.belief.metrics:directed_gap",
+    },
+    _as_metric,
+)
+"""Metrics of a belief vector by name. Ours have fields of their own; plug-ins add to them."""
+
+
 def metrics_record(
     runs: Sequence[RunRecord],
     publishers: Mapping[str, Mapping[str, int]],
     lacking: Mapping[str, ReasonRecord] | None = None,
+    plugins: Sequence[Plugin] = (),
 ) -> MetricsRecord:
     """What lies between the lenses of one claim and model.
 
     `publishers` counts items per publisher, by lens; `lacking` says of lenses that had too little
-    evidence why. A lens without an estimate takes nothing from the others.
+    evidence why; `plugins` are the metrics to add. A lens without an estimate takes nothing from
+    the others.
     """
     measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
     missing = dict(lacking or {})
@@ -92,7 +118,28 @@ def metrics_record(
         center=rpl.center,
         trim=rpl.trim,
     )
-    return _between(vector, measured, missing, concentration)
+    between = _between(vector, measured, missing, concentration)
+    return between.model_copy(update={"plugins": _added(vector, plugins)})
+
+
+def _added(vector: BeliefVector, plugins: Sequence[Plugin]) -> dict[str, PluginMetricRecord]:
+    """Metrics of plug-ins. One that fails has no number, and takes none from the others."""
+    found = {}
+    for plugin in plugins:
+        number, reason = None, None
+        try:
+            number = METRICS.load_plugin(plugin)(vector)
+        except Exception as exc:  # noqa: BLE001 - foreign code may raise anything
+            reason = getattr(exc, "reason", "") or f"{type(exc).__name__}: {exc}"
+        found[plugin.name] = PluginMetricRecord(
+            value=float(number.value) if number else None,
+            lo=float(number.lo) if number else None,
+            hi=float(number.hi) if number else None,
+            reason=None if number else reason or "it doesn't apply to these lenses",
+            package=plugin.package,
+            version=plugin.version,
+        )
+    return found
 
 
 def _paired(

@@ -31,17 +31,18 @@ from heretix.measurement.record import (
     SampleRecord,
     digest_of,
 )
-from heretix.measurement.vector import logits_by_stem
+from heretix.measurement.vector import METRICS, logits_by_stem
 from heretix.plan import Evidence, Plan, PlannedSample, Precision, PrecisionStep, make_plan
 from heretix.prompts.bank import Bank, load_bank
 from heretix.prompts.frame import Frame, ShownItem
-from heretix.providers.catalog import ModelId, parse_model
+from heretix.providers.catalog import PROVIDERS, ModelId, parse_model
 from heretix.providers.prices import Price
 from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer
 
 if TYPE_CHECKING:
+    from heretix.core.plugins import Plugin
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.record import EvidenceRecord
+    from heretix.measurement.record import EvidenceRecord, MetricsRecord
 
 # Two runs against each other.
 
@@ -302,14 +303,19 @@ def verify_vector(artifact: Artifact) -> Verification:
         differences += shown_differences(run, bundles, runs)
     publishers = {bundle_id: bundle.publishers for bundle_id, bundle in bundles.items()}
     lines = lens_records(runs, claim, list(bundles.values()))
+    recorded = artifact.metrics or {}
+    again, notes = _plugin_metrics(recorded)
+    derived = metrics_by_model(runs, claim, publishers, lines, again)
+    for model, record in recorded.items():
+        if model in derived:
+            # Those that can't be computed here stand as they were written.
+            both = {**record.plugins, **derived[model].plugins}
+            derived[model] = derived[model].model_copy(update={"plugins": both})
     pairs = [
         *_compare(
             "metrics",
-            {m: _plain(record) for m, record in (artifact.metrics or {}).items()},
-            {
-                m: _plain(record)
-                for m, record in metrics_by_model(runs, claim, publishers, lines).items()
-            },
+            {m: _plain(record) for m, record in recorded.items()},
+            {m: _plain(record) for m, record in derived.items()},
         ),
         *_compare("lenses", list(map(_plain, artifact.lenses or [])), list(map(_plain, lines))),
         *_compare(
@@ -324,8 +330,28 @@ def verify_vector(artifact: Artifact) -> Verification:
         run_id=runs[0].run_id,
         checked=len(pairs) + len(artifact.bundles or []),
         differences=tuple(differences),
-        notes=(),
+        notes=tuple(notes),
     )
+
+
+def _plugin_metrics(
+    recorded: Mapping[str, MetricsRecord],
+) -> tuple[dict[str, list[Plugin]], list[str]]:
+    """Plug-ins whose metrics can be computed again, by model; and a note on each of the others."""
+    here = METRICS.plugins()
+    again: dict[str, list[Plugin]] = {}
+    notes: dict[str, None] = {}
+    for model, record in recorded.items():
+        for name, metric in record.plugins.items():
+            plugin = here.get(name)
+            if plugin and (plugin.package, plugin.version) == (metric.package, metric.version):
+                again.setdefault(model, []).append(plugin)
+            else:
+                notes[
+                    f"`{name}` not recomputed: plug-in {metric.package} {metric.version} "
+                    "isn't installed"
+                ] = None
+    return again, list(notes)
 
 
 def _plain(record: BaseModel) -> Any:
@@ -348,6 +374,7 @@ def _rebuild(run: RunRecord) -> RunRecord:
         finished_at=run.finished_at,
         heretix_version=run.heretix_version,
         price=_price(run.usage.price),
+        plugins=run.plugins,
     )
 
 
@@ -437,7 +464,9 @@ def _model(run: RunRecord) -> ModelId:
     prefixed = run.model.startswith(f"{run.provider}:")
     name = run.model.removeprefix(f"{run.provider}:") if prefixed else run.model
     model = ModelId(run.provider, name)
-    if model != parse_model(run.model):
+    # A provider that isn't installed has answered already; its numbers need nothing of it.
+    absent = prefixed and not PROVIDERS.offers(run.provider)
+    if not absent and model != parse_model(run.model):
         raise RecordError(f"`model` {run.model!r} isn't one of provider {run.provider!r}")
     return model
 

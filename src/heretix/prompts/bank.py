@@ -1,4 +1,4 @@
-"""Prompt banks: sixteen wordings of "is this true?", read from YAML, checked, and filled in.
+"""Prompt banks: wordings of "is this true?", read from YAML, checked, and filled in.
 
 A bank is part of a measurement's identity, so a mistake in one is refused when it is loaded,
 with the file and the line, and never found out later in the samples.
@@ -6,6 +6,7 @@ with the file and the line, and never found out later in the samples.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from heretix.core.errors import BankError
+from heretix.core.errors import BankError, PluginError
+from heretix.core.plugins import Plugin, Registry
 from heretix.core.yaml_lines import (
     YamlFault,
     compose,
@@ -32,19 +34,10 @@ from heretix.core.yaml_lines import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "BANK_SIZE",
-    "MAX_PARAPHRASE_CHARS",
-    "Bank",
-    "Prompt",
-    "load_bank",
-    "load_bank_file",
-    "packaged_banks",
-    "render",
-]
-
-BANK_SIZE: Final = 16
-"""Paraphrases in a bank. Rotation and pairing across lenses rest on this number."""
+MIN_WORDINGS: Final = 4
+"""Fewer say too little about how much the wording matters. Ours have 16."""
+MAX_WORDINGS: Final = 999
+"""Stems are sorted by an index of three digits."""
 MAX_PARAPHRASE_CHARS: Final = 400
 """Longest wording, the claim not counted: a small model must cope with it."""
 MAX_FRAME_CHARS: Final = 4_000
@@ -71,6 +64,8 @@ class Bank:
     """Where it was read: a packaged bank's name, or a path. No part of what the bank is."""
     sha256: str
     """SHA-256 of everything in it, so that two texts under one version can be told apart."""
+    plugin: Plugin | None = field(default=None, compare=False)
+    """Who brings it; None for ours and for files."""
 
     @classmethod
     def of(
@@ -81,11 +76,14 @@ class Bank:
         user_template: str,
         paraphrases: Sequence[str],
         source: str,
+        plugin: Plugin | None = None,
     ) -> Bank:
         """A bank from its parts, which are trusted: a reader or a record vouches for them."""
         texts = tuple(paraphrases)
         digest = _bank_sha256(version, system, user_template, texts)
-        return cls(version, system, user_template, texts, source=source, sha256=digest)
+        return cls(
+            version, system, user_template, texts, source=source, sha256=digest, plugin=plugin
+        )
 
     @property
     def T_bank(self) -> int:
@@ -121,26 +119,48 @@ def render(bank: Bank, idx: int, claim: str) -> Prompt:
     return Prompt(idx, bank.system, user, _sha256(f"{bank.system}\n\n{user}"))
 
 
-def packaged_banks() -> tuple[str, ...]:
-    """Names of the banks that come with Heretix, sorted."""
-    folder = resources.files(__package__) / "banks"
-    files = (entry.name for entry in folder.iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+def _as_text(found: Any) -> str:
+    """A registered bank as YAML: a text of several lines, or a file to read."""
+    if isinstance(found, str) and "\n" in found:
+        return found
+    source = Path(found) if isinstance(found, str) else found
+    if not hasattr(source, "read_text"):
+        raise TypeError(f"a bank must be YAML text or the path of a file, got {found!r}")
+    return str(source.read_text(encoding="utf-8-sig"))
+
+
+_FOLDER: Final = resources.files(__package__) / "banks"
+BANKS: Final = Registry(
+    "banks",
+    # A file is no `module:attribute`; the packaged names are those of the folder, sorted.
+    {
+        name.removesuffix(".yaml"): _FOLDER / name
+        for name in sorted(entry.name for entry in _FOLDER.iterdir())
+        if name.endswith(".yaml")
+    },
+    _as_text,
+)
+"""Banks by name: the packaged ones, and those of plug-ins."""
 
 
 def load_bank(name: str) -> Bank:
-    """The packaged bank of this name (`rpl_v1`) or full version (`rpl_v1_2026-11-15`)."""
-    names = packaged_banks()
-    if name in names:
-        return _packaged(name)
-    banks = [_packaged(packaged) for packaged in names]
-    for bank in banks:
-        if bank.version == name:
-            return bank
-    known = [*names, *(bank.version for bank in banks)]
+    """The bank of this name (`rpl_v1`) or full version (`rpl_v1_2026-11-15`).
+
+    Packaged ones are looked at first, then those of plug-ins.
+    """
+    if name in BANKS.builtin:
+        return _registered(name)
+    for names in (tuple(BANKS.builtin), tuple(BANKS.plugins())):
+        if name in names:
+            return _registered(name)
+        for one in names:
+            with contextlib.suppress(PluginError, BankError):
+                if (bank := _registered(one)).version == name:
+                    return bank
+    known = [*BANKS.names(), *(_registered(packaged).version for packaged in BANKS.builtin)]
     raise BankError(
         f"`prompt_version` {name!r} names no packaged bank{hint(name, known)}; "
-        f"packaged: {', '.join(names)}. A bank of your own goes under `prompts_file`"
+        f"packaged: {', '.join(BANKS.names())}. A bank of your own goes under `prompts_file`"
     )
 
 
@@ -153,24 +173,31 @@ def load_bank_file(path: str | Path) -> Bank:
         raise BankError(f"`prompts_file` {path} can't be read: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise BankError(f"`prompts_file` {path} isn't UTF-8 text; save it as UTF-8") from exc
-    bank = _read_bank(text, str(path))
-    for name in packaged_banks():
-        packaged = _packaged(name)
+    return _refuse_taken_version(_read_bank(text, str(path)))
+
+
+def _registered(name: str) -> Bank:
+    return _read_registered(name, BANKS.plugin(name))
+
+
+@cache
+def _read_registered(name: str, plugin: Plugin | None) -> Bank:
+    bank = _read_bank(BANKS.load(name), name, plugin)
+    return bank if plugin is None else _refuse_taken_version(bank)
+
+
+def _refuse_taken_version(bank: Bank) -> Bank:
+    for name in BANKS.builtin:
+        packaged = _registered(name)
         if packaged.version == bank.version and packaged.sha256 != bank.sha256:
             raise BankError(
-                f"`{path}` and the packaged bank `{name}` both have the version "
+                f"`{bank.source}` and the packaged bank `{name}` both have the version "
                 f"`{bank.version}`, but their text differs; give the file a version of its own"
             )
     return bank
 
 
-@cache
-def _packaged(name: str) -> Bank:
-    file = resources.files(__package__) / "banks" / f"{name}.yaml"
-    return _read_bank(file.read_text(encoding="utf-8"), name)
-
-
-def _read_bank(text: str, source: str) -> Bank:
+def _read_bank(text: str, source: str, plugin: Plugin | None = None) -> Bank:
     """Check one file. A mistake is named with the file and the line."""
     try:
         found = _entries(compose(text))
@@ -186,6 +213,7 @@ def _read_bank(text: str, source: str) -> Bank:
             user_template=user_template,
             paraphrases=_paraphrases(found["paraphrases"]),
             source=source,
+            plugin=plugin,
         )
     except YamlFault as fault:
         raise BankError(fault.at(source)) from fault
@@ -223,7 +251,7 @@ def _frame(name: str, node: yaml.Node) -> str:
 
 def _paraphrases(node: yaml.Node) -> tuple[str, ...]:
     if not isinstance(node, yaml.SequenceNode):
-        raise YamlFault(node, f"`paraphrases` must be a list of {BANK_SIZE} texts")
+        raise YamlFault(node, f"`paraphrases` must be a list of {MIN_WORDINGS} texts or more")
     seen: dict[str, int] = {}
     texts: list[str] = []
     for index, item in enumerate(node.value):
@@ -237,9 +265,11 @@ def _paraphrases(node: yaml.Node) -> tuple[str, ...]:
             )
         seen[folded] = line_of(item)
         texts.append(text)
-    if len(texts) != BANK_SIZE:
+    if not MIN_WORDINGS <= len(texts) <= MAX_WORDINGS:
         raise YamlFault(
-            node, f"`paraphrases` must hold exactly {BANK_SIZE} texts, got {len(texts)}"
+            node,
+            f"`paraphrases` must hold from {MIN_WORDINGS} to {MAX_WORDINGS} texts, "
+            f"got {len(texts)}",
         )
     return tuple(texts)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.providers.http import (
-    MAX_CONCURRENCY,
-    HttpClient,
+    HttpProvider,
     HttpReply,
     Target,
     as_count,
@@ -22,8 +21,6 @@ from heretix.sample import Finish
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["API_VERSION", "PATH", "AnthropicProvider", "build_body", "read_reply"]
-
 API_VERSION: Final = "2026-10-21"
 PATH: Final = "/v1/messages"
 
@@ -34,29 +31,25 @@ _FINISHES: Final = {
 }
 
 
-class AnthropicProvider:
+def open_provider(opening: Opening) -> AnthropicProvider:
+    """Make the adapter ready."""
+    return AnthropicProvider(opening.target)
+
+
+class AnthropicProvider(HttpProvider):
     """Models of Anthropic."""
 
-    max_concurrency: int = MAX_CONCURRENCY
+    models_path = "/v1/models"
 
-    def __init__(self, target: Target) -> None:
-        headers = {"anthropic-version": API_VERSION}
-        if target.key:
-            headers["Authorization"] = f"Bearer {target.key}"
-        self._client = HttpClient(target, headers)
+    @staticmethod
+    def headers(key: str | None) -> dict[str, str]:
+        """The key, and the version of the API that the bodies are written for."""
+        return {"anthropic-version": API_VERSION, **HttpProvider.headers(key)}
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
         answer = await self._client.post(PATH, build_body(request))
         return read_reply(self._client.target, answer)
-
-    async def reach(self) -> HttpReply:
-        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
-        return await self._client.get("/v1/models")
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
 
 def build_body(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a provider is: something that answers one request.
+"""The provider protocol: something that answers one request, and how it is reached.
 
 An adapter turns a `Request` into one call and its outcome into a `Reply`, or raises one of the
 errors under `ProviderError`. It doesn't retry, cache, judge or count: the runner does.
@@ -9,13 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from heretix.core.errors import ConfigError
 from heretix.core.lenses import RPL
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["ANSWER_SCHEMA", "Provider", "RateLimits", "Reply", "Request"]
+    from heretix.core.settings import Settings
+    from heretix.providers.batch.base import BatchProvider
+    from heretix.providers.catalog import ModelId, Options
+    from heretix.providers.http import Target
 
 ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -82,7 +86,7 @@ class Reply:
 
 
 class Provider(Protocol):
-    """A member of `heretix.providers`."""
+    """Something that answers requests, one at a time or many at once."""
 
     @property
     def max_concurrency(self) -> int:
@@ -96,3 +100,55 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Let go of connections and models."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a provider is opened with."""
+
+    model: ModelId
+    settings: Settings
+    options: Options
+    timeout_s: float
+
+    @property
+    def target(self) -> Target:
+        """The address to call and its key, or an error that says which of them is missing."""
+        from heretix.providers.catalog import require_key
+        from heretix.providers.http import Target
+
+        endpoint = self.model.endpoint
+        key = require_key(self.model, self.settings)
+        base_url = self.options.base_url or endpoint.base_url
+        if base_url is None:
+            raise ConfigError(
+                f"`{self.model}` needs the address of its server: set `base_url` in the config, "
+                "--base-url or HERETIX_BASE_URL, e.g. http://localhost:8000/v1"
+            )
+        return Target(
+            provider=self.model.provider,
+            base_url=base_url,
+            # A line break at the end is what copying a key often adds.
+            key=key.strip() if key else None,
+            key_variable=endpoint.key_variable,
+            timeout_s=self.timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """How a provider is reached and what its models accept: what a plug-in registers."""
+
+    open: str | Callable[[Opening], Provider]
+    """Makes the adapter, which connects at its first call; or `module:function` of it."""
+    open_batch: str | Callable[[Opening], BatchProvider] | None = None
+    """The same for batches; None where the provider takes none."""
+    base_url: str | None = None
+    key_variable: str | None = None
+    needs_key: bool = False
+    in_process: bool = False
+    """Calls nobody: no key, no address, no price."""
+    no_temperature: tuple[str, ...] = ()
+    """Beginnings of the names of models that reject a temperature; "" is all of them."""
+    no_effort: tuple[str, ...] = ()
+    """Likewise for a reasoning effort."""

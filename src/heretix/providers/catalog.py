@@ -6,94 +6,87 @@ Families are matched by prefix, so that a model released tomorrow is known today
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.core.errors import MissingKeyError, ModelError
+from heretix.core.errors import MissingKeyError, ModelError, PluginError
+from heretix.core.plugins import Registry
+from heretix.providers.base import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from heretix.core.settings import Settings
 
-__all__ = [
-    "DEMONSTRATION_MODELS",
-    "ENDPOINTS",
-    "IN_PROCESS",
-    "MADE_UP_BY",
-    "Endpoint",
-    "ModelId",
-    "Options",
-    "default_model",
-    "parse_model",
-    "require_key",
-    "require_keys",
-    "sent_options",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where a provider is reached."""
-
-    kind: str
-    """Which adapter speaks its protocol."""
-    base_url: str | None = None
-    key_variable: str | None = None
-    needs_key: bool = True
-
-
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "mock": Endpoint(kind="mock", needs_key=False),
-    "sim": Endpoint(kind="sim", needs_key=False),
-    "local": Endpoint(kind="local", needs_key=False),
+_COMPATIBLE: Final = "heretix.providers.compatible:open_provider"
+_BUILTIN: Final[Mapping[str, Endpoint]] = {
+    "mock": Endpoint(open="heretix.providers.mock:open_provider", in_process=True, no_effort=("",)),
+    "sim": Endpoint(open="heretix.providers.sim:open_provider", in_process=True, no_effort=("",)),
+    "local": Endpoint(
+        open="heretix.providers.local:open_provider", in_process=True, no_effort=("",)
+    ),
     "openai": Endpoint(
-        kind="openai", base_url="https://api.openai.com/v1", key_variable="OPENAI_API_KEY"
+        open="heretix.providers.openai:open_provider",
+        open_batch="heretix.providers.batch.openai:open_provider",
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        needs_key=True,
+        no_temperature=("gpt-5", "gpt-6", "o1", "o3", "o4"),
+        no_effort=("gpt-3", "gpt-4", "chatgpt-"),
     ),
     "anthropic": Endpoint(
-        kind="anthropic", base_url="https://api.anthropic.com", key_variable="ANTHROPIC_API_KEY"
+        open="heretix.providers.anthropic:open_provider",
+        open_batch="heretix.providers.batch.anthropic:open_provider",
+        base_url="https://api.anthropic.com",
+        key_variable="ANTHROPIC_API_KEY",
+        needs_key=True,
+        no_temperature=("",),
     ),
     "gemini": Endpoint(
-        kind="gemini",
+        open="heretix.providers.gemini:open_provider",
         base_url="https://generativelanguage.googleapis.com/v1beta",
         key_variable="GEMINI_API_KEY",
+        needs_key=True,
     ),
-    "openai-compatible": Endpoint(
-        kind="openai-compatible", key_variable="HERETIX_COMPATIBLE_API_KEY", needs_key=False
-    ),
+    "openai-compatible": Endpoint(open=_COMPATIBLE, key_variable="HERETIX_COMPATIBLE_API_KEY"),
     "openrouter": Endpoint(
-        kind="openai-compatible",
+        open=_COMPATIBLE,
         base_url="https://openrouter.ai/api/v1",
         key_variable="OPENROUTER_API_KEY",
+        needs_key=True,
     ),
     "xai": Endpoint(
-        kind="openai-compatible", base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"
+        open=_COMPATIBLE,
+        base_url="https://api.x.ai/v1",
+        key_variable="XAI_API_KEY",
+        needs_key=True,
     ),
     "deepseek": Endpoint(
-        kind="openai-compatible",
+        open=_COMPATIBLE,
         base_url="https://api.deepseek.com/v1",
         key_variable="DEEPSEEK_API_KEY",
+        needs_key=True,
     ),
-    "ollama": Endpoint(
-        kind="openai-compatible", base_url="http://localhost:11434/v1", needs_key=False
-    ),
+    "ollama": Endpoint(open=_COMPATIBLE, base_url="http://localhost:11434/v1"),
     "vllm": Endpoint(
-        kind="openai-compatible",
-        base_url="http://localhost:8000/v1",
-        key_variable="VLLM_API_KEY",
-        needs_key=False,
+        open=_COMPATIBLE, base_url="http://localhost:8000/v1", key_variable="VLLM_API_KEY"
     ),
     "llamacpp": Endpoint(
-        kind="openai-compatible",
-        base_url="http://localhost:8080/v1",
-        key_variable="LLAMA_API_KEY",
-        needs_key=False,
+        open=_COMPATIBLE, base_url="http://localhost:8080/v1", key_variable="LLAMA_API_KEY"
     ),
 }
 
-IN_PROCESS: Final = frozenset({"mock", "sim", "local"})
-"""Kinds of provider that call nobody: no key, no address, no price."""
+
+def _as_endpoint(found: object) -> Endpoint:
+    if isinstance(found, Endpoint):
+        return found
+    raise TypeError(f"a provider must be a heretix.providers.base.Endpoint, got {found!r}")
+
+
+PROVIDERS: Final = Registry("providers", _BUILTIN, _as_endpoint)
+"""Providers by the name that stands before a model's; plug-ins add to them."""
 
 _FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     ("gpt-", "openai"),
@@ -119,17 +112,6 @@ _DEFAULT_MODELS: Final = (
 )
 _DEFAULT_LOCAL_MODEL: Final = "local:smollm2-135m"
 
-_NO_TEMPERATURE: Final[Mapping[str, tuple[str, ...]]] = {
-    "openai": ("gpt-5", "gpt-6", "o1", "o3", "o4"),
-    "anthropic": ("",),
-}
-_NO_EFFORT: Final[Mapping[str, tuple[str, ...]]] = {
-    "openai": ("gpt-3", "gpt-4", "chatgpt-"),
-    "local": ("",),
-    "mock": ("",),
-    "sim": ("",),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
@@ -147,8 +129,13 @@ class ModelId:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the provider is reached."""
-        return ENDPOINTS[self.provider]
+        """The provider's endpoint; a `ModelError` where its plug-in isn't installed."""
+        if not PROVIDERS.offers(self.provider):
+            raise ModelError(
+                f"`{self}` is answered by the plug-in provider `{self.provider}`, which isn't "
+                "installed here"
+            )
+        return PROVIDERS.load(self.provider)
 
     @property
     def is_demonstration(self) -> bool:
@@ -192,14 +179,14 @@ def parse_model(text: str) -> ModelId:
     if "|" in text or any(c.isspace() for c in text) or not text:
         raise ModelError(f"`model` must be one word without '|', got {text!r}")
     provider, colon, name = text.partition(":")
-    if colon and provider in ENDPOINTS:
+    if colon and PROVIDERS.offers(provider):
         if not name:
             raise ModelError(f"`model` {text!r} names no model; write {provider}:MODEL")
         return ModelId(provider, name)
     home = _home(text)
     if home is not None:
         return ModelId(home, text)
-    known = ", ".join(sorted(ENDPOINTS))
+    known = ", ".join(sorted(PROVIDERS.names()))
     near = _nearest(provider, name) if colon else _nearest_name(text)
     hint = f" (did you mean `{near}`?)" if near else ""
     raise ModelError(
@@ -215,14 +202,28 @@ def default_model(settings: Settings) -> ModelId:
     return parse_model(_DEFAULT_LOCAL_MODEL)
 
 
+def endpoints() -> dict[str, Endpoint]:
+    """Every provider that can be used, by name; a plug-in that is broken is left out."""
+    found = {}
+    for name in PROVIDERS.names():
+        with contextlib.suppress(PluginError):
+            found[name] = PROVIDERS.load(name)
+    return found
+
+
 def sent_options(model: ModelId, options: Options) -> Options:
-    """The options that `model` accepts; a parameter that it rejects is not sent."""
-    if _listed(model, _NO_TEMPERATURE):
-        options = replace(options, temperature=None)
-    if _listed(model, _NO_EFFORT):
-        options = replace(options, reasoning_effort=None)
+    """The options that `model` accepts; a parameter that it rejects is not sent.
+
+    A record of a provider that isn't installed here holds what was sent: that stays as it is.
+    """
+    if not PROVIDERS.offers(model.provider):
+        return options
     endpoint = model.endpoint
-    if endpoint.kind in IN_PROCESS or options.base_url == endpoint.base_url:
+    if model.name.startswith(endpoint.no_temperature):
+        options = replace(options, temperature=None)
+    if model.name.startswith(endpoint.no_effort):
+        options = replace(options, reasoning_effort=None)
+    if endpoint.in_process or options.base_url == endpoint.base_url:
         options = replace(options, base_url=None)
     return options
 
@@ -257,7 +258,7 @@ def require_keys(models: Iterable[ModelId], settings: Settings) -> None:
 
 
 def _nearest(provider: str, name: str) -> str | None:
-    near = difflib.get_close_matches(provider, ENDPOINTS, n=1)
+    near = difflib.get_close_matches(provider, PROVIDERS.names(), n=1)
     return f"{near[0]}:{name}" if near else None
 
 
@@ -273,7 +274,3 @@ def _nearest_name(text: str) -> str | None:
 
 def _home(name: str) -> str | None:
     return next((home for prefix, home in _FAMILIES if name.startswith(prefix)), None)
-
-
-def _listed(model: ModelId, table: Mapping[str, tuple[str, ...]]) -> bool:
-    return model.name.startswith(table.get(model.provider, ()))

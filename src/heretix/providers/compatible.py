@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import RejectedError
-from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.providers.http import (
-    MAX_CONCURRENCY,
-    HttpClient,
+    HttpProvider,
     HttpReply,
     Target,
     as_count,
@@ -29,8 +28,6 @@ from heretix.sample import Finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["PATH", "CompatibleProvider", "Dialect", "build_body", "dialect_of", "read_reply"]
 
 PATH: Final = "/chat/completions"
 
@@ -53,7 +50,7 @@ class Dialect:
     sent none: some reject it and none promises to honour it."""
 
 
-_DIALECTS: Final[Mapping[str, Dialect]] = {
+DIALECTS: Final[Mapping[str, Dialect]] = {
     "deepseek": Dialect(json_schema=False),
     "llamacpp": Dialect(seed=True),
     "ollama": Dialect(seed=True),
@@ -61,19 +58,16 @@ _DIALECTS: Final[Mapping[str, Dialect]] = {
 }
 
 
-def dialect_of(provider: str) -> Dialect:
-    """The dialect of a provider in the catalog."""
-    return _DIALECTS.get(provider, Dialect())
+def open_provider(opening: Opening) -> CompatibleProvider:
+    """Make the adapter ready, with what is known of the server's dialect."""
+    return CompatibleProvider(opening.target, DIALECTS.get(opening.model.provider))
 
 
-class CompatibleProvider:
+class CompatibleProvider(HttpProvider):
     """Any server that speaks Chat Completions."""
 
-    max_concurrency: int = MAX_CONCURRENCY
-
     def __init__(self, target: Target, dialect: Dialect | None = None) -> None:
-        headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-        self._client = HttpClient(target, headers)
+        super().__init__(target)
         self._dialect = Dialect() if dialect is None else dialect
 
     async def ask(self, request: Request) -> Reply:
@@ -88,14 +82,6 @@ class CompatibleProvider:
             answer = await self._client.post(PATH, build_body(request, self._dialect))
         reply = read_reply(self._client.target, answer)
         return replace(reply, temperature=request.temperature)
-
-    async def reach(self) -> HttpReply:
-        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
-        return await self._client.get("/models")
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
     def _do_without_json_schema(self, exc: RejectedError) -> None:
         # Remembered, so that only the calls already under way pay for finding out.

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from heretix.core.errors import RejectedError
-from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.providers.http import (
-    MAX_CONCURRENCY,
-    HttpClient,
+    HttpProvider,
     HttpReply,
     Target,
     as_count,
@@ -23,8 +22,6 @@ from heretix.sample import Finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["GeminiProvider", "build_body", "path_of", "read_reply"]
 
 _BUDGETED_MODELS: Final = "gemini-2.5"
 _BUDGETS: Final[Mapping[str, int]] = {
@@ -42,27 +39,24 @@ _REFUSED_REASONS: Final = frozenset(
 )
 
 
-class GeminiProvider:
+def open_provider(opening: Opening) -> GeminiProvider:
+    """Make the adapter ready."""
+    return GeminiProvider(opening.target)
+
+
+class GeminiProvider(HttpProvider):
     """Models of Google, by way of the Gemini API."""
 
-    max_concurrency: int = MAX_CONCURRENCY
-
-    def __init__(self, target: Target) -> None:
-        self._client = HttpClient(target, {"x-goog-api-key": target.key} if target.key else {})
+    @staticmethod
+    def headers(key: str | None) -> dict[str, str]:
+        """The key, in a header of Google's own."""
+        return {"x-goog-api-key": key} if key else {}
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
         answer = await self._client.post(path_of(request.model), build_body(request))
         reply = read_reply(self._client.target, answer)
         return replace(reply, temperature=request.temperature)
-
-    async def reach(self) -> HttpReply:
-        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
-        return await self._client.get("/models")
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
 
 def path_of(model: str) -> str:

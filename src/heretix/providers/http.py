@@ -10,11 +10,8 @@ import json
 import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from heretix.core.errors import (
     CallTimeoutError,
@@ -30,23 +27,7 @@ from heretix.providers.base import RateLimits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "DEFAULT_TIMEOUT_S",
-    "MAX_CONCURRENCY",
-    "HttpClient",
-    "HttpReply",
-    "Target",
-    "as_count",
-    "as_items",
-    "as_object",
-    "as_text",
-    "misshapen",
-    "read_response",
-    "reported_error",
-    "stated_limits",
-    "stated_wait_s",
-    "transport_error",
-]
+    import aiohttp
 
 DEFAULT_TIMEOUT_S: Final = 120.0
 MAX_CONCURRENCY: Final = 512
@@ -106,11 +87,11 @@ class HttpClient:
 
     async def post(self, path: str, body: Mapping[str, Any]) -> HttpReply:
         """Send `body` as JSON to `path` under the base URL, or raise a `ProviderError`."""
-        return read_response(self.target, *await self._exchange("POST", path, body))
+        return await self._send("POST", path, json=body)
 
-    async def get(self, path: str) -> HttpReply:
+    async def get(self, path: str, params: Mapping[str, str | int] | None = None) -> HttpReply:
         """Fetch a JSON object from `path` under the base URL, or raise a `ProviderError`."""
-        return read_response(self.target, *await self._exchange("GET", path, None))
+        return await self._send("GET", path, params=params)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -118,25 +99,29 @@ class HttpClient:
             await self._session.close()
             self._session = None
 
-    async def _exchange(
-        self, method: str, path: str, body: Mapping[str, Any] | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    async def _send(self, method: str, path: str, **options: Any) -> HttpReply:
+        import aiohttp
+
         url = self.target.base_url.rstrip("/") + path
         try:
-            request = self._open().request(method, url, json=body, allow_redirects=False)
+            request = self._open().request(method, url, allow_redirects=False, **options)
             async with request as response:
-                return response.status, response.headers, await response.read()
+                status, headers, payload = response.status, response.headers, await response.read()
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
             # raised outside of this block: it then keeps neither a cause nor a context.
             failure = transport_error(self.target, exc)
         except (aiohttp.ClientError, OSError) as exc:
             raise transport_error(self.target, exc) from exc
+        else:
+            return read_response(self.target, status, headers, payload)
         raise failure
 
     def _open(self) -> aiohttp.ClientSession:
         # Opened by the first call, since a session belongs to the event loop that it runs in.
         if self._session is None:
+            import aiohttp
+
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
@@ -146,8 +131,34 @@ class HttpClient:
         return self._session
 
 
+class HttpProvider:
+    """What providers behind HTTP share: a client of their own, and a free call to try it."""
+
+    max_concurrency: int = MAX_CONCURRENCY
+    models_path: ClassVar[str] = "/models"
+    """Lists the models, which costs nothing."""
+
+    def __init__(self, target: Target) -> None:
+        self._client = HttpClient(target, self.headers(target.key))
+
+    @staticmethod
+    def headers(key: str | None) -> dict[str, str]:
+        """Headers of every call: the key as a bearer token, where a provider doesn't differ."""
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def reach(self) -> HttpReply:
+        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
+        return await self._client.get(self.models_path)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
 def transport_error(target: Target, exc: Exception) -> ProviderError:
-    """What a call that got no HTTP answer failed with."""
+    """The error for a call that got no HTTP answer."""
+    import aiohttp
+
     subject = f"`{target.provider}` at {target.base_url}"
     match exc:
         case TimeoutError():
@@ -369,6 +380,8 @@ def _seconds_until(date: str, server_now: str | None) -> float | None:
 
 
 def _moment(date: str) -> datetime | None:
+    from email.utils import parsedate_to_datetime
+
     try:
         moment = parsedate_to_datetime(date)
     except (ValueError, OverflowError):

@@ -19,9 +19,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
-from heretix.providers import gguf
-from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
-from heretix.providers.registry import Opener, open_provider
+from heretix.providers import gguf, registry
+from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
     from heretix.providers.base import Provider
     from heretix.providers.catalog import ModelId, Options
     from heretix.providers.gguf import LocalModel
-
-# The embedded model: a GGUF file answered in this process, with no key and no network.
-#
-# The same request gives the same answer to the last bit, whichever copy of the model serves it and
-# whatever that copy served before. `_Engine` says what this takes.
 
 DEFAULT_TEMPERATURE: Final = 1.0
 """The model's own distribution, nothing sharpened or cut off: replicates show its real spread."""
@@ -85,6 +79,11 @@ class _Outcome:
     tokens_in_held: int
     """How many of them it didn't have to read again."""
     tokens_out: int
+
+
+def open_provider(opening: Opening) -> LocalProvider:
+    """Make the adapter ready."""
+    return LocalProvider(opening.model.file or opening.model.name, settings=opening.settings)
 
 
 class LocalProvider:
@@ -428,7 +427,7 @@ class SharedModels:
     an embedded model's answer follows from the request alone. Of one event loop.
     """
 
-    def __init__(self, opener: Opener = open_provider) -> None:
+    def __init__(self, opener: registry.Opener = registry.open_provider) -> None:
         self._opener = opener
         self._held: dict[str, _Held] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
@@ -436,7 +435,7 @@ class SharedModels:
     def open(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
         """The provider of `model`; the caller closes it, and others go on with what they share."""
         opened = self._opener(model, settings, options=options)
-        if model.endpoint.kind != "local":
+        if model.provider != "local":
             return opened
         name = model.identity
         # A provider that was only opened holds nothing yet: one too many is just forgotten.

@@ -1,4 +1,10 @@
-"""Random-looking numbers that are decided by what they are for: the same on every machine."""
+"""A provider that makes answers up: deterministic, offline, free, and faulty on request.
+
+An answer is a pure function of the model's name, the claim, the wording and the repeat. Its spread
+is like that of a real model: claims differ widely, wordings less, repeats least. Faults are asked
+for in the name (`mock:gpt-5?fenced=0.1&error=0.05`), which is part of every identity, so that
+spoilt samples never mix with sound ones.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +27,12 @@ from heretix.core.errors import (
     RejectedError,
     ServerError,
 )
-from heretix.providers.base import Provider, Reply, Request
+from heretix.providers.base import Opening, Provider, Reply, Request
 from heretix.sample import Finish
-
-# Random-looking numbers that are decided by what they are for: the same on every machine.
 
 
 def normal(*parts: str | int) -> float:
-    """A draw from the standard normal distribution."""
+    """A draw from the standard normal distribution, decided by `parts` alone."""
     return NormalDist().inv_cdf(uniform(*parts))
 
 
@@ -42,14 +46,6 @@ def digest(*parts: str | int) -> bytes:
     # JSON keeps the parts apart, whatever a claim holds.
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
-
-# A provider that makes answers up: deterministic, offline, free, and faulty on request.
-#
-# An answer is a pure function of the model's name, the claim, the wording and the repeat. Its
-# spread
-# is like that of a real model: claims differ widely, wordings less, repeats least. Faults are asked
-# for in the name (`mock:gpt-5?fenced=0.1&error=0.05`), which is part of every identity, so that
-# spoilt samples never mix with sound ones.
 
 # Standard deviations in log-odds. What all mocks share outweighs what is a mock's own, so that
 # two of them disagree about as two models of one generation do.
@@ -97,6 +93,11 @@ FAULTS: Final = (*_SPOILT, *_FAILED)
 """What a mock can be told to do wrong, each with a rate from 0 to 1. Calls chosen by `flaky` fail
 at the first attempt and answer at the second; those chosen by another failure fail every time."""
 _NO_FAULT: Final = "none"
+
+
+def open_provider(opening: Opening) -> MockProvider:
+    """Make the adapter ready."""
+    return MockProvider(opening.model.name)
 
 
 class MockProvider:

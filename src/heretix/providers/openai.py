@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ProviderError, RateLimitedError, RejectedError
-from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.providers.http import (
-    MAX_CONCURRENCY,
-    HttpClient,
+    HttpProvider,
     HttpReply,
     Target,
     as_count,
@@ -25,36 +24,25 @@ from heretix.sample import Finish
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["PATH", "OpenAIProvider", "build_body", "read_reply"]
-
 PATH: Final = "/responses"
 
 _POLICY_CODES: Final = frozenset({"bio_policy", "misalignment_policy_violation"})
 _HOPELESS_CODES: Final = frozenset({"invalid_prompt", "data_residency_mismatch"})
 
 
-class OpenAIProvider:
+def open_provider(opening: Opening) -> OpenAIProvider:
+    """Make the adapter ready."""
+    return OpenAIProvider(opening.target)
+
+
+class OpenAIProvider(HttpProvider):
     """Models of OpenAI."""
-
-    max_concurrency: int = MAX_CONCURRENCY
-
-    def __init__(self, target: Target) -> None:
-        headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-        self._client = HttpClient(target, headers)
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
         answer = await self._client.post(PATH, build_body(request))
         reply = read_reply(self._client.target, answer)
         return replace(reply, temperature=request.temperature)
-
-    async def reach(self) -> HttpReply:
-        """Ask for the list of models: does the key work, is the address right? Costs nothing."""
-        return await self._client.get("/models")
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
 
 
 def build_body(request: Request) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import yaml
 
 from heretix.core.errors import ConfigError
 from heretix.core.yaml_lines import YamlFault, compose, entries, listed, shown
-from heretix.providers.catalog import ENDPOINTS, IN_PROCESS, ModelId
+from heretix.providers.catalog import ModelId, endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ class PriceTable:
 
         `gpt-5` prices `gpt-5-2025-08-07`, but neither `gpt-5.5` nor `gpt-5-mini`. None: unknown.
         """
-        if model.endpoint.kind in IN_PROCESS:
+        if model.endpoint.in_process:
             return FREE
         known = self.prices.get(model.provider, {})
         return known.get(model.name) or known.get(_SNAPSHOT.sub("", model.name))
@@ -142,7 +142,7 @@ def _packaged() -> Mapping[str, _Block]:
 
 def _read_prices(text: str, source: str) -> dict[str, _Block]:
     """Check one file. Numbers are read as they were typed, so that a price is exact."""
-    paid = tuple(name for name, at in ENDPOINTS.items() if at.kind not in IN_PROCESS)
+    paid = tuple(name for name, endpoint in endpoints().items() if not endpoint.in_process)
     try:
         root = compose(text)
         if root is None:

@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Final
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import ModelError
 from heretix.core.lenses import LENSES
-from heretix.providers.base import Provider, Reply, Request
+from heretix.providers.base import Opening, Provider, Reply, Request
 from heretix.providers.mock import normal
-
-__all__ = ["Planted", "SimProvider"]
 
 _ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTALL)
 _QUOTE_WORDS: Final = 12
@@ -49,6 +47,11 @@ class Planted:
     def prob(self, lens: str) -> float:
         """The planted belief under a lens."""
         return sigmoid(self.center(lens))
+
+
+def open_provider(opening: Opening) -> SimProvider:
+    """Make the adapter ready."""
+    return SimProvider(opening.model.name)
 
 
 class SimProvider:

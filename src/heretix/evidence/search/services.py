@@ -219,6 +219,8 @@ class LiveSearch:
     """A service over HTTP. A subclass is a declaration: what to send, and what answers hold."""
 
     name: ClassVar[str]
+    gives_text: ClassVar[bool] = False
+    """Hits come with the pages' text. For the others every page is fetched."""
     base_url: ClassVar[str | None] = None
     """None: the user's own, from `variable`."""
     variable: ClassVar[str]
@@ -380,6 +382,7 @@ class ExaSearch(LiveSearch):
     """At most 100 hits a query, with the pages' text."""
 
     name = "exa"
+    gives_text = True
     base_url = "https://api.exa.ai"
     variable = "EXA_API_KEY"
     key_header = "x-api-key"
@@ -446,6 +449,7 @@ class TavilySearch(LiveSearch):
     """
 
     name = "tavily"
+    gives_text = True
     base_url = "https://api.tavily.com"
     variable = "TAVILY_API_KEY"
     key_header = "Authorization"

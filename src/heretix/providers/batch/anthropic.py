@@ -7,25 +7,23 @@ and in the end by the ids in its results.
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import CallTimeoutError, ProviderError
-from heretix.providers.anthropic import API_VERSION, PATH, build_body, read_reply
+from heretix.providers.anthropic import PATH, AnthropicProvider, build_body, read_reply
 from heretix.providers.batch.base import (
     CLOCK_SKEW,
     SUBMISSION_WINDOW,
-    BatchClient,
     BatchCounts,
     BatchLimits,
     BatchResult,
     BatchState,
+    HttpBatchProvider,
     Sighting,
     encode_entry,
     error_of_status,
     marking_unconfirmed,
-    read_line,
 )
 from heretix.providers.http import (
     HttpReply,
@@ -40,7 +38,7 @@ from heretix.providers.http import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from heretix.providers.base import Reply, Request
+    from heretix.providers.base import Opening, Reply, Request
 
 _PATH: Final = f"{PATH}/batches"
 _PAGE: Final = 100
@@ -60,17 +58,16 @@ _STATUSES: Final[Mapping[str, int]] = {
 """The status that a single call would have ended with, by the error's type."""
 
 
-class AnthropicBatchProvider:
+def open_provider(opening: Opening) -> AnthropicBatchProvider:
+    """Make the adapter ready."""
+    return AnthropicBatchProvider(opening.target)
+
+
+class AnthropicBatchProvider(HttpBatchProvider):
     """Batches of Anthropic."""
 
     limits: BatchLimits = BatchLimits(requests=100_000, size_bytes=32_000_000)
     """Anthropic takes 256 MB; smaller batches are easier on memory."""
-
-    def __init__(self, target: Target) -> None:
-        headers = {"anthropic-version": API_VERSION}
-        if target.key:
-            headers["Authorization"] = f"Bearer {target.key}"
-        self._client = BatchClient(target, headers)
 
     def encode(self, custom_id: str, request: Request) -> bytes:
         """One entry of the list."""
@@ -80,11 +77,7 @@ class AnthropicBatchProvider:
         """Send all entries in one body."""
         payload = b'{"requests":[' + b",".join(entries) + b"]}"
         with marking_unconfirmed():
-            created = await self._client.post_bytes(_PATH, payload)
-            identity = as_text(created.body.get("id"))
-            if not identity:
-                raise misshapen(self._client.target, "an `id`")
-            return identity
+            return self._id(await self._client.post_bytes(_PATH, payload))
 
     async def find(self, batch_id: str, *, size: int, since: datetime) -> list[Sighting]:
         """Batches of that size from that time; the newest come first."""
@@ -121,33 +114,23 @@ class AnthropicBatchProvider:
             problem=f"the results were archived on {archived}" if archived else None,
         )
 
-    async def results(self, provider_batch_id: str) -> AsyncGenerator[BatchResult, None]:
+    def results(self, provider_batch_id: str) -> AsyncGenerator[BatchResult, None]:
         """All results, in any order.
 
         They are read from the documented path, not from `results_url`: the key goes nowhere else.
         """
-        async with aclosing(self._client.lines(f"{_PATH}/{provider_batch_id}/results")) as lines:
-            async for line in lines:
-                yield self._result(line)
+        return self._results(f"{_PATH}/{provider_batch_id}/results")
 
     async def cancel(self, provider_batch_id: str) -> None:
         """Ask for an early end."""
         await self._client.post_empty(f"{_PATH}/{provider_batch_id}/cancel")
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    def headers(self, key: str | None) -> dict[str, str]:
+        """As for single calls."""
+        return AnthropicProvider.headers(key)
 
-    def _result(self, line: bytes) -> BatchResult:
-        custom_id, document = read_line(line)
-        if custom_id is None:
-            return BatchResult(None, misshapen(self._client.target, "a `custom_id` in each result"))
-        try:
-            return BatchResult(
-                custom_id, _reply(self._client.target, as_object(document.get("result")))
-            )
-        except ProviderError as exc:
-            return BatchResult(custom_id, exc)
+    def _read(self, document: Mapping[str, Any]) -> Reply:
+        return _reply(self._client.target, as_object(document.get("result")))
 
 
 def _reply(target: Target, result: Mapping[str, Any]) -> Reply:

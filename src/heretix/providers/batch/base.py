@@ -1,9 +1,15 @@
-"""Batch providers: the protocol, and the HTTP transfers that they share."""
+"""Batch providers: the protocol, and the HTTP transfers that they share.
+
+A batch costs half. It is submitted once, asked about until it has ended, and then read. Whether a
+submission that got no answer was taken can't be told from the error alone, and a second one would
+be paid as well: such an error is an `UnconfirmedError`, and `find` looks for what it left behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,6 +29,7 @@ from heretix.providers.http import (
     Target,
     as_object,
     as_text,
+    misshapen,
     read_response,
     transport_error,
 )
@@ -31,12 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
     from heretix.providers.base import Reply, Request
-
-# What a batch provider is: something that takes many requests at once and answers within a day.
-#
-# A batch costs half. It is submitted once, asked about until it has ended, and then read. Whether a
-# submission that got no answer was taken can't be told from the error alone, and a second one would
-# be paid as well: such an error is an `UnconfirmedError`, and `find` looks for what it left behind.
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far a provider's clock may be from ours."""
@@ -96,7 +97,7 @@ class Sighting:
 
 
 class BatchProvider(Protocol):
-    """A member of `heretix.providers` that takes batches."""
+    """A provider that takes many requests at once and answers within a day."""
 
     @property
     def limits(self) -> BatchLimits:
@@ -135,6 +136,46 @@ class BatchProvider(Protocol):
         ...
 
 
+class HttpBatchProvider(ABC):
+    """What batches of all providers share: a client, and results that come as lines of JSON."""
+
+    def __init__(self, target: Target) -> None:
+        self._client = BatchClient(target, self.headers(target.key))
+
+    @abstractmethod
+    def headers(self, key: str | None) -> dict[str, str]:
+        """Headers of every call."""
+
+    @abstractmethod
+    def _read(self, document: Mapping[str, Any]) -> Reply:
+        """One result's answer, or the error that it stands for."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _id(self, answer: HttpReply) -> str:
+        identity = as_text(answer.body.get("id"))
+        if not identity:
+            raise misshapen(self._client.target, "an `id`")
+        return identity
+
+    async def _results(self, path: str) -> AsyncGenerator[BatchResult, None]:
+        async with contextlib.aclosing(self._client.lines(path)) as lines:
+            async for line in lines:
+                yield self._result(line)
+
+    def _result(self, line: bytes) -> BatchResult:
+        document = as_object(_parse(line))
+        custom_id = as_text(document.get("custom_id"))
+        if custom_id is None:
+            return BatchResult(None, misshapen(self._client.target, "a `custom_id` in each result"))
+        try:
+            return BatchResult(custom_id, self._read(document))
+        except ProviderError as exc:
+            return BatchResult(custom_id, exc)
+
+
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
     """An entry as one line of JSON."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode()
@@ -152,12 +193,6 @@ def marking_unconfirmed() -> Iterator[None]:
         raise UnconfirmedError(str(exc), status=exc.status) from exc
 
 
-# The transfers that batches need besides plain posts: files up, lines of results down.
-#
-# Errors are mapped as for any other call. As everywhere, no redirect is followed and no address
-# from
-# an answer is called: the key goes to the base URL only.
-
 _SLOWEST_BYTES_PER_S: Final = 250_000
 """An upload gets this much more time for its size."""
 _LINE_LIMIT_BYTES: Final = 16_000_000
@@ -165,11 +200,11 @@ _LINE_LIMIT_BYTES: Final = 16_000_000
 
 
 class BatchClient(HttpClient):
-    """Connections to one target, for batches."""
+    """Transfers that batches need besides plain posts: files up, lines of results down.
 
-    async def get(self, path: str, params: Mapping[str, str | int] | None = None) -> HttpReply:
-        """Read a JSON object."""
-        return await self._send("GET", path, params=params)
+    No redirect is followed and no address from an answer is called: the key goes to the base URL
+    only.
+    """
 
     async def post_empty(self, path: str) -> HttpReply:
         """Ask for something that needs no body."""
@@ -218,32 +253,10 @@ class BatchClient(HttpClient):
             raise transport_error(self.target, exc) from exc
         raise failure
 
-    async def _send(self, method: str, path: str, **options: Any) -> HttpReply:
-        url = self.target.base_url.rstrip("/") + path
-        try:
-            async with self._open().request(
-                method, url, allow_redirects=False, **options
-            ) as response:
-                status, headers = response.status, response.headers
-                payload = await response.read()
-        except aiohttp.ClientResponseError as exc:
-            failure = transport_error(self.target, exc)
-        except (aiohttp.ClientError, OSError) as exc:
-            raise transport_error(self.target, exc) from exc
-        else:
-            return read_response(self.target, status, headers, payload)
-        raise failure
-
     def _time_for(self, size_bytes: int) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(
             total=self.target.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
         )
-
-
-def read_line(line: bytes) -> tuple[str | None, Mapping[str, Any]]:
-    """The `custom_id` and content of a result's line; no id when the line makes no sense."""
-    document = as_object(_parse(line))
-    return as_text(document.get("custom_id")), document
 
 
 def error_of_status(

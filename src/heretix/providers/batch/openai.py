@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.core.errors import CallTimeoutError, ProviderError
 from heretix.providers.batch.base import (
     CLOCK_SKEW,
-    BatchClient,
     BatchCounts,
     BatchLimits,
     BatchResult,
     BatchState,
+    HttpBatchProvider,
     Sighting,
     encode_entry,
     error_of_status,
     marking_unconfirmed,
-    read_line,
 )
 from heretix.providers.http import (
     HttpReply,
@@ -34,12 +33,12 @@ from heretix.providers.http import (
     misshapen,
     reported_error,
 )
-from heretix.providers.openai import build_body, read_reply
+from heretix.providers.openai import OpenAIProvider, build_body, read_reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from heretix.providers.base import Reply, Request
+    from heretix.providers.base import Opening, Reply, Request
 
 _ENDPOINT: Final = "/v1/responses"
 _NAME: Final = "heretix_batch"
@@ -50,15 +49,16 @@ _ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 _ENDED_AT: Final = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
-class OpenAIBatchProvider:
+def open_provider(opening: Opening) -> OpenAIBatchProvider:
+    """Make the adapter ready."""
+    return OpenAIBatchProvider(opening.target)
+
+
+class OpenAIBatchProvider(HttpBatchProvider):
     """Batches of OpenAI."""
 
     limits: BatchLimits = BatchLimits(requests=50_000, size_bytes=32_000_000)
     """OpenAI takes files of 200 MB; smaller ones are easier on memory."""
-
-    def __init__(self, target: Target) -> None:
-        headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-        self._client = BatchClient(target, headers)
 
     def encode(self, custom_id: str, request: Request) -> bytes:
         """One line of the file."""
@@ -122,34 +122,21 @@ class OpenAIBatchProvider:
         batch = (await self._client.get(f"/batches/{provider_batch_id}")).body
         for name in ("output_file_id", "error_file_id"):
             file_id = as_text(batch.get(name))
-            if not file_id:
-                continue
-            async with aclosing(self._client.lines(f"/files/{file_id}/content")) as lines:
-                async for line in lines:
-                    yield self._result(line)
+            if file_id:
+                async with aclosing(self._results(f"/files/{file_id}/content")) as results:
+                    async for result in results:
+                        yield result
 
     async def cancel(self, provider_batch_id: str) -> None:
         """Ask for an early end."""
         await self._client.post_empty(f"/batches/{provider_batch_id}/cancel")
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    def headers(self, key: str | None) -> dict[str, str]:
+        """As for single calls."""
+        return OpenAIProvider.headers(key)
 
-    def _id(self, answer: HttpReply) -> str:
-        identity = as_text(answer.body.get("id"))
-        if not identity:
-            raise misshapen(self._client.target, "an `id`")
-        return identity
-
-    def _result(self, line: bytes) -> BatchResult:
-        custom_id, document = read_line(line)
-        if custom_id is None:
-            return BatchResult(None, misshapen(self._client.target, "a `custom_id` in each result"))
-        try:
-            return BatchResult(custom_id, _reply(self._client.target, document))
-        except ProviderError as exc:
-            return BatchResult(custom_id, exc)
+    def _read(self, document: Mapping[str, Any]) -> Reply:
+        return _reply(self._client.target, document)
 
 
 def _reply(target: Target, document: Mapping[str, Any]) -> Reply:

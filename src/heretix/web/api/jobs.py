@@ -12,7 +12,7 @@ from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, 
 from heretix.jobs.job import JobKind
 from heretix.measurement.measurement import Estimate
 from heretix.providers import gguf
-from heretix.providers.catalog import ENDPOINTS, default_model
+from heretix.providers.catalog import default_model, endpoints
 from heretix.web.api.resource import (
     MAX_SEQ,
     PREFIX,
@@ -98,7 +98,7 @@ def list_models(app: App) -> ModelsView:
                 needs_key=endpoint.needs_key,
                 has_key=bool(endpoint.key_variable and settings.env.get(endpoint.key_variable)),
             )
-            for name, endpoint in ENDPOINTS.items()
+            for name, endpoint in endpoints().items()
         ],
     )
 
