@@ -48,8 +48,8 @@ class AnthropicProvider(HttpProvider):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
-        answer = await self._client.post(PATH, build_body(request))
-        return read_reply(self._client.target, answer)
+        answer = await self.client.post(PATH, build_body(request))
+        return read_reply(self.client.target, answer)
 
 
 def build_body(request: Request) -> dict[str, Any]:

@@ -74,13 +74,13 @@ class CompatibleProvider(HttpProvider):
         """Answer one request, or raise a `ProviderError`."""
         dialect = self._dialect
         try:
-            answer = await self._client.post(PATH, build_body(request, dialect))
+            answer = await self.client.post(PATH, build_body(request, dialect))
         except RejectedError as exc:
             if not (dialect.json_schema and _rejects_json_schema(exc)):
                 raise
             self._do_without_json_schema(exc)
-            answer = await self._client.post(PATH, build_body(request, self._dialect))
-        reply = read_reply(self._client.target, answer)
+            answer = await self.client.post(PATH, build_body(request, self._dialect))
+        reply = read_reply(self.client.target, answer)
         return replace(reply, temperature=request.temperature)
 
     def _do_without_json_schema(self, exc: RejectedError) -> None:

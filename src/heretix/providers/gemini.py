@@ -54,8 +54,8 @@ class GeminiProvider(HttpProvider):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
-        answer = await self._client.post(path_of(request.model), build_body(request))
-        reply = read_reply(self._client.target, answer)
+        answer = await self.client.post(path_of(request.model), build_body(request))
+        reply = read_reply(self.client.target, answer)
         return replace(reply, temperature=request.temperature)
 
 

@@ -139,7 +139,7 @@ class HttpProvider:
     """Lists the models, which costs nothing."""
 
     def __init__(self, target: Target) -> None:
-        self._client = HttpClient(target, self.headers(target.key))
+        self.client = HttpClient(target, self.headers(target.key))
 
     @staticmethod
     def headers(key: str | None) -> dict[str, str]:
@@ -148,11 +148,11 @@ class HttpProvider:
 
     async def reach(self) -> HttpReply:
         """Ask for the list of models: does the key work, is the address right? Costs nothing."""
-        return await self._client.get(self.models_path)
+        return await self.client.get(self.models_path)
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self.client.aclose()
 
 
 def transport_error(target: Target, exc: Exception) -> ProviderError:

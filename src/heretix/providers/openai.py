@@ -40,8 +40,8 @@ class OpenAIProvider(HttpProvider):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
-        answer = await self._client.post(PATH, build_body(request))
-        reply = read_reply(self._client.target, answer)
+        answer = await self.client.post(PATH, build_body(request))
+        reply = read_reply(self.client.target, answer)
         return replace(reply, temperature=request.temperature)
 
 

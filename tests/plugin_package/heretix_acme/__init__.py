@@ -1,0 +1,1 @@
+"""A plug-in package that adds one of each; docs/plugins.md shows these files."""
