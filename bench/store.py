@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.sample import Sample
 from heretix.store import ExecutionStart, SampleWriter, Store
+from heretix.store.runs import start_executions
+from heretix.store.samples import save_samples, select_answers
 from postgres import temporary_postgres
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def measure_once(store: Store, options: argparse.Namespace) -> dict[str, float]:
         "save_samples": rate(saved, lambda: save_in_batches(store, saved, options.batch)),
         "writer": rate(put, lambda: asyncio.run(put_concurrently(store, put))),
         "writer, one by one": rate(single, lambda: asyncio.run(put_one_by_one(store, single))),
-        "cached": rate(saved, lambda: store.cached(keys)),
+        "cached": rate(saved, lambda: store.read(select_answers, keys)),
     }
 
 
@@ -90,7 +92,7 @@ def rate(samples: Sequence[Sample], action: Callable[[], object]) -> float:
 def save_in_batches(store: Store, samples: Sequence[Sample], size: int) -> None:
     """As a caller that has samples in hand."""
     for start in range(0, len(samples), size):
-        store.save_samples(samples[start : start + size])
+        store.write(save_samples, samples[start : start + size])
 
 
 async def put_concurrently(store: Store, samples: Sequence[Sample]) -> None:
@@ -131,8 +133,9 @@ def make_samples(store: Store, count: int) -> list[Sample]:
         "T": 8,
         "B": 5000,
     }
-    store.start_executions(
-        [ExecutionStart(execution_id=f"exec-{nonce}", run=run, config_json="{}", created_at=NOW)]
+    store.write(
+        start_executions,
+        [ExecutionStart(execution_id=f"exec-{nonce}", run=run, config_json="{}", created_at=NOW)],
     )
     return [
         Sample(

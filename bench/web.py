@@ -28,6 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.store.runs import count_runs, select_runs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -137,7 +139,7 @@ def filled(path: Path, runs: int) -> list[tuple[str, str]]:
     from heretix.store import Store
 
     with Store.open(str(path)) as store:
-        missing = runs - store.count_runs()
+        missing = runs - store.read(count_runs)
         if missing > 0:
             say(f"measuring {missing:,} claims with a mock")
             config = RunConfig.parse({"models": ("mock:bench",), "K": 8, "R": 1, "B": 100})
@@ -145,7 +147,7 @@ def filled(path: Path, runs: int) -> list[tuple[str, str]]:
             asyncio.run(prepare(config, Settings(), claims=claims).run(store))
         found = []
         for start in range(0, runs, 1000):
-            page = store.runs(limit=min(1000, runs - start), offset=start)
+            page = store.read(select_runs, limit=min(1000, runs - start), offset=start)
             found += [(run.run_id, run.execution_id) for run in page]
     return [(run_id, execution_id) for run_id, execution_id in found if execution_id]
 

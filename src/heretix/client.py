@@ -34,7 +34,7 @@ from heretix.economy.market import Market, Position, Side
 from heretix.economy.repository import EpisodeSummary
 from heretix.measurement.record import RunRecord, SampleRecord
 from heretix.report.export import write_export
-from heretix.store.executions import RunSummary
+from heretix.store.runs import RunSummary
 from heretix.version import VERSION
 
 if TYPE_CHECKING:

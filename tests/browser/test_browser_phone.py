@@ -8,6 +8,7 @@ from browsing import WAIT_MS, expect
 from heretix.core.clock import SystemClock
 from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
+from heretix.store.runs import select_runs_of_claim
 from heretix.web.demo import DST, LENS_MODEL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -19,7 +20,7 @@ PHONE = {"width": 390, "height": 844}
 def addresses(demo_site):
     """A page with rows, one with curves, and one with runs below each other."""
     store = demo_site.store
-    runs = [run for run in store.runs_of_claim(DST) if run.model == LENS_MODEL]
+    runs = [run for run in store.read(select_runs_of_claim, DST) if run.model == LENS_MODEL]
     settled, *_ = Exchange(store, clock=SystemClock()).episodes(state=State.SETTLED)
     (whole,) = [run for run in runs if (run.lens, run.variant) == ("HEL", None)]
     refs = "&".join(f"ref={run.run_id}" for run in runs if run.variant is None)

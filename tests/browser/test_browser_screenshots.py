@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from heretix.core.clock import SystemClock
 from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
+from heretix.store.runs import select_runs_of_claim
 from heretix.web.demo import DST, LENS_MODEL
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -53,7 +54,7 @@ def addresses(demo_site, tmp_path_factory):
     store = demo_site.store
     (run,) = [
         run
-        for run in store.runs_of_claim(DST)
+        for run in store.read(select_runs_of_claim, DST)
         if (run.model, run.lens, run.variant) == (LENS_MODEL, "HEL", None)
     ]
     (episode,) = Exchange(store, clock=SystemClock()).episodes(state=State.CHALLENGE)

@@ -24,6 +24,13 @@ from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
 from heretix.providers.catalog import DEMONSTRATION_MODELS
 from heretix.store import Store
+from heretix.store.runs import (
+    count_runs,
+    find_record,
+    select_executions,
+    select_runs,
+    select_runs_of_claim,
+)
 from heretix.web.demo import LENS_MODEL, fill, is_marked
 
 
@@ -48,8 +55,8 @@ def heretix(*arguments):
 
 
 def records(store):
-    for run in store.runs(limit=1000):
-        yield RunRecord.model_validate_json(store.find(run.execution_id).record_json)
+    for run in store.read(select_runs, limit=1000):
+        yield RunRecord.model_validate_json(store.read(find_record, run.execution_id).record_json)
 
 
 def test_there_is_an_episode_in_every_state(exchange):
@@ -107,11 +114,11 @@ def test_everything_is_marked_as_a_demonstration(world, exchange):
 def test_there_is_evidence_influence_drift_and_standing(world):
     """The pages of bundles, experiments, one recipe over time and the leaderboard have content."""
     claim = "Daylight saving time reduces electricity consumption."
-    runs = [run for run in world.runs_of_claim(claim) if run.model == LENS_MODEL]
+    runs = [run for run in world.read(select_runs_of_claim, claim) if run.model == LENS_MODEL]
     assert {"RPL", "NUL", "MEL", "HEL"} <= {run.lens for run in runs}
     assert [run for run in runs if (run.variant or "").startswith("without:")]
     (drift,) = world.runs(search="demo-restless")
-    again = [one.execution_id for one in world.executions_of(drift.run_id)]
+    again = [one.execution_id for one in world.read(select_executions, drift.run_id)]
     beliefs = [
         RunRecord.model_validate_json(world.find(ref).record_json).aggregates for ref in again
     ]
@@ -183,7 +190,7 @@ def test_a_store_that_holds_something_else_is_refused(tmp_path, sqlite_template)
 def test_a_demonstration_that_is_there_is_told_of(filled):
     """The second time nothing is measured; the command says how to look at what is there."""
     with Store.open(str(filled)) as store:
-        before = store.count_runs()
+        before = store.read(count_runs)
     result = heretix("demo", "--db", str(filled))
     assert result.exit_code == 0
     assert "there already" in result.stderr
@@ -191,7 +198,7 @@ def test_a_demonstration_that_is_there_is_told_of(filled):
     told = json.loads(heretix("demo", "--db", str(filled), "--json").stdout)
     assert told["runs"] == before
     with Store.open(str(filled)) as store:
-        assert store.count_runs() == before
+        assert store.read(count_runs) == before
 
 
 def test_a_demonstration_that_is_there_is_served(filled):
@@ -224,7 +231,7 @@ def test_a_taken_port_is_told_before_anything_is_measured(tmp_path):
     assert result.exception.exit_code == 2
     assert "--port" in str(result.exception)
     with Store.open(str(path)) as store:
-        assert not store.count_runs()
+        assert not store.read(count_runs)
 
 
 def test_a_stopped_demonstration_says_how_to_begin_again(tmp_path):

@@ -21,6 +21,7 @@ from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.document import Document
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.prompts.bank import load_bank
+from heretix.store.documents import save_bundle
 
 CLAIM = "Tin whiskers cause short circuits in satellites."
 PAPER = "Three satellites were lost to tin whiskers, the review board found in its 1998 report."
@@ -58,7 +59,7 @@ class Bench:
     def keep(self, *bundles) -> None:
         for bundle in bundles:
             text = dump_bundle(bundle)
-            self.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, text)
+            self.store.write(save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, text)
 
     def episode(self, *, models=("sim:lens?hel=1.0",), judges=(), name="ep-1", **terms):
         """A frozen episode without challenges, before these judges."""

@@ -24,6 +24,7 @@ from heretix.economy.repository import EpisodeRepository, LedgerTransaction, Sto
 from heretix.evidence.bundle import dump_bundle
 from heretix.measurement.measurement import prepare
 from heretix.store import Store
+from heretix.store.documents import save_bundle
 from heretix.store.schema import reputation_events, results
 
 MONDAY = 20_003 * DAY_MS
@@ -45,7 +46,7 @@ def clock():
 def measured(store, *, claim=CLAIM, model=MOVED, **size):
     """Measure a claim's raw prior and what two documents make of it."""
     bundle = bundle_of(PAPER, REPLY, claim=claim)
-    store.save_bundle(bundle.bundle_id, claim, "SEL", dump_bundle(bundle))
+    store.write(save_bundle, bundle.bundle_id, claim, "SEL", dump_bundle(bundle))
     config = RunConfig.parse(
         {"models": (model,), "K": 16, "T": 16, "B": 500, "lenses": ("RPL", "SEL"), **size}
     )

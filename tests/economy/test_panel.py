@@ -22,6 +22,8 @@ from heretix.measurement.measurement import prepare
 from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
 from heretix.store import Store
+from heretix.store.runs import find_record
+from heretix.store.samples import select_answers
 
 JUDGES = tuple(f"sim:judge{n}?hel={shift}" for n, shift in enumerate((0.7, 0.8, 0.9, 1.0, 0.85)))
 BOTH_SIDES = build_market([("ann", H, 1_000), ("bob", O, 1_000)])
@@ -36,7 +38,7 @@ def bench(tmp_path, sqlite_template):
 
 
 def record_of(bench, execution):
-    return RunRecord.model_validate_json(bench.store.find(execution).record_json)
+    return RunRecord.model_validate_json(bench.store.read(find_record, execution).record_json)
 
 
 def passes(hearing, direction=Direction.UP):
@@ -132,11 +134,11 @@ def test_no_sample_is_taken_from_the_cache(bench):
     )
     asyncio.run(ordinary.run(bench.store))
     keys = [s.cache_key for plan in ordinary.plans(ordinary.models[0]) for s in plan.samples]
-    kept = bench.store.cached(keys)
+    kept = bench.store.read(select_answers, keys)
     for judged in (bench.judge(episode), bench.judge(episode)):
         assert [reading.from_cache for reading in judged.measurement.readings] == [0, 0, 0]
         assert void(judged.measurement) is None
-    assert bench.store.cached(keys) == kept
+    assert bench.store.read(select_answers, keys) == kept
 
 
 def test_a_sample_served_from_the_cache_voids(bench):

@@ -24,6 +24,7 @@ from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import make_document, stated_fields
 from heretix.jobs import EpisodeRequest, Job, Jobs, Worker
 from heretix.store import Store
+from heretix.store.documents import save_bundle
 
 if TYPE_CHECKING:
     from heretix.economy.episode.state import Episode
@@ -141,7 +142,7 @@ class Town:
             amount=30_000,
             key=f"evidence {number}",
         )
-        self.store.save_bundle(bundle.bundle_id, CLAIM, bundle.lens, dump_bundle(bundle))
+        self.store.write(save_bundle, bundle.bundle_id, CLAIM, bundle.lens, dump_bundle(bundle))
         self.exchange.reveal(episode_id, number, "cat", nonce=nonce, bundle_sha256=bundle.bundle_id)
 
 

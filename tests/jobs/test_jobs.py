@@ -18,6 +18,7 @@ from heretix.core.errors import (
 )
 from heretix.core.settings import Settings
 from heretix.jobs import Jobs, JobState
+from heretix.store.runs import count_runs, find_record
 from heretix.store.schema import jobs as table
 
 
@@ -56,7 +57,7 @@ def test_a_job_waits_until_it_is_done(jobs, store):
     assert [run.claim for run in runs] == ["Tea is good", "Milk is white"]
     for run in runs:
         assert run.ci_lo <= run.prob_true <= run.ci_hi
-        assert store.find(run.execution_id).run_id == run.run_id
+        assert store.read(find_record, run.execution_id).run_id == run.run_id
 
 
 def test_readers_do_not_measure(jobs, store):
@@ -300,7 +301,7 @@ def test_deleting_a_job_keeps_what_it_measured(jobs, store):
     jobs.delete(job.id, by=LOCAL)
     with pytest.raises(RecordError):
         jobs.get(job.id, by=LOCAL)
-    assert store.count_runs() == 1
+    assert store.read(count_runs) == 1
 
 
 def test_a_job_is_found_as_it_was_asked(jobs, store):

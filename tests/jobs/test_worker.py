@@ -30,6 +30,7 @@ from heretix.jobs import BackgroundWorker, Feed, Jobs, JobState, Worker
 from heretix.jobs.worker import _MOST_LOSSES
 from heretix.measurement.verify import verify_artifact
 from heretix.store import Store
+from heretix.store.runs import find_record
 from heretix.store.schema import executions, job_runs
 from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
@@ -386,7 +387,7 @@ def test_a_job_that_sharpens_shows_one_result(store, jobs):
     assert done.state is JobState.DONE
     assert done.progress.done == done.progress.total > 8
     (run,) = jobs.runs(job.id, by=LOCAL)
-    record = json.loads(store.find(run.execution_id).record_json)
+    record = json.loads(store.read(find_record, run.execution_id).record_json)
     assert record["precision"]["stopped"] is not None
 
 

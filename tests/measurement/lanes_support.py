@@ -19,6 +19,7 @@ from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
 from heretix.providers.mock import MockProvider
 from heretix.providers.prices import Price, PriceTable, load_prices
+from heretix.store.documents import register_bank
 from heretix.store.schema import leases, samples
 
 AT_ONCE = Retry(attempts=3, wait_initial_s=0.0, wait_max_s=0.0)
@@ -123,7 +124,8 @@ async def measured(store, provider, *claims, concurrency=8, use_cache=True, **op
 
 
 def register(store):
-    store.register_bank(
+    register_bank(
+        store,
         prompt_version=BANK.version,
         bank_sha256=BANK.sha256,
         source=BANK.source,

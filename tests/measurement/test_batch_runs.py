@@ -34,7 +34,15 @@ from heretix.measurement.runner import Silence
 from heretix.measurement.verify import verify_run
 from heretix.providers.batch.base import BatchLimits
 from heretix.store import Store
-from heretix.store.batches import Batches, holding_batches
+from heretix.store.batches import (
+    find_batch,
+    select_closed_batches,
+    select_holding_batches,
+    select_open_batches,
+)
+from heretix.store.documents import select_bank
+from heretix.store.runs import find_execution, find_record, select_runs
+from heretix.store.samples import claim_leases, release_all_leases, save_samples, select_answers
 
 BOTH = pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 MODELS = {"openai": "gpt-5", "anthropic": "claude-sonnet-5-5"}
@@ -104,7 +112,7 @@ async def submitted(path, measurement, *, limits=None, **options):
 
 async def collected(path, *, observer=None, every_s=None, **options):
     async with desk_at(path, **options) as desk:
-        found = desk.batches.open_ones()
+        found = desk.store.read(select_open_batches)
         return await collect(desk, found, observer=observer, every_s=every_s)
 
 
@@ -175,7 +183,7 @@ async def test_a_batch_outlives_its_process_and_gives_an_ordinary_record(
     costs = sum(record.usage.cost_usd for record in seen.records)
     assert view.cost_usd == pytest.approx(costs, abs=32e-6)
     with Store.open(store_url) as store:
-        assert store.find(seen.records[0].execution_id).status == "ok"
+        assert store.read(find_record, seen.records[0].execution_id).status == "ok"
     assert server.live_calls == 0
 
 
@@ -201,11 +209,11 @@ async def test_collecting_again_changes_nothing(server, path):
     await collected(path)
     keys = [s.cache_key for s in next(measurement.plans(measurement.models[0])).samples]
     with Store.open(path) as store:
-        before = store.cached(keys)
-        batches = Batches(store).latest_closed(5)
+        before = store.read(select_answers, keys)
+        batches = store.read(select_closed_batches, 5)
     async with desk_at(path) as desk:
         again = await collect(desk, batches)
-        assert desk.store.cached(keys) == before
+        assert desk.store.read(select_answers, keys) == before
     assert (again.finished, again.views[0].batch.state) == (0, "collected")
     rerun = await submitted(path, measurement)
     assert (rerun.requests, rerun.batches, rerun.finished) == (0, [], 1)
@@ -259,7 +267,7 @@ async def test_what_was_stored_in_the_last_moment_is_not_submitted(server, path,
     class Quicker(Keeping):
         def __init__(self, store, samples):
             super().__init__()
-            self.planned = lambda plan, cached: store.save_samples(samples)
+            self.planned = lambda plan, cached: store.write(save_samples, samples)
 
     for samples, requests in ((live.samples[:3], 13), (live.samples, 0)):
         async with desk_at(path) as desk:
@@ -277,13 +285,15 @@ async def test_a_live_run_leaves_samples_of_a_batch_alone(server, path):
     submission = await submitted(path, measurement)
     keys = [s.cache_key for s in next(measurement.plans(measurement.models[0])).samples]
     with Store.open(path) as store:
-        assert store.claim(keys, "a live run") == set()
+        assert store.write(claim_leases, keys, "a live run") == set()
         with store.reading() as connection:
-            assert holding_batches(connection, keys) == dict.fromkeys(keys, submission.batches[0])
+            assert select_holding_batches(connection, keys) == dict.fromkeys(
+                keys, submission.batches[0]
+            )
         server.end(lambda entry: errored() if entry.number == 0 else answered())
     await collected(path)
     with Store.open(path) as store:
-        assert store.claim(keys, "a live run") == set(keys)
+        assert store.write(claim_leases, keys, "a live run") == set(keys)
 
 
 async def test_a_live_run_names_the_batch_it_would_wait_for(server, path):
@@ -307,14 +317,14 @@ async def test_a_sample_that_a_live_run_is_getting_is_waited_for(server, path):
     plan = next(measurement.plans(measurement.models[0]))
     with Store.open(path) as store:
         taken = plan.samples[0].cache_key
-        store.claim([taken], "a live run")
+        store.write(claim_leases, [taken], "a live run")
     submission = await submitted(path, measurement)
     assert (submission.requests, submission.elsewhere) == (15, 1)
     server.end()
     collection = await collected(path)
     assert (collection.finished, collection.waiting) == (0, 1)
     with Store.open(path) as store:
-        store.release_all("a live run")
+        store.write(release_all_leases, "a live run")
         await measurement.run(store)
     assert server.live_calls == 1
     assert (await collected(path)).finished == 1
@@ -406,7 +416,7 @@ async def test_a_cancelled_batch_keeps_what_was_answered(server, path):
     """Cancelling asks for an early end; what had been answered is collected."""
     submission = await submitted(path, asked(server))
     async with desk_at(path) as desk:
-        view = await desk.cancel(desk.batches.find(submission.batches[0]))
+        view = await desk.cancel(desk.store.read(find_batch, submission.batches[0]))
     assert (view.batch.state, view.state.status) == ("submitted", "cancelling")
     server.end(lambda entry: canceled() if entry.number else answered())
     seen = Keeping()
@@ -423,9 +433,9 @@ async def test_an_interrupted_collection_goes_on_where_it_broke(server, path):
     async with desk_at(path) as desk:
         whole = [
             line
-            async for line in desk.provider_of(desk.batches.open_ones()[0])._client.lines(
-                f"/files/output-{name}/content"
-            )
+            async for line in desk.provider_of(
+                desk.store.read(select_open_batches)[0]
+            )._client.lines(f"/files/output-{name}/content")
         ]
     broken = b"\n".join(whole[:600]) + b"\n" + whole[600][:100]
     server.script("content", raw_body(broken))
@@ -436,8 +446,8 @@ async def test_an_interrupted_collection_goes_on_where_it_broke(server, path):
     assert (len(first.samples), first.records) == (500, [])
     keys = [s.cache_key for s in next(measurement.plans(measurement.models[0])).samples]
     with Store.open(path) as store:
-        free = store.claim(keys, "somebody")
-        store.release_all("somebody")
+        free = store.write(claim_leases, keys, "somebody")
+        store.write(release_all_leases, "somebody")
     assert free == {sample.cache_key for sample in first.samples}
     second = Keeping()
     await collected(path, observer=second)
@@ -527,7 +537,7 @@ async def test_a_lasting_refusal_frees_the_samples(server, path, protocol, code,
     server.forget()
     assert (await submitted(path, asked(server, protocol))).requests == 16
     with Store.open(path) as store:
-        states = [batch.state for batch in Batches(store).latest_closed(5)]
+        states = [batch.state for batch in store.read(select_closed_batches, 5)]
     assert states == ["abandoned"]
     server.end()
     assert (await collected(path)).finished == 1
@@ -646,7 +656,7 @@ async def test_a_crash_at_any_moment_pays_once(
         assert set(paid(server).values()) == {1}, waits
         assert len(paid(server)) == 16, waits
         with Store.open(str(path)) as store:
-            beliefs = [run.prob_true_rpl for run in store.runs()]
+            beliefs = [run.prob_true_rpl for run in store.read(select_runs)]
         assert len(beliefs) == 2, waits
         assert None not in beliefs, waits
     assert taken >= {0, 1, 2, 3}, "the submissions weren't cut short at every stage"
@@ -711,10 +721,10 @@ async def test_one_process_at_a_time_handles_a_batch(server, path):
             with pytest.raises(StoreBusyError, match="another process"):
                 async with second.holding(submission.batches[0]):
                     pass
-            collection = await collect(second, second.batches.open_ones())
+            collection = await collect(second, second.store.read(select_open_batches))
             assert isinstance(collection.views[0].trouble, StoreBusyError)
             assert collection.finished == 0
-        assert (await collect(second, second.batches.open_ones())).finished == 1
+        assert (await collect(second, second.store.read(select_open_batches))).finished == 1
 
 
 async def test_waiting_bears_a_provider_that_is_down_for_a_while(server, path):
@@ -774,7 +784,7 @@ async def test_a_failure_leaves_an_older_answer_but_the_record_says_failed(serve
     assert verify_run(record).ok
     failed = next(sample for sample in record.samples if sample.error)
     with Store.open(path) as store:
-        assert store.cached([failed.cache_key])[failed.cache_key].prob_true == 0.7
+        assert store.read(select_answers, [failed.cache_key])[failed.cache_key].prob_true == 0.7
 
 
 async def test_a_budget_must_cover_the_whole_batch(server, path):
@@ -809,7 +819,7 @@ async def test_a_model_without_batches_is_refused_before_anything_is_sent(server
     with pytest.raises(ConfigError, match="mock:m"):
         await submitted(path, prepare(config, SETTINGS, claims=("Claim.",)))
     with Store.open(path) as store:
-        assert store.runs() == []
+        assert store.read(select_runs) == []
 
 
 async def test_two_models_make_two_batches(server, path):
@@ -842,8 +852,8 @@ async def test_a_plan_comes_back_as_it_was(server, path):
     )
     assert {sample.temperature for sample in record.samples} == {0.5}
     with Store.open(path) as store:
-        started = store.started(record.execution_id)
-        bank = bank_of(store.bank(record.prompt_version))
+        started = store.read(find_execution, record.execution_id)
+        bank = bank_of(store.read(select_bank, record.prompt_version))
     plan = next(measurement.plans(measurement.models[0]))
     assert replan(started.config_json, bank) == plan
     other = json.loads(started.config_json) | {"bootstrap_seed": 4}
@@ -857,10 +867,9 @@ async def test_a_reference_must_fit_one_batch(server, path, ref):
     for claim in ("One.", "Two."):
         await submitted(path, asked(server, "openai", claim))
     with Store.open(path) as store:
-        batches = Batches(store)
-        known = batches.open_ones()[0]
-        assert batches.find(known.batch_id[:-5].upper()) == known
-        assert batches.find(known.batch_id.removeprefix("batch-")) == known
-        assert batches.find("batch_0").provider_batch_id == "batch_0"
+        known = store.read(select_open_batches)[0]
+        assert store.read(find_batch, known.batch_id[:-5].upper()) == known
+        assert store.read(find_batch, known.batch_id.removeprefix("batch-")) == known
+        assert store.read(find_batch, "batch_0").provider_batch_id == "batch_0"
         with pytest.raises(RecordError):
-            batches.find(ref)
+            store.read(find_batch, ref)

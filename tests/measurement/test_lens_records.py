@@ -19,6 +19,7 @@ from heretix.measurement.measurement import prepare
 from heretix.measurement.vector import metrics_record
 from heretix.plan import make_plan
 from heretix.report.words import missing_reason
+from heretix.store.runs import select_lens_records
 
 HOSTS = ("encyclopedia.example", "space-agency.example", "science-museum.example")
 
@@ -245,8 +246,8 @@ def test_the_latest_records_come_first(desk):
     for claim in (WALL, DST):
         desk.run(desk.prepared(claim, lenses=("RPL", "HEL")))
     with desk.store() as store:
-        assert all(DST in text for text in store.lens_records(limit=2))
-        assert len(store.lens_records()) == 4
+        assert all(DST in text for text in store.read(select_lens_records, limit=2))
+        assert len(store.read(select_lens_records)) == 4
 
 
 def capable(call):

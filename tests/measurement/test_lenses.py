@@ -39,6 +39,8 @@ from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import make_plan
 from heretix.report.words import missing_reason
 from heretix.store import Store
+from heretix.store.documents import save_bundle
+from heretix.store.runs import count_runs
 
 WALL = next(claim for claim in demo_claims() if "Wall" in claim)
 DST = next(claim for claim in demo_claims() if "Daylight" in claim)
@@ -105,7 +107,7 @@ class Desk:
             for bundle in measurement.bundles.values():
                 if isinstance(bundle, Bundle):
                     text = dump_bundle(bundle)
-                    store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, text)
+                    store.write(save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, text)
             asyncio.run(measurement.run(store, observer=records))
         return records.runs
 
@@ -343,7 +345,7 @@ def test_an_empty_corpus_gives_no_belief(desk):
     assert artifact.metrics["sim:m"].movement == {}
     assert complaints(artifact) == []
     with desk.store() as store:
-        assert store.count_runs() == 1
+        assert store.read(count_runs) == 1
 
 
 def test_a_corpus_that_isnt_there_is_named(desk):

@@ -12,6 +12,7 @@ from heretix.core.settings import Settings
 from heretix.measurement.measurement import prepare
 from heretix.measurement.verify import verify_run
 from heretix.store import Store
+from heretix.store.samples import select_answers
 
 
 async def test_one_or_many_workers_warm_or_cold_give_the_same_belief(store_url, tmp_path):
@@ -127,7 +128,7 @@ async def test_too_few_answers_give_no_number_and_keep_the_samples(store_url):
         assert record.aggregates.prob_true_rpl is None
         assert record.aggregates.ci95 is None
         assert record.aggregates.rpl_compliance_rate == 0.0
-        assert len(store.cached([s.cache_key for s in record.samples])) == 16
+        assert len(store.read(select_answers, [s.cache_key for s in record.samples])) == 16
 
 
 async def test_a_rejected_key_ends_the_run_at_once(store_url):

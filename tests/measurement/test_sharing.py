@@ -26,6 +26,8 @@ from heretix.measurement.build import build_run
 from heretix.measurement.execution import make_sample, utc_now
 from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
+from heretix.store.runs import select_executions
+from heretix.store.samples import claim_leases, release_leases, save_samples
 from pgserver import bury_the_dead
 
 BATCH = "batch:batch-1"
@@ -170,18 +172,18 @@ async def test_samples_that_another_pays_for_are_waited_for(store):
     """Some come, some are given up: the first are taken from the store, the others called for."""
     (plan,) = plans("a")
     keys = [planned.cache_key for planned in plan.samples]
-    store.claim(keys, ELSEWHERE)
+    store.write(claim_leases, keys, ELSEWHERE)
     provider, seen = Watching(), Keeping()
     task = asyncio.create_task(runner(store, observer=seen).run([(provider, [plan])]))
     async with asyncio.timeout(120):
         # The run's own thread writes it down: no event tells of it.
-        while not store.executions_of(plan.run_id):  # noqa: ASYNC110
+        while not store.read(select_executions, plan.run_id):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     answers = {s.cache_key: s for s in await answers_to(plan)}
-    store.save_samples([answers[key] for key in keys[:10]], owner=ELSEWHERE)
+    store.write(save_samples, [answers[key] for key in keys[:10]], owner=ELSEWHERE)
     await asyncio.sleep(0.3)
     assert not provider.asked
-    store.release(keys[10:], ELSEWHERE)
+    store.write(release_leases, keys[10:], ELSEWHERE)
     await task
     assert len(provider.asked) == 6
     assert (seen.records[0].usage.called, seen.records[0].usage.from_cache) == (6, 10)
@@ -207,7 +209,9 @@ async def answers_to(plan):
 async def test_what_another_left_lying_is_taken_over_when_its_time_is_over(store):
     """A machine that was switched off holds nobody up for longer than a lease."""
     (plan,) = plans("a")
-    store.claim([planned.cache_key for planned in plan.samples], ELSEWHERE, lease_s=0.3)
+    store.write(
+        claim_leases, [planned.cache_key for planned in plan.samples], ELSEWHERE, lease_s=0.3
+    )
     provider = Watching()
     await runner(store).run([(provider, [plan])])
     assert len(provider.asked) == 16
@@ -233,7 +237,7 @@ def test_waiting_for_others_is_no_busy_loop(tmp_path, monkeypatch, bound):
 
     with Store.open(str(tmp_path / "heretix.sqlite")) as store:
         register(store)
-        store.claim(keys, ELSEWHERE, lease_s=1e6)
+        store.write(claim_leases, keys, ELSEWHERE, lease_s=1e6)
         event.listen(store._engine, "before_cursor_execute", count)
         virtual_time.run(main())
     assert 10 <= len(looks) <= 80
@@ -256,7 +260,7 @@ def test_a_batch_sends_home_no_call_that_waits_for_its_turn(tmp_path):
     provider = Watching(before=slowly)
     with Store.open(str(tmp_path / "heretix.sqlite")) as store:
         register(store)
-        store.claim(sorted(in_batch), BATCH, lease_s=1e6)
+        store.write(claim_leases, sorted(in_batch), BATCH, lease_s=1e6)
         virtual_time.run(main())
         assert leased(store) == in_batch
         assert len(stored(store)) == 24
@@ -284,7 +288,7 @@ def test_a_batch_holds_up_no_call_for_what_it_does_not_bring(tmp_path, monkeypat
     async def slowly(count):
         await asyncio.sleep(60.0)
         if count == calls.total() - len(given_up):
-            store.release(given_up, ELSEWHERE)
+            store.write(release_leases, given_up, ELSEWHERE)
 
     async def main():
         running = runner(store, concurrency=64, fixed=False, observer=seen)
@@ -294,8 +298,8 @@ def test_a_batch_holds_up_no_call_for_what_it_does_not_bring(tmp_path, monkeypat
     provider, seen = Watching(before=slowly, fail=fail), Keeping()
     with Store.open(str(tmp_path / "heretix.sqlite")) as store:
         register(store)
-        store.claim(sorted(in_batch), BATCH, lease_s=1e6)
-        store.claim(given_up, ELSEWHERE, lease_s=1e6)
+        store.write(claim_leases, sorted(in_batch), BATCH, lease_s=1e6)
+        store.write(claim_leases, given_up, ELSEWHERE, lease_s=1e6)
         virtual_time.run(main())
         assert leased(store) == in_batch
     assert Counter(provider.asked) == calls
@@ -358,7 +362,7 @@ def test_a_process_takes_over_from_one_that_is_killed_beside_it(store, store_url
     assert stored_calls(store, *claims, **SMALL) == everything
     # The killed one may have died with leases on samples that were stored just before.
     keys = {sample.cache_key for plan in plans(*claims, **SMALL) for sample in plan.samples}
-    assert store.claim(sorted(keys), new_owner()) == keys
+    assert store.write(claim_leases, sorted(keys), new_owner()) == keys
 
 
 async def test_a_kill_at_any_moment_costs_only_what_was_not_stored(store, store_url, launchers):

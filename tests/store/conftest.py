@@ -8,6 +8,7 @@ import pytest
 from store_builders import start
 
 from heretix.store import Store
+from heretix.store.runs import start_executions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,5 +24,5 @@ def store(store_url: str) -> Iterator[Store]:
 @pytest.fixture
 def started(store: Store) -> Store:
     """A store in which one execution has begun, so that samples can be saved."""
-    store.start_executions([start()])
+    store.write(start_executions, [start()])
     return store

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heretix.store import Store, new_owner
+from heretix.store.samples import claim_leases, extend_leases
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def claim_and_wait(url: str, keys: list[str], report: Connection) -> None:
     """Take leases, say which, and do nothing until killed."""
     with Store.open(url) as store:
-        report.send(store.claim(keys, new_owner()))
+        report.send(store.write(claim_leases, keys, new_owner()))
         signal.pause()
 
 
@@ -29,8 +30,8 @@ def claim_bit_by_bit(barrier: Barrier, url: str, keys: list[str], seed: int, out
     with Store.open(url, busy_timeout_ms=120_000) as store:
         barrier.wait()
         for start in range(0, len(shuffled), 150):
-            taken += store.claim(shuffled[start : start + 150], owner)
-            store.extend_leases(owner)
+            taken += store.write(claim_leases, shuffled[start : start + 150], owner)
+            store.write(extend_leases, owner)
         # Whoever leaves loses its leases, so all stay until the last has asked.
         barrier.wait()
     Path(out).write_text("\n".join(taken), encoding="ascii")

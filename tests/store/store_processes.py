@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from store_builders import key, sample
 
 from heretix.store import SampleWriter, Store, db
+from heretix.store.runs import select_runs
+from heretix.store.samples import save_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,7 @@ def open_store(barrier: Barrier, url: str) -> None:
     """Open a store that doesn't exist yet, and use it."""
     barrier.wait()
     with Store.open(url, busy_timeout_ms=120_000) as store:
-        store.runs()
+        store.read(select_runs)
 
 
 def upgrade_store(barrier: Barrier, url: str, migrations: str) -> None:
@@ -49,7 +51,7 @@ def save_again_and_again(barrier: Barrier, url: str, numbers: list[int]) -> None
     with Store.open(url, busy_timeout_ms=120_000) as store:
         barrier.wait()
         for _ in range(20):
-            store.save_samples([sample(number) for number in numbers])
+            store.write(save_samples, [sample(number) for number in numbers])
 
 
 def write_until_killed(url: str, reports: Connection) -> None:

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from store_builders import RUN_ID, execution_id, result, start
 
 from heretix.store import Store
-from heretix.store.executions import latest_of
-from heretix.store.runs import exact_record
+from heretix.store.runs import (
+    find_record,
+    finish_executions,
+    latest_finished,
+    select_executions,
+    select_latest_execution,
+    select_record,
+    start_executions,
+)
 
 MOMENTS = [f"2026-11-01T00:00:00.00{n}Z" for n in range(3)]
 
@@ -39,21 +46,22 @@ def test_every_way_to_ask_gives_the_same_execution(stored, history):
     number = next(numbers)
     run_id = f"{RUN_ID[:-12]}{number:012x}"
     named = {n: number * 100 + n for n in range(len(history))}
-    store.start_executions(
-        [start(named[n], created_at=at, run_id=run_id) for n, (at, _) in enumerate(history)]
+    store.write(
+        start_executions,
+        [start(named[n], created_at=at, run_id=run_id) for n, (at, _) in enumerate(history)],
     )
     for n, (_, end) in enumerate(history):
         if end is not None:
             ended = result(named[n], finished_at=end[0], status=end[1], run_id=run_id)
-            store.finish_executions([ended])
+            store.write(finish_executions, [ended])
     finished = [(end[0], execution_id(named[n])) for n, (_, end) in enumerate(history) if end]
     expected = max(finished, default=(None, None))[1]
 
-    found = latest_of(store.executions_of(run_id))
+    found = latest_finished(store.read(select_executions, run_id))
     assert (found and found.execution_id) == expected
-    assert store.latest_execution(run_id) == expected
+    assert store.read(select_latest_execution, run_id) == expected
     with store.reading() as connection:
-        exact = exact_record(connection, run_id)
+        exact = select_record(connection, run_id)
     assert (exact and exact.execution_id) == expected
     if expected is not None:
-        assert store.find(run_id).execution_id == expected
+        assert store.read(find_record, run_id).execution_id == expected

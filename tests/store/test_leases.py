@@ -20,6 +20,14 @@ from store_processes import PROCESSES, run_together
 from heretix.core.errors import StoreError
 from heretix.store import SampleWriter, Store, new_owner
 from heretix.store import samples as leases
+from heretix.store.samples import (
+    claim_leases,
+    extend_leases,
+    release_all_leases,
+    release_leases,
+    save_samples,
+    select_answers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,54 +66,54 @@ def as_if(*, machine: str | None = None, pid: int | None = None, started: str | 
 def test_a_key_is_leased_once(store: Store) -> None:
     """Free keys are taken; held ones aren't, by another owner or by the same one."""
     one, other = new_owner(), new_owner()
-    assert store.claim(KEYS[:6], one) == set(KEYS[:6])
-    assert store.claim(KEYS[4:], other) == set(KEYS[6:])
-    assert store.claim(KEYS, one) == set()
+    assert store.write(claim_leases, KEYS[:6], one) == set(KEYS[:6])
+    assert store.write(claim_leases, KEYS[4:], other) == set(KEYS[6:])
+    assert store.write(claim_leases, KEYS, one) == set()
 
 
 def test_a_key_named_twice_is_leased_once_and_nothing_asks_for_nothing(store: Store) -> None:
     """What is asked for may hold repeats, or be empty."""
-    assert store.claim([KEYS[0], KEYS[0]], new_owner()) == {KEYS[0]}
-    assert store.claim([], new_owner()) == set()
+    assert store.write(claim_leases, [KEYS[0], KEYS[0]], new_owner()) == {KEYS[0]}
+    assert store.write(claim_leases, [], new_owner()) == set()
 
 
 def test_a_lease_is_given_back_by_its_owner_only(store: Store) -> None:
     """Others can't end it, and what is given back can be had at once."""
     one, other = new_owner(), new_owner()
-    store.claim(KEYS, one)
-    store.release(KEYS, other)
-    store.release_all(other)
-    assert store.claim(KEYS, other) == set()
-    store.release(KEYS[:3], one)
-    assert store.claim(KEYS, other) == set(KEYS[:3])
-    store.release_all(one)
-    assert store.claim(KEYS, other) == set(KEYS[3:])
+    store.write(claim_leases, KEYS, one)
+    store.write(release_leases, KEYS, other)
+    store.write(release_all_leases, other)
+    assert store.write(claim_leases, KEYS, other) == set()
+    store.write(release_leases, KEYS[:3], one)
+    assert store.write(claim_leases, KEYS, other) == set(KEYS[:3])
+    store.write(release_all_leases, one)
+    assert store.write(claim_leases, KEYS, other) == set(KEYS[3:])
 
 
 def test_a_lease_ends_when_its_time_is_over(store: Store) -> None:
     """An owner elsewhere that isn't heard of any more loses what it held."""
-    store.claim(KEYS[:4], ELSEWHERE, lease_s=-1.0)
-    store.claim(KEYS[4:], ELSEWHERE)
-    assert store.claim(KEYS, new_owner()) == set(KEYS[:4])
+    store.write(claim_leases, KEYS[:4], ELSEWHERE, lease_s=-1.0)
+    store.write(claim_leases, KEYS[4:], ELSEWHERE)
+    assert store.write(claim_leases, KEYS, new_owner()) == set(KEYS[:4])
 
 
 def test_an_owner_that_is_heard_of_keeps_its_leases(store: Store) -> None:
     """Extending covers all that an owner holds, and nothing of others."""
-    store.claim(KEYS[:4], ELSEWHERE, lease_s=-1.0)
-    store.claim(KEYS[4:], f"{ELSEWHERE}-too", lease_s=-1.0)
-    store.extend_leases(ELSEWHERE)
-    assert store.claim(KEYS, new_owner()) == set(KEYS[4:])
+    store.write(claim_leases, KEYS[:4], ELSEWHERE, lease_s=-1.0)
+    store.write(claim_leases, KEYS[4:], f"{ELSEWHERE}-too", lease_s=-1.0)
+    store.write(extend_leases, ELSEWHERE)
+    assert store.write(claim_leases, KEYS, new_owner()) == set(KEYS[4:])
 
 
 def test_who_lost_a_lease_does_not_end_that_of_the_next(started: Store) -> None:
     """A late answer is saved; the lease that somebody else took meanwhile stays theirs."""
     late, next_one = new_owner(), new_owner()
-    started.claim(KEYS[:2], late, lease_s=-1.0)
-    started.claim(KEYS[:2], next_one)
-    started.save_samples([sample(0)], owner=late)
-    started.extend_leases(late)
-    started.release_all(late)
-    assert started.claim(KEYS[:2], new_owner()) == set()
+    started.write(claim_leases, KEYS[:2], late, lease_s=-1.0)
+    started.write(claim_leases, KEYS[:2], next_one)
+    started.write(save_samples, [sample(0)], owner=late)
+    started.write(extend_leases, late)
+    started.write(release_all_leases, late)
+    assert started.write(claim_leases, KEYS[:2], new_owner()) == set()
 
 
 def test_a_killed_process_loses_its_leases_at_once_and_a_living_one_does_not(
@@ -113,10 +121,10 @@ def test_a_killed_process_loses_its_leases_at_once_and_a_living_one_does_not(
 ) -> None:
     """Nobody waits a minute for a process that is known to be dead."""
     killed, living = (start_child(store_url, keys) for keys in (KEYS[:5], KEYS[5:]))
-    assert store.claim(KEYS, new_owner()) == set()
+    assert store.write(claim_leases, KEYS, new_owner()) == set()
     killed.kill()
     wait([killed.sentinel])
-    assert store.claim(KEYS, new_owner()) == set(KEYS[:5])
+    assert store.write(claim_leases, KEYS, new_owner()) == set(KEYS[:5])
     living.kill()
     living.join()
     killed.join()
@@ -135,18 +143,18 @@ def test_a_process_that_ended_and_was_not_reaped_yet_is_gone(store: Store) -> No
     """A zombie makes no calls."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     owner = as_if(pid=child.pid, started=leases._started(child.pid))
-    store.claim(KEYS, owner)
-    assert store.claim(KEYS, new_owner()) == set()
+    store.write(claim_leases, KEYS, owner)
+    assert store.write(claim_leases, KEYS, new_owner()) == set()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert store.claim(KEYS, new_owner()) == set(KEYS)
+    assert store.write(claim_leases, KEYS, new_owner()) == set(KEYS)
     child.communicate()
 
 
 def test_a_number_that_another_process_was_given_later_protects_nothing(store: Store) -> None:
     """The owner had this process's number, and began at another time: it is gone."""
-    store.claim(KEYS, as_if(started="1"))
-    assert store.claim(KEYS, new_owner()) == set(KEYS)
+    store.write(claim_leases, KEYS, as_if(started="1"))
+    assert store.write(claim_leases, KEYS, new_owner()) == set(KEYS)
 
 
 @pytest.mark.skipif(not BOOT.exists(), reason="the kernel doesn't tell its starts apart here")
@@ -157,8 +165,8 @@ def test_a_machine_of_the_same_name_is_another_machine(store: Store, mark: str) 
     there = here.replace(mark, "other")
     assert here != there
     assert here.split(":")[0] == there.split(":")[0]
-    store.claim(KEYS, as_if(machine=there, pid=2**22 + 1))
-    assert store.claim(KEYS, new_owner()) == set()
+    store.write(claim_leases, KEYS, as_if(machine=there, pid=2**22 + 1))
+    assert store.write(claim_leases, KEYS, new_owner()) == set()
 
 
 def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
@@ -167,8 +175,8 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
     """Where the kernel hides when others began, a living process keeps its leases."""
     owner = new_owner()
     monkeypatch.setattr(leases.Path, "read_text", hidden)
-    store.claim(KEYS, owner)
-    assert store.claim(KEYS, new_owner()) == set()
+    store.write(claim_leases, KEYS, owner)
+    assert store.write(claim_leases, KEYS, new_owner()) == set()
     assert leases.is_gone(as_if(pid=2**22 + 1))
 
 
@@ -180,33 +188,33 @@ def hidden(*_: object, **__: object) -> str:
 def test_a_sample_and_the_end_of_its_lease_are_one_transaction(started: Store) -> None:
     """Nobody can look at a moment when a sample is neither stored nor spoken for."""
     owner = new_owner()
-    started.claim(KEYS, owner)
+    started.write(claim_leases, KEYS, owner)
     with counted(started, "commit") as commits:
-        started.save_samples([sample(0), sample(1)], owner=owner)
+        started.write(save_samples, [sample(0), sample(1)], owner=owner)
     assert len(commits) == 1
-    assert set(started.cached(KEYS)) == set(KEYS[:2])
-    assert started.claim(KEYS, new_owner()) == set(KEYS[:2])
+    assert set(started.read(select_answers, KEYS)) == set(KEYS[:2])
+    assert started.write(claim_leases, KEYS, new_owner()) == set(KEYS[:2])
 
 
 def test_a_sample_that_was_not_saved_is_still_spoken_for(started: Store) -> None:
     """All of a batch is kept or none, its leases included."""
     owner = new_owner()
-    started.claim(KEYS, owner)
+    started.write(claim_leases, KEYS, owner)
     with pytest.raises(StoreError):
-        started.save_samples([sample(0), sample(1, run_id="no such run")], owner=owner)
-    assert not started.cached(KEYS)
-    assert started.claim(KEYS, new_owner()) == set()
+        started.write(save_samples, [sample(0), sample(1, run_id="no such run")], owner=owner)
+    assert not started.read(select_answers, KEYS)
+    assert started.write(claim_leases, KEYS, new_owner()) == set()
 
 
 async def test_the_writer_ends_the_leases_of_its_owner(started: Store) -> None:
     """And of nobody else."""
     owner, other = new_owner(), new_owner()
-    started.claim(KEYS[:5], owner)
-    started.claim(KEYS[5:], other)
+    started.write(claim_leases, KEYS[:5], owner)
+    started.write(claim_leases, KEYS[5:], other)
     async with SampleWriter(started, owner=owner) as writer:
         for number in (0, 1, 5):
             await writer.put(sample(number))
-    assert started.claim(KEYS, new_owner()) == set(KEYS[:2])
+    assert started.write(claim_leases, KEYS, new_owner()) == set(KEYS[:2])
 
 
 def test_processes_that_want_the_same_keys_share_them_out(
@@ -214,8 +222,8 @@ def test_processes_that_want_the_same_keys_share_them_out(
 ) -> None:
     """Each key goes to exactly one, even while leases of a dead process are being ended."""
     keys = [key(number) for number in range(3000)]
-    store.claim(keys[::3], as_if(started="1"))
-    store.claim(keys[1::3], ELSEWHERE, lease_s=-1.0)
+    store.write(claim_leases, keys[::3], as_if(started="1"))
+    store.write(claim_leases, keys[1::3], ELSEWHERE, lease_s=-1.0)
     outs = [tmp_path / str(number) for number in range(4)]
     codes = run_together(
         claim_bit_by_bit, [(store_url, keys, seed, str(out)) for seed, out in enumerate(outs)]
@@ -229,10 +237,10 @@ def test_processes_that_want_the_same_keys_share_them_out(
 def test_extending_waits_for_nobody(store: Store, impatient: Store) -> None:
     """Two that wait for each other's leases would end a run: one of them must not wait at all."""
     owner = new_owner()
-    store.claim(KEYS, owner)
+    store.write(claim_leases, KEYS, owner)
     with store.writing() as connection:
-        leases.release(connection, KEYS[:1], owner)
-        impatient.extend_leases(owner, lease_s=1000.0)
+        release_leases(connection, KEYS[:1], owner)
+        impatient.write(extend_leases, owner, lease_s=1000.0)
     with store.reading() as connection:
         ends = connection.execute(leases.leases.select()).mappings().all()
     assert {row["cache_key"] for row in ends} == set(KEYS[1:])
@@ -244,10 +252,10 @@ def test_claiming_leaves_leases_that_are_being_ended_to_whoever_ends_them(
     store: Store, impatient: Store
 ) -> None:
     """Two that clear up after a dead process don't get into each other's way."""
-    store.claim(KEYS, as_if(started="1"))
+    store.write(claim_leases, KEYS, as_if(started="1"))
     with store.writing() as connection:
-        mine = leases.claim(connection, KEYS[:1], new_owner(), until=1e12, now=0.0)
-        theirs = impatient.claim(KEYS, new_owner())
+        mine = claim_leases(connection, KEYS[:1], new_owner())
+        theirs = impatient.write(claim_leases, KEYS, new_owner())
     assert mine == {KEYS[0]}
     assert theirs == set(KEYS[1:])
 
@@ -257,12 +265,12 @@ def test_claiming_takes_statements_in_proportion(store: Store) -> None:
 
     def statements(count: int, owner: str) -> int:
         with counted(store, "before_cursor_execute") as seen:
-            store.claim([key(number) for number in range(count)], owner)
+            store.write(claim_leases, [key(number) for number in range(count)], owner)
         return len(seen)
 
     one, other = new_owner(), new_owner()
     free = statements(2000, one)
-    store.release_all(one)
+    store.write(release_all_leases, one)
     assert free < 20
     assert statements(4000, one) <= 2 * free
     held = statements(2000, other)

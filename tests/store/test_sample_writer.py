@@ -15,6 +15,8 @@ from store_processes import PROCESSES, keys_up_to, write_until_killed
 
 from heretix.core.errors import HeretixError, StoreBusyError, StoreError
 from heretix.store import SampleWriter, Store
+from heretix.store.runs import start_executions
+from heretix.store.samples import save_samples, select_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +31,7 @@ def impatient(sqlite_template: Path, tmp_path: Path) -> Iterator[Store]:
     path = tmp_path / "heretix.sqlite"
     path.write_bytes(sqlite_template.read_bytes())
     with Store.open(str(path), busy_timeout_ms=1) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         yield store
 
 
@@ -69,7 +71,9 @@ async def test_what_was_put_is_stored_after_a_flush(started: Store):
         for number in range(100):
             await writer.put(sample(number))
         await writer.flush()
-        assert started.cached(keys_up_to(100)) == {key(n): sample(n) for n in range(100)}
+        assert started.read(select_answers, keys_up_to(100)) == {
+            key(n): sample(n) for n in range(100)
+        }
         assert writer.unsaved == ()
 
 
@@ -80,7 +84,7 @@ async def test_closing_stores_what_is_left(started: Store):
         await writer.put(sample(number))
     await writer.aclose()
     await writer.aclose()
-    assert len(started.cached(keys_up_to(10))) == 10
+    assert len(started.read(select_answers, keys_up_to(10))) == 10
     async with SampleWriter(started) as unused:
         await unused.flush()
 
@@ -89,7 +93,7 @@ async def test_a_body_that_fails_keeps_what_it_had(started: Store):
     """Samples that arrived before an error, or a cancellation, are committed all the same."""
     with pytest.raises(asyncio.CancelledError):
         await put_and_raise(started, asyncio.CancelledError())
-    assert started.cached([key(1)]) == {key(1): sample(1)}
+    assert started.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 async def test_samples_that_arrive_together_are_committed_together(impatient: Store):
@@ -98,7 +102,7 @@ async def test_samples_that_arrive_together_are_committed_together(impatient: St
     event.listen(impatient._engine, "commit", commits.append)
     async with SampleWriter(impatient, capacity=10_000) as writer:
         await asyncio.gather(*(writer.put(sample(number)) for number in range(1000)))
-    assert len(impatient.cached(keys_up_to(1000))) == 1000
+    assert len(impatient.read(select_answers, keys_up_to(1000))) == 1000
     assert 1 <= len(commits) < 500
 
 
@@ -109,7 +113,7 @@ async def test_an_idle_writer_commits_at_once(started: Store):
         # There is nothing to wait on: the point is that nobody asks for the commit.
         while writer.unsaved:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert started.cached([key(1)]) == {key(1): sample(1)}
+        assert started.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 async def test_the_event_loop_goes_on_while_the_store_waits(patient: Store):
@@ -123,10 +127,10 @@ async def test_the_event_loop_goes_on_while_the_store_waits(patient: Store):
             for _ in range(100):
                 await asyncio.sleep(0)
             assert not waiting.done()
-            assert store.cached(keys_up_to(4)) == {}
+            assert store.read(select_answers, keys_up_to(4)) == {}
         await waiting
         await writer.flush()
-        assert len(store.cached(keys_up_to(4))) == 4
+        assert len(store.read(select_answers, keys_up_to(4))) == 4
 
 
 async def test_a_cancelled_put_loses_nothing(patient: Store):
@@ -140,7 +144,7 @@ async def test_a_cancelled_put_loses_nothing(patient: Store):
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-    assert store.cached(keys_up_to(2)).keys() == {key(0), key(1)}
+    assert store.read(select_answers, keys_up_to(2)).keys() == {key(0), key(1)}
 
 
 async def test_a_failure_is_raised_from_then_on(impatient: Store):
@@ -159,7 +163,7 @@ async def test_a_failure_is_raised_from_then_on(impatient: Store):
         await writer.aclose()
     assert writer.unsaved == (sample(1),)
     assert [type(error) for error in heard] == [StoreBusyError]
-    impatient.save_samples(writer.unsaved)
+    impatient.write(save_samples, writer.unsaved)
 
 
 async def test_everybody_who_waits_hears_of_a_failure(impatient: Store):
@@ -226,7 +230,7 @@ def test_a_process_that_is_killed_keeps_what_was_committed(tmp_path: Path):
     """`kill -9` at any moment: the file is sound and has every sample reported as stored."""
     path = tmp_path / "heretix.sqlite"
     with Store.open(str(path)) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
     chance = random.Random(20261115)
     for _ in range(KILLS):
         reports, sender = PROCESSES.Pipe(duplex=False)
@@ -243,7 +247,7 @@ def test_a_process_that_is_killed_keeps_what_was_committed(tmp_path: Path):
                 committed = reports.recv()
         reports.close()
         with Store.open(str(path), create=False) as store:
-            assert len(store.cached(keys_up_to(committed))) == committed
+            assert len(store.read(select_answers, keys_up_to(committed))) == committed
             with store.reading() as connection:
                 assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
             with store.writing() as connection:

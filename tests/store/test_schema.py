@@ -21,6 +21,8 @@ from store_processes import run_together, upgrade_store
 from heretix.core.errors import StoreError
 from heretix.store import Store, db
 from heretix.store.db import MIGRATIONS, Location, make_engine
+from heretix.store.runs import start_executions
+from heretix.store.samples import save_samples, select_answers
 from heretix.store.schema import CHAIN_START, HEAD, chain, metadata
 
 _VERSION = text("SELECT version_num FROM alembic_version")
@@ -77,7 +79,7 @@ def test_an_older_store_is_brought_up_to_date(
     release(tmp_path, monkeypatch, _NEXT)
     for _ in range(2):
         with Store.open(store_url, create=False) as store:
-            assert store.cached([key(1)]) == {key(1): sample(1)}
+            assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
             with store.reading() as connection:
                 assert connection.scalars(text("SELECT mood FROM runs")).all() == ["calm"]
                 assert connection.scalars(_VERSION).all() == ["0002"]
@@ -93,7 +95,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(
         Store.open(store_url)
     monkeypatch.undo()
     with Store.open(store_url) as store:
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
         assert differences(store) == []
 
 
@@ -179,8 +181,8 @@ def begin_at_baseline(url: str) -> None:
 def fill(url: str) -> None:
     """Put a run and a sample into a store."""
     with Store.open(url) as store:
-        store.start_executions([start()])
-        store.save_samples([sample(1)])
+        store.write(start_executions, [start()])
+        store.write(save_samples, [sample(1)])
 
 
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, migration: str) -> str:

@@ -14,6 +14,14 @@ from store_processes import run_together, save_again_and_again
 
 from heretix.core.errors import StoreBusyError, StoreError, StoreFullError, UsageError
 from heretix.store import Store
+from heretix.store.runs import (
+    find_record,
+    finish_executions,
+    select_executions,
+    select_runs,
+    start_executions,
+)
+from heretix.store.samples import save_samples, select_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +34,7 @@ def path(sqlite_template: Path, tmp_path: Path) -> Path:
     path = tmp_path / "heretix.sqlite"
     path.write_bytes(sqlite_template.read_bytes())
     with Store.open(str(path)) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
     return path
 
 
@@ -43,11 +51,11 @@ def test_a_locked_file_is_waited_for_and_then_reported(path: Path):
     """Reading goes on beside the lock; writing says who is in the way; later all is well."""
     with Store.open(str(path), busy_timeout_ms=20) as store:
         with exclusive_lock(path):
-            assert store.cached([key(1)]) == {}
+            assert store.read(select_answers, [key(1)]) == {}
             with pytest.raises(StoreBusyError, match=r"heretix.sqlite` is locked .*; wait for it"):
-                store.save_samples([sample(1)])
-        store.save_samples([sample(1)])
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+                store.write(save_samples, [sample(1)])
+        store.write(save_samples, [sample(1)])
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 def test_a_new_file_that_is_locked_is_reported(tmp_path: Path):
@@ -65,31 +73,31 @@ def test_a_transaction_inside_another_fails_rather_than_hangs(path: Path):
         store.writing(),
         pytest.raises(StoreBusyError),
     ):
-        store.save_samples([sample(1)])
+        store.write(save_samples, [sample(1)])
 
 
 def test_a_full_disk_keeps_what_was_stored(path: Path):
     """The batch that doesn't fit is refused whole, and the store goes on when there is room."""
     with Store.open(str(path)) as store:
-        store.save_samples([sample(1)])
+        store.write(save_samples, [sample(1)])
         limit = "PRAGMA max_page_count = {}"
         with store.reading() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(limit.format(pages + 2))
         large = [sample(number, raw_answer="x" * 10_000) for number in range(2, 20)]
         with pytest.raises(StoreFullError, match="has no space left; free some"):
-            store.save_samples(large)
-        assert store.cached([key(n) for n in range(20)]) == {key(1): sample(1)}
+            store.write(save_samples, large)
+        assert store.read(select_answers, [key(n) for n in range(20)]) == {key(1): sample(1)}
         with store.reading() as connection:
             connection.exec_driver_sql(limit.format(2**30))
-        store.save_samples(large)
-        assert len(store.cached([key(n) for n in range(20)])) == 19
+        store.write(save_samples, large)
+        assert len(store.read(select_answers, [key(n) for n in range(20)])) == 19
 
 
 def test_a_damaged_file_is_reported(path: Path):
     """Overwritten pages come out as a message, not as a traceback of another library."""
     with Store.open(str(path)) as store:
-        store.save_samples([sample(number) for number in range(200)])
+        store.write(save_samples, [sample(number) for number in range(200)])
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
     path.write_bytes(content)
@@ -100,7 +108,7 @@ def test_a_damaged_file_is_reported(path: Path):
 def test_messages_hold_no_data(started: Store):
     """What models wrote doesn't end up in logs through an error message."""
     with pytest.raises(StoreError) as caught:
-        started.save_samples([sample(1, run_id="unknown", raw_answer="private")])
+        started.write(save_samples, [sample(1, run_id="unknown", raw_answer="private")])
     assert "private" not in str(caught.value)
     assert "private" not in str(caught.value.__cause__)
 
@@ -108,13 +116,13 @@ def test_messages_hold_no_data(started: Store):
 def test_half_a_character_is_refused_in_our_words(started: Store):
     """What a shell hands over needn't be text; looking for it is the user's mistake, not ours."""
     with pytest.raises(UsageError, match=r"half a character .* got U\+DCFF at position 1; type it"):
-        started.find("a\udcffb")
+        started.read(find_record, "a\udcffb")
 
 
 def test_store_errors_cross_process_boundaries(started: Store):
     """A worker's error is readable where the work was asked for."""
     with pytest.raises(StoreError) as caught:
-        started.save_samples([sample(1, run_id="unknown")])
+        started.write(save_samples, [sample(1, run_id="unknown")])
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
@@ -122,31 +130,31 @@ def test_store_errors_cross_process_boundaries(started: Store):
 def test_a_locked_table_is_waited_for_and_then_reported(postgres_url: str):
     """PostgreSQL waits as long as SQLite does, not for ever."""
     with Store.open(postgres_url) as other, Store.open(postgres_url, busy_timeout_ms=20) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         with other.writing() as connection:
             connection.execute(text("LOCK TABLE samples"))
             with pytest.raises(StoreBusyError, match="is locked by another process; wait for it"):
-                store.save_samples([sample(1)])
-        store.save_samples([sample(1)])
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+                store.write(save_samples, [sample(1)])
+        store.write(save_samples, [sample(1)])
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 @pytest.mark.postgres
 def test_a_lost_connection_is_replaced(postgres_url: str):
     """The transaction that was cut says so; the next finds a new connection."""
     with Store.open(postgres_url) as other, Store.open(postgres_url) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         with pytest.raises(StoreError, match="broke the connection; run the command again"):
             _be_cut_off(store, other)
-        store.save_samples([sample(1)])
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+        store.write(save_samples, [sample(1)])
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 @pytest.mark.postgres
 def test_a_server_that_restarted_is_no_trouble(postgres_url: str):
     """Connections that died while nobody used them are replaced without a word."""
     with Store.open(postgres_url) as other, Store.open(postgres_url) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         with other.writing() as connection:
             connection.execute(
                 text(
@@ -154,8 +162,8 @@ def test_a_server_that_restarted_is_no_trouble(postgres_url: str):
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
             )
-        store.save_samples([sample(1)])
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+        store.write(save_samples, [sample(1)])
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 @pytest.mark.postgres
@@ -166,9 +174,9 @@ def test_a_user_without_rights_is_told_so(postgres_url: str):
         connection.execute(text("CREATE ROLE reader LOGIN"))
         connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"))
     with Store.open(postgres_url.replace("postgres:@", "reader@")) as store:
-        assert store.runs() == []
+        assert store.read(select_runs) == []
         with pytest.raises(StoreError, match="refused access; check the user"):
-            store.start_executions([start()])
+            store.write(start_executions, [start()])
     with Store.open(postgres_url) as store, store.writing() as connection:
         connection.execute(text("DROP OWNED BY reader"))
         connection.execute(text("DROP ROLE reader"))
@@ -179,7 +187,7 @@ def test_processes_that_save_the_same_samples_never_deadlock(started: Store, sto
     numbers = list(range(100))
     orders = [(store_url, numbers), (store_url, numbers[::-1]), (store_url, numbers[50:])]
     assert run_together(save_again_and_again, orders) == [0, 0, 0]
-    assert started.cached([key(number) for number in numbers]).keys() == {
+    assert started.read(select_answers, [key(number) for number in numbers]).keys() == {
         key(number) for number in numbers
     }
 
@@ -187,10 +195,10 @@ def test_processes_that_save_the_same_samples_never_deadlock(started: Store, sto
 def test_an_error_ends_its_transaction(started: Store):
     """After a refusal the store works on, and nothing of the refused part is there."""
     with pytest.raises(StoreError):
-        started.finish_executions([result(1), result(99)])
-    assert started.executions_of(start().run["run_id"])[0].status is None
-    started.finish_executions([result(1)])
-    assert started.executions_of(start().run["run_id"])[0].status == "ok"
+        started.write(finish_executions, [result(1), result(99)])
+    assert started.read(select_executions, start().run["run_id"])[0].status is None
+    started.write(finish_executions, [result(1)])
+    assert started.read(select_executions, start().run["run_id"])[0].status == "ok"
 
 
 def _be_cut_off(store: Store, other: Store) -> None:
@@ -203,4 +211,4 @@ def _be_cut_off(store: Store, other: Store) -> None:
 
 def _read_everything(path: Path) -> None:
     with Store.open(str(path)) as store:
-        store.cached([key(number) for number in range(200)])
+        store.read(select_answers, [key(number) for number in range(200)])

@@ -13,6 +13,8 @@ from store_processes import open_store, run_together
 
 from heretix.core.errors import ConfigError, RecordError, StoreError
 from heretix.store import Store
+from heretix.store.runs import select_runs, start_executions
+from heretix.store.samples import save_samples, select_answers
 from heretix.store.schema import HEAD, metadata
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def test_a_path_or_a_url_names_a_file(tmp_path: Path, form: str):
     """The directory and the file are made, and the store is called by its path."""
     path = tmp_path / "new" / "deep" / "heretix.sqlite"
     with Store.open(form.format(path)) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         assert store.name == str(path)
     assert path.exists()
 
@@ -41,10 +43,10 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with Store.open("runs/heretix.sqlite") as store:
         monkeypatch.chdir("/")
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
         assert store.name == "runs/heretix.sqlite"
     with Store.open(str(tmp_path / "runs" / "heretix.sqlite"), create=False) as store:
-        assert [run.run_id for run in store.runs()] == [RUN_ID]
+        assert [run.run_id for run in store.read(select_runs)] == [RUN_ID]
 
 
 @pytest.mark.postgres
@@ -53,17 +55,17 @@ def test_postgresql_is_spoken_to_by_psycopg(empty_postgres_url: str, scheme: str
     """The URL that every PostgreSQL tool takes works as it is."""
     url = empty_postgres_url.replace("postgresql", scheme, 1)
     with Store.open(url) as store:
-        store.start_executions([start()])
-        assert [run.run_id for run in store.runs()] == [RUN_ID]
+        store.write(start_executions, [start()])
+        assert [run.run_id for run in store.read(select_runs)] == [RUN_ID]
 
 
 def test_opening_again_changes_nothing(empty_url: str):
     """What was stored is there the next time."""
     with Store.open(empty_url) as store:
-        store.start_executions([start()])
-        store.save_samples([sample(1)])
+        store.write(start_executions, [start()])
+        store.write(save_samples, [sample(1)])
     with Store.open(empty_url, create=False) as store:
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
 
 
 @pytest.mark.parametrize("attempt", range(3))
@@ -214,12 +216,12 @@ def test_a_read_only_store_can_be_read(tmp_path: Path):
     """Reading needs no right to write; writing says what is missing."""
     path = tmp_path / "heretix.sqlite"
     with Store.open(str(path)) as store:
-        store.start_executions([start()])
-        store.save_samples([sample(1)])
+        store.write(start_executions, [start()])
+        store.write(save_samples, [sample(1)])
     with Store.open(f"sqlite:///file:{path}?mode=ro&uri=true", create=False) as store:
-        assert store.cached([key(1)]) == {key(1): sample(1)}
+        assert store.read(select_answers, [key(1)]) == {key(1): sample(1)}
         with pytest.raises(StoreError, match="can't be written to; check who may write"):
-            store.save_samples([sample(2)])
+            store.write(save_samples, [sample(2)])
 
 
 def test_tables_are_made_once_for_all(empty_url: str):

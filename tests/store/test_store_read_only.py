@@ -15,6 +15,8 @@ from store_builders import RUN_ID, key, sample, start
 from heretix.core.errors import StoreError, StoreReadOnlyError
 from heretix.store import Store, db
 from heretix.store.db import FileVersion, Location, as_immutable
+from heretix.store.runs import select_runs, start_executions
+from heretix.store.samples import save_samples
 from readonly import BOUND, obey_permissions, read_only
 
 if TYPE_CHECKING:
@@ -24,10 +26,12 @@ _LOOK = """
 import sys
 from heretix.core.errors import HeretixError
 from heretix.store import Store
+from heretix.store.runs import select_runs
+from heretix.store.samples import release_all_leases
 try:
     with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
-        print(store.writable, *(run.run_id for run in store.runs()))
-        store.release_all("nobody")
+        print(store.writable, *(run.run_id for run in store.read(select_runs)))
+        store.write(release_all_leases, "nobody")
 except HeretixError as exc:
     print(type(exc).__name__, exc.exit_code, exc)
 """
@@ -36,11 +40,12 @@ _LOOK_AGAIN_AND_AGAIN = """
 import sys
 from heretix.core.errors import HeretixError
 from heretix.store import Store
+from heretix.store.samples import select_answers
 with Store.open(sys.argv[1], create=False) as store:
-    print(len(store.cached([sys.argv[2]])), flush=True)
+    print(len(store.read(select_answers, [sys.argv[2]])), flush=True)
     for _ in sys.stdin:
         try:
-            print(len(store.cached([sys.argv[2]])), flush=True)
+            print(len(store.read(select_answers, [sys.argv[2]])), flush=True)
         except HeretixError as exc:
             print(type(exc).__name__, exc, flush=True)
 """
@@ -53,7 +58,7 @@ def path(tmp_path: Path) -> Path:
     folder.mkdir()
     path = folder / "heretix.sqlite"
     with Store.open(str(path)) as store:
-        store.start_executions([start()])
+        store.write(start_executions, [start()])
     return path
 
 
@@ -107,7 +112,7 @@ def test_whoever_comes_to_write_is_refused_at_once(path: Path):
 def test_changes_that_are_only_in_the_log_are_not_overlooked(path: Path):
     """A copy made under a writer, without the index: half of the store would be missing."""
     with Store.open(str(path)) as store:
-        store.save_samples([sample(1)])
+        store.write(save_samples, [sample(1)])
         copy = path.parent.parent / "copy"
         copy.mkdir()
         for name in (path.name, f"{path.name}-wal"):
@@ -140,7 +145,7 @@ def test_a_change_of_a_read_only_file_is_noticed(path: Path):
     version = FileVersion.of(path)
     assert version.is_current()
     with Store.open(str(path)) as other:
-        other.save_samples([sample(1)])
+        other.write(save_samples, [sample(1)])
         assert not version.is_current()
     assert not version.is_current()
 
@@ -169,7 +174,7 @@ def test_whoever_looks_for_long_sees_what_others_write(path: Path, still_open: b
     with reader, contextlib.ExitStack() as opened:
         assert asked() == "0\n"
         writer = opened.enter_context(Store.open(str(path)))
-        writer.save_samples([sample(1)])
+        writer.write(save_samples, [sample(1)])
         if not still_open:
             writer.close()
         assert "by another program while it was read; run the command again" in asked()
@@ -183,5 +188,5 @@ def test_any_file_name_will_do_for_reading(path: Path, name: str):
     named = path.rename(path.with_name(name))
     url = as_immutable(Location.parse(str(named))).url
     with Store.open(url.render_as_string(), create=False) as store:
-        assert [run.run_id for run in store.runs()] == [RUN_ID]
+        assert [run.run_id for run in store.read(select_runs)] == [RUN_ID]
         assert not store.writable

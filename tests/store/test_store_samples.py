@@ -17,6 +17,8 @@ from store_builders import LATER, RUN_ID, failed, key, run, sample, start
 from heretix.core.errors import StoreError
 from heretix.sample import Noncompliance, Sample
 from heretix.store import Store
+from heretix.store.runs import start_executions
+from heretix.store.samples import save_samples, select_answers
 from heretix.store.schema import AnyText, samples
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ def test_any_text_comes_back_as_it_was(started: Store, text: str):
     """What a model wrote is kept to the letter on both databases."""
     written = sample(1, raw_answer=text, provider_model_id=text, response_id=text, fingerprint=text)
     lost = failed(2, error=text)
-    started.save_samples([written, lost])
-    assert started.cached([key(1), key(2)]) == {key(1): written}
+    started.write(save_samples, [written, lost])
+    assert started.read(select_answers, [key(1), key(2)]) == {key(1): written}
     with started.reading() as connection:
         stored = connection.scalar(
             samples.select().with_only_columns(samples.c.error).where(samples.c.cache_key == key(2))
@@ -88,8 +90,8 @@ def test_escaping_is_exact(text: str):
 def test_fields_round_trip_exactly(started: Store, changes: dict[str, object]):
     """Floats to the last bit, None as None, and each field with the type it had."""
     written = sample(**changes)
-    started.save_samples([written])
-    read = started.cached([key(0)])[key(0)]
+    started.write(save_samples, [written])
+    read = started.read(select_answers, [key(0)])[key(0)]
     assert read == written
     assert [type(getattr(read, f.name)) for f in fields(Sample)] == [
         type(getattr(written, f.name)) for f in fields(Sample)
@@ -118,7 +120,7 @@ def test_what_replaces_what(
 ):
     """A new answer replaces; a failure replaces only a failure."""
     for batch in [[first, second]] if together else [[first], [second]]:
-        started.save_samples(batch)
+        started.write(save_samples, batch)
     with started.reading() as connection:
         row = connection.execute(samples.select()).mappings().one()
     assert (row["prob_true"], row["error"], row["created_at"]) == (
@@ -130,29 +132,29 @@ def test_what_replaces_what(
 
 def test_a_failed_sample_is_no_answer(started: Store):
     """A failed call is stored, and asked again next time."""
-    started.save_samples([failed(1), sample(2)])
-    assert started.cached([key(1), key(2)]).keys() == {key(2)}
+    started.write(save_samples, [failed(1), sample(2)])
+    assert started.read(select_answers, [key(1), key(2)]).keys() == {key(2)}
 
 
 def test_many_keys_are_looked_up_in_pieces(started: Store):
     """More keys than one statement takes; unknown and repeated ones do no harm."""
     written = [sample(number) for number in range(1203)]
-    started.save_samples(written)
+    started.write(save_samples, written)
     keys = [key(number) for number in range(1300)]
-    assert started.cached(keys + keys[:10]) == {s.cache_key: s for s in written}
-    assert started.cached([]) == {}
+    assert started.read(select_answers, keys + keys[:10]) == {s.cache_key: s for s in written}
+    assert started.read(select_answers, []) == {}
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(started: Store):
     """One sample that the database refuses takes its batch with it."""
     with pytest.raises(StoreError, match="refused a statement"):
-        started.save_samples([sample(1), sample(2, run_id="heretix-rpl-unknown"), sample(3)])
-    assert started.cached([key(1), key(2), key(3)]) == {}
+        started.write(save_samples, [sample(1), sample(2, run_id="heretix-rpl-unknown"), sample(3)])
+    assert started.read(select_answers, [key(1), key(2), key(3)]) == {}
 
 
 def test_saving_nothing_is_fine(started: Store):
     """An empty batch asks nothing of the database."""
-    started.save_samples([])
+    started.write(save_samples, [])
 
 
 def test_threads_may_share_a_store(started: Store):
@@ -161,13 +163,13 @@ def test_threads_may_share_a_store(started: Store):
     def work(first: int) -> int:
         found = 0
         for number in range(first, first + 200, 20):
-            started.save_samples([sample(n) for n in range(number, number + 20)])
-            found += len(started.cached([key(n) for n in range(number, number + 20)]))
+            started.write(save_samples, [sample(n) for n in range(number, number + 20)])
+            found += len(started.read(select_answers, [key(n) for n in range(number, number + 20)]))
         return found
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, range(0, 800, 200))) == [200] * 4
-    assert len(started.cached([key(n) for n in range(800)])) == 800
+    assert len(started.read(select_answers, [key(n) for n in range(800)])) == 800
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs the sqlite3 shell")
@@ -175,8 +177,8 @@ def test_the_documented_shell_command_works(tmp_path: Path):
     """What the guide tells people to type shows their samples, booleans as 1 and 0."""
     path = tmp_path / "heretix.sqlite"
     with Store.open(str(path)) as store:
-        store.start_executions([start()])
-        store.save_samples([sample(1), failed(2)])
+        store.write(start_executions, [start()])
+        store.write(save_samples, [sample(1), failed(2)])
     query = (
         "SELECT run_id, prompt_sha256, paraphrase_idx, replicate_idx, prob_true, logit, json_valid "
         f"FROM samples WHERE run_id='{RUN_ID}' LIMIT 5;"
@@ -195,7 +197,7 @@ def test_the_documented_shell_command_works(tmp_path: Path):
 def test_a_sample_needs_its_run(store: Store):
     """Samples hang on a run that was started."""
     with pytest.raises(StoreError):
-        store.save_samples([sample()])
-    store.start_executions([start()])
-    store.save_samples([sample()])
-    assert run()["run_id"] == store.cached([key(0)])[key(0)].run_id
+        store.write(save_samples, [sample()])
+    store.write(start_executions, [start()])
+    store.write(save_samples, [sample()])
+    assert run()["run_id"] == store.read(select_answers, [key(0)])[key(0)].run_id

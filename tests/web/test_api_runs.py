@@ -6,6 +6,7 @@ import pytest
 from apiserver import CLAIMS, measured, served
 
 from heretix.measurement.record import RunRecord
+from heretix.store.runs import find_record, select_runs
 
 HOSTILE = (
     "' OR 1=1 --",
@@ -85,8 +86,8 @@ def test_claims_are_listed_with_how_often_they_were_measured(api):
 
 def test_a_record_is_served_as_it_was_stored(api):
     """Byte for byte, by the id of its execution or of its run, whole or shortened."""
-    run = api.store.runs(limit=1)[0]
-    stored = api.store.find(run.execution_id).record_json
+    run = api.store.read(select_runs, limit=1)[0]
+    stored = api.store.read(find_record, run.execution_id).record_json
     for ref in (run.execution_id, run.run_id, run.run_id.rpartition("-")[2][:8]):
         answer = api.get(f"/executions/{ref}")
         assert answer.content == stored.encode(), ref
@@ -95,7 +96,7 @@ def test_a_record_is_served_as_it_was_stored(api):
 
 def test_a_record_that_the_reader_has_isnt_sent_again(api):
     """Its ETag is the execution's id; under the whole id it may be kept for ever."""
-    run = api.store.runs(limit=1)[0]
+    run = api.store.read(select_runs, limit=1)[0]
     first = api.get(f"/executions/{run.execution_id}")
     assert first.headers["etag"] == f'"{run.execution_id}"'
     assert "immutable" in first.headers["cache-control"]
@@ -116,8 +117,8 @@ def test_half_a_surrogate_pair_in_an_answer_comes_through(tmp_path, sqlite_templ
     from heretix.store.schema import results
 
     with served(tmp_path, sqlite_template, claims=CLAIMS[:1]) as api:
-        run = api.store.runs(limit=1)[0]
-        record = json.loads(api.store.find(run.run_id).record_json)
+        run = api.store.read(select_runs, limit=1)[0]
+        record = json.loads(api.store.read(find_record, run.run_id).record_json)
         record["samples"][0]["raw_answer"] = "\ud800 é"
         text = json.dumps(record, ensure_ascii=False)
         with api.store.writing() as connection:
@@ -128,7 +129,7 @@ def test_half_a_surrogate_pair_in_an_answer_comes_through(tmp_path, sqlite_templ
 
 def test_samples_are_paged_in_the_order_of_the_plan(api):
     """The pages together are the samples of the record."""
-    run = api.store.runs(limit=1)[0]
+    run = api.store.read(select_runs, limit=1)[0]
     first = api.get(f"/executions/{run.run_id}/samples", params={"limit": 10}).json()
     second = api.get(
         f"/executions/{run.run_id}/samples", params={"limit": 10, "cursor": first["next"]}
@@ -145,8 +146,8 @@ def test_a_record_is_verified_and_a_forged_one_isnt(tmp_path, sqlite_template):
     from heretix.store.schema import results
 
     with served(tmp_path, sqlite_template, claims=CLAIMS[:2]) as api:
-        sound, forged = api.store.runs(limit=2)
-        text = api.store.find(forged.run_id).record_json
+        sound, forged = api.store.read(select_runs, limit=2)
+        text = api.store.read(find_record, forged.run_id).record_json
         number = repr(forged.prob_true_rpl)
         with api.store.writing() as connection:
             connection.execute(
@@ -162,7 +163,7 @@ def test_a_record_is_verified_and_a_forged_one_isnt(tmp_path, sqlite_template):
 
 def test_two_runs_are_compared(api):
     """Paired by wording, since the bank is the same."""
-    a, b = (run.run_id for run in api.store.runs(limit=2))
+    a, b = (run.run_id for run in api.store.read(select_runs, limit=2))
     found = api.get("/compare", params={"a": a, "b": b}).json()
     assert found["paired"] is True
     back = api.get("/compare", params={"a": b, "b": a}).json()
@@ -193,7 +194,7 @@ def test_hostile_text_finds_nothing_and_breaks_nothing(api, text):
         answer = api.get(path)
         assert answer.status_code in {404, 422}, path
         assert answer.headers["content-type"] == "application/problem+json"
-    assert len(api.store.runs()) == 3
+    assert len(api.store.read(select_runs)) == 3
 
 
 def test_nothing_is_read_without_a_token(team):

@@ -18,6 +18,7 @@ from heretix.economy.judging.workflow import EpisodeWorkflow
 from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
 from heretix.measurement.measurement import prepare
+from heretix.store.documents import save_bundle
 from heretix.web.forms import EvidenceForm
 
 
@@ -183,7 +184,7 @@ def test_a_finding_is_credited_once(site):
         {"models": ("sim:moved?sel=-2",), "K": 16, "T": 16, "B": 300, "lenses": ("RPL", "SEL")}
     )
     bundles = {(CLAIM, "SEL"): found.bundle}
-    site.store.save_bundle(found.bundle.bundle_id, CLAIM, "SEL", dump_bundle(found.bundle))
+    site.store.write(save_bundle, found.bundle.bundle_id, CLAIM, "SEL", dump_bundle(found.bundle))
     asyncio.run(prepare(config, Settings(), claims=[CLAIM], bundles=bundles).run(site.store))
     first = site.post("/profile/credit", {"claim": CLAIM})
     assert re.search(r"[1-9][0-9]* XC credited", first.text)

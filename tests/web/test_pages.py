@@ -12,6 +12,13 @@ from heretix.evidence.bundle import DropReason
 from heretix.evidence.policy.rules import SourceClass
 from heretix.report.words import DROP_PHRASES
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
+from heretix.store.runs import (
+    find_execution,
+    find_record,
+    finish_executions,
+    select_runs,
+    start_executions,
+)
 from heretix.web.middleware import CSP
 from heretix.web.pages.evidence import CLASSES
 from heretix.web.templating import model_label, ticked
@@ -171,9 +178,9 @@ def test_verify_derives_everything_again(measured_site):
 def test_a_record_that_was_changed_is_not_verified(site, measured_template):
     """A number that doesn't follow from its samples is named."""
     with Store.open(str(measured_template)) as measured:
-        run = measured.runs(search="Sharks")[0]
-        changed = json.loads(measured.find(run.run_id).record_json)
-        started = measured.started(run.execution_id)
+        run = measured.read(select_runs, search="Sharks")[0]
+        changed = json.loads(measured.read(find_record, run.run_id).record_json)
+        started = measured.read(find_execution, run.execution_id)
     changed["aggregates"]["prob_true_rpl"] = 0.999
     row = {name: getattr(run, name) for name in RunSummary.__slots__} | {
         "counts_by_template_json": None,
@@ -196,8 +203,8 @@ def test_a_record_that_was_changed_is_not_verified(site, measured_template):
         run=row,
         samples=(),
     )
-    site.store.start_executions([start])
-    site.store.finish_executions([result])
+    site.store.write(start_executions, [start])
+    site.store.write(finish_executions, [result])
     answer = site.get(f"/runs/{run.execution_id}/verification").text
     assert "<h1>Not verified</h1>" in answer
     assert "aggregates.prob_true_rpl" in answer

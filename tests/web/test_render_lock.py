@@ -9,6 +9,7 @@ from apiserver import measured
 from website import FAULTY, MODEL, WEATHER, run_of, serving, state_over
 
 from heretix.store import Store
+from heretix.store.runs import select_executions, select_runs
 from heretix.web.pages import runs
 from heretix.web.state import RenderLock
 
@@ -122,17 +123,16 @@ def test_a_run_of_many_executions_keeps_nobody_waiting(tmp_path, sqlite_template
     with Store.open(str(path)) as store, serving(state_over(store, tmp_path)) as site:
         for _ in range(4):
             measured(store, "Tea is made of leaves.")
-        (run,) = store.runs()
-        every = store.executions_of(run.run_id)
-        assert store.executions_of(run.run_id, limit=3) == every[:3]
+        (run,) = store.read(select_runs)
+        every = store.read(select_executions, run.run_id)
+        assert store.read(select_executions, run.run_id, limit=3) == every[:3]
         pages = [site.get(f"/runs/{run.run_id}").text]
-        whole = Store.executions_of
 
         def noting(*args, **options):
-            read.append(len(found := whole(*args, **options)))
+            read.append(len(found := select_executions(*args, **options)))
             return found
 
-        monkeypatch.setattr(Store, "executions_of", noting)
+        monkeypatch.setattr(runs, "select_executions", noting)
         monkeypatch.setattr(runs, "_EXECUTIONS", 3)
         in_passing = runs._light
         made = []

@@ -14,6 +14,7 @@ from heretix.accounts import People, Role
 from heretix.core.clock import HeldClock
 from heretix.jobs import MeasureRequest, Worker
 from heretix.store import Store
+from heretix.store.runs import select_runs
 
 _MOST_PAGES = 150
 
@@ -87,7 +88,7 @@ def test_markup_that_isnt_escaped_would_be_found(text):
 def test_markup_in_json_of_charts_and_downloads_is_never_html(walked, nest):
     """Specifications, records and tables come as what they are, and browsers mustn't guess."""
     visitor = nest.signed_in(NAME)
-    run = nest.store.runs(limit=1)[0]
+    run = nest.store.read(select_runs, limit=1)[0]
     found = {path: answer for path, answer in walked.items() if path.endswith(".json")}
     for path in (
         f"/runs/{run.run_id}/artifact.json",

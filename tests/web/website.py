@@ -18,6 +18,7 @@ from heretix.accounts import LOCAL, Passwords, People, Role
 from heretix.core.settings import Settings
 from heretix.jobs import MeasureRequest, Worker
 from heretix.store import Store
+from heretix.store.runs import select_runs_of_claim
 from heretix.web.app import create_app
 from heretix.web.connection import BoundedConnection
 from heretix.web.middleware import Limits
@@ -214,7 +215,7 @@ def run_of(site: Site, *, claim: str = WEATHER, model: str = MODEL, lens: str = 
     """The summary of one of the measured runs."""
     (found,) = [
         run
-        for run in site.store.runs_of_claim(claim)
+        for run in site.store.read(select_runs_of_claim, claim)
         if (run.model, run.lens, run.variant) == (model, lens, None)
     ]
     return found

@@ -68,7 +68,9 @@ NO_ACCOUNT = (
     "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
 )
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
 _DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
+_KEYED = re.compile(r"`by:[^`]+`")
 _WAYS_ON = {
     "wrong_state": "; `heretix episode show EPISODE` says what comes next",
     "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
@@ -148,8 +150,7 @@ def counter(
         try:
             yield Counter(store=store, exchange=exchange, clock=clock, settings=settings)
         except RefusedError as exc:
-            way_on = _WAYS_ON.get(exc.status, "")
-            raise RefusedError(f"{exc}{way_on}", status=exc.status, reason=exc.reason) from exc
+            raise RefusedError(_readable(str(exc), exc.status), status=exc.status) from exc
 
 
 def clock_at(text: str | None) -> Clock:
@@ -272,3 +273,13 @@ def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
 
     with watching(opt.err_console(), samples, as_json=as_json) as tally:
         yield tally
+
+
+def _readable(message: str, status: str) -> str:
+    """A refusal with its moments as people write them, rules count milliseconds; and a way on."""
+    from heretix.report.terminal_economy import moment
+
+    said = _MOMENT.sub(lambda found: moment(int(found[0])), message)
+    # A move is named by its idempotency key, which tells a person nothing.
+    said = _KEYED.sub("the move", said)
+    return said + _WAYS_ON.get(status, "")

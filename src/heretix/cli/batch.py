@@ -81,14 +81,15 @@ def status(
     """
     from heretix.core.settings import Settings
     from heretix.measurement.batch import BatchDesk
+    from heretix.store.batches import find_batch, select_closed_batches, select_open_batches
 
     async def work(store: Store) -> list[BatchView]:
         async with BatchDesk(store, Settings.from_env()) as desk:
-            known = (
-                [desk.batches.find(batch)]
-                if batch is not None
-                else [*desk.batches.open_ones(), *desk.batches.latest_closed(_CLOSED_SHOWN)]
-            )
+            if batch is not None:
+                known = [store.read(find_batch, batch)]
+            else:
+                known = store.read(select_open_batches)
+                known += store.read(select_closed_batches, _CLOSED_SHOWN)
             return [await desk.look(one) if one.is_open else desk.view(one) for one in known]
 
     with _open(db) as store:
@@ -128,6 +129,7 @@ def collect_batches(
     from heretix.core.settings import Settings
     from heretix.measurement.batch import BatchDesk, collect
     from heretix.measurement.record import check_target, write_lines
+    from heretix.store.batches import find_batch, select_open_batches
 
     if out is not None:
         check_target(out, lines=True)
@@ -135,7 +137,10 @@ def collect_batches(
 
     async def work(store: Store) -> Collection:
         async with BatchDesk(store, Settings.from_env()) as desk:
-            known = [desk.batches.find(batch)] if batch is not None else desk.batches.open_ones()
+            if batch is not None:
+                known = [store.read(find_batch, batch)]
+            else:
+                known = store.read(select_open_batches)
             return await collect(desk, known, observer=finished, every_s=every if wait else None)
 
     with _open(db) as store:
@@ -167,10 +172,11 @@ def cancel(
     """End a batch early. What was answered until then is paid, and can be collected."""
     from heretix.core.settings import Settings
     from heretix.measurement.batch import BatchDesk
+    from heretix.store.batches import find_batch
 
     async def work(store: Store) -> BatchView:
         async with BatchDesk(store, Settings.from_env()) as desk:
-            return await desk.cancel(desk.batches.find(batch))
+            return await desk.cancel(store.read(find_batch, batch))
 
     with _open(db) as store:
         view = run_async(work(store))
@@ -218,9 +224,10 @@ class _Finished:
 
     def records(self, store: Store) -> Iterator[RunRecord]:
         from heretix.measurement.record import RunRecord
+        from heretix.store.runs import find_record
 
         for summary in self.summaries:
-            stored = store.find(summary["execution_id"])
+            stored = store.read(find_record, summary["execution_id"])
             yield RunRecord.model_validate_json(stored.record_json)
 
     def artifacts(self, store: Store) -> Iterator[Artifact]:
@@ -267,10 +274,11 @@ def _say_submitted(batches: list[str], requests: int, elsewhere: int) -> None:
 
 def _show_records(finished: _Finished, store: Store) -> None:
     from heretix.report.terminal import run_headline, runs_table
+    from heretix.store.runs import select_runs
 
     console = opt.console()
     if len(finished.summaries) > _FULL_VIEWS:
-        console.print(runs_table(store.runs(limit=20), width=console.width))
+        console.print(runs_table(store.read(select_runs, limit=20), width=console.width))
         console.print(f"{len(finished.summaries):,} runs measured; the latest are shown.")
         return
     for record in finished.records(store):

@@ -61,12 +61,13 @@ def lens_of(counter: acting.Counter, lens: str, bundle: str | None, claim: str) 
     """The lens of the terms, with the bundle that is shown from the start."""
     from heretix.economy.judging.panel import EpisodeLens, read_lens
     from heretix.evidence.bundle import dump_bundle
+    from heretix.store.documents import save_bundle
 
     clause = read_lens(lens).clause
     if bundle is None:
         return clause
     found = brought_by(counter, claim.strip(), None, bundle)
-    counter.store.save_bundle(found.bundle_id, found.claim, found.lens, dump_bundle(found))
+    counter.store.write(save_bundle, found.bundle_id, found.claim, found.lens, dump_bundle(found))
     return str(EpisodeLens(clause=clause, bundle_id=found.bundle_id))
 
 
@@ -93,8 +94,9 @@ def brought_by(
 
 def _loaded(counter: acting.Counter, ref: str) -> Bundle:
     from heretix.evidence.bundle import bundle_in_file, load_bundle
+    from heretix.store.documents import find_bundle
 
-    return bundle_in_file(ref) or load_bundle(counter.store.bundle(ref), ref)
+    return bundle_in_file(ref) or load_bundle(counter.store.read(find_bundle, ref), ref)
 
 
 def _built(claim: str, documents: list[str]) -> Bundle:
@@ -486,6 +488,7 @@ def reveal(
     from heretix.core.canonical import encode
     from heretix.economy.episode.sealed_file import find_commitment
     from heretix.evidence.bundle import dump_bundle
+    from heretix.store.documents import save_bundle
 
     secret = read_secret(file)
     bundle = secret.bundle
@@ -499,7 +502,9 @@ def reveal(
             nonce=secret.nonce,
             bundle_sha256=bundle.bundle_id,
         )
-        counter.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+        counter.store.write(
+            save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
+        )
     if as_json:
         print_json(encode(shown))
     else:

@@ -62,6 +62,7 @@ def build(
     from heretix.evidence.bundle import Bundle, dump_bundle
     from heretix.measurement.gather import gather_bundles, searches_demo
     from heretix.store import Store
+    from heretix.store.documents import save_bundle
 
     options = opt.evidence_options(lenses, corpus, search, policy, document, as_of, judge)
     config = opt.read_config(None, None, **options)
@@ -81,7 +82,9 @@ def build(
     with Store.open(settings.db) as store:
         stored_in = store.name
         for bundle in bundles:
-            store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+            store.write(
+                save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
+            )
             if out is not None:
                 file = out / f"{bundle.lens}-{bundle.bundle_id[:16]}.json"
                 file.write_text(dump_bundle(bundle), encoding="utf-8")
@@ -125,10 +128,11 @@ def add_evidence(
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import dump_bundle
     from heretix.store import Store
+    from heretix.store.documents import save_bundle
 
     found = _bundle(str(file), db)
     with Store.open(db or Settings.from_env().db) as store:
-        store.save_bundle(found.bundle_id, found.claim, found.lens, dump_bundle(found))
+        store.write(save_bundle, found.bundle_id, found.claim, found.lens, dump_bundle(found))
     typer.echo(found.bundle_id)
 
 
@@ -219,11 +223,12 @@ def _bundle(ref: str, db: str | None) -> Bundle:
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import bundle_in_file, load_bundle
     from heretix.store import Store
+    from heretix.store.documents import find_bundle
 
     if (found := bundle_in_file(ref)) is not None:
         return found
     with Store.open(db or Settings.from_env().db, create=False, absent=_NO_BUNDLE) as store:
-        return load_bundle(store.bundle(ref), ref)
+        return load_bundle(store.read(find_bundle, ref), ref)
 
 
 def _plain(value: Any) -> Any:

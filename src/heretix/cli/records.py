@@ -79,9 +79,10 @@ def runs(
     from heretix.core.settings import Settings
     from heretix.report.terminal import runs_table
     from heretix.store import Store
+    from heretix.store.runs import select_runs
 
     with Store.open(db or Settings.from_env().db, create=False) as store:
-        found = store.runs(limit=limit, search=search)
+        found = store.read(select_runs, limit=limit, search=search)
     if as_json:
         print_json([asdict(run) for run in found])
     elif found:
@@ -121,11 +122,14 @@ def artifacts_of(ref: str, db: str | None) -> list[Artifact]:
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import read_artifacts
     from heretix.store import Store
+    from heretix.store.runs import find_record
 
     if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
         return read_artifacts(ref)
     with Store.open(db or Settings.from_env().db, create=False) as store:
-        return [Artifact.of([RunRecord.model_validate_json(store.find(ref).record_json)])]
+        return [
+            Artifact.of([RunRecord.model_validate_json(store.read(find_record, ref).record_json)])
+        ]
 
 
 def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
@@ -208,12 +212,13 @@ def _export(table: str, chosen: str | None, out: Path | None, db: str | None) ->
     from heretix.report.export import export, format_of, write_export
     from heretix.store import Store
     from heretix.store.db import NOTHING_MEASURED
+    from heretix.store.runs import find_execution
 
     wanted = "jsonl" if out is None else format_of(out)
     absent = _NO_TRANSFER if table == "transfers" else NOTHING_MEASURED
     with Store.open(db or Settings.from_env().db, create=False, absent=absent) as store:
         if table == "samples" and chosen is not None:
-            chosen = store.started(chosen).run_id
+            chosen = store.read(find_execution, chosen).run_id
         if table == "transfers" and chosen is not None:
             _require_episode(store, chosen)
         pieces = export(store, table, wanted, chosen=chosen)

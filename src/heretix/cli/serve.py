@@ -332,13 +332,12 @@ def submit(
 ) -> None:
     """Leave a measurement for a worker to make."""
     from heretix.accounts import LOCAL
-    from heretix.config import parse_lenses
     from heretix.jobs import MeasureRequest
 
     given: dict[str, Any] = {
         "claims": claims,
         "models": model,
-        "lenses": parse_lenses(lenses, with_documents=False) if lenses else None,
+        "lenses": opt.lens_names(lenses, with_documents=False) if lenses else None,
         "K": K,
         "R": R,
         "T": T,

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 from heretix.core.errors import UsageError
+
+
+def utc_now() -> str:
+    """Read the clock: UTC in ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Clock(Protocol):

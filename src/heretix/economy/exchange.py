@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from heretix.core.canonical import encode, encode_json, exact_json
@@ -20,7 +22,6 @@ from heretix.economy.episode.state import (
     Fate,
     Moved,
     State,
-    deny,
     draft_episode,
     draft_id,
     settlement_record,
@@ -37,7 +38,6 @@ from heretix.economy.ledger import (
     Escrow,
     Explained,
     Group,
-    Reason,
     Status,
     Transfer,
     client_group,
@@ -69,7 +69,6 @@ from heretix.economy.repository import (
     read_transfer,
     verify_ledger,
 )
-from heretix.economy.sentences import refuse_move
 from heretix.store import episodes, ledger
 
 if TYPE_CHECKING:
@@ -417,7 +416,7 @@ class Exchange:
                 _require_same(episode_id, known[0]["measurement_json"], told, stage)
                 return move.episode
             if stage == "second" and not move.episode.measurements:
-                raise move.refuse(deny(Denial.OUT_OF_ORDER, "first_not_measured"))
+                raise _refused(episode_id, Denied(Denial.OUT_OF_ORDER, "measure first at first"))
             result = moves.measure(
                 move.episode, measurement, positions=move.positions(), at_ms=move.at_ms
             )
@@ -664,11 +663,6 @@ class _Move:
         connection = self.transaction.connection
         return read_position(episodes.positions_of(connection, self.episode.id, number=number)[0])
 
-    def refuse(self, denied: Denied) -> RefusedError:
-        """Return the error that tells of a refused move."""
-        currency = self.episode.terms.currency
-        return refuse_move(self.episode.id, denied.denial.value, denied.reason, currency)
-
     def make(
         self,
         name: str,
@@ -680,7 +674,7 @@ class _Move:
         """Write down everything that a rule returned, or raise its refusal."""
         before, transaction = self.episode, self.transaction
         if isinstance(result, Denied):
-            raise self.refuse(result)
+            raise _refused(before.id, result)
         connection, group, applied = transaction.connection, result.group, None
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
@@ -763,7 +757,7 @@ def _issue(
             account=draft.credit,
             amount=draft.amount,
             code=draft.code,
-            reason=Reason.of("issued", amount=draft.amount, currency=draft.currency),
+            text=f"issued {draft.amount} {draft.currency}",
         )
         for draft in drafts
     )
@@ -777,6 +771,13 @@ def _issue(
 
 def _settlement(episode: Episode, positions: list[Position]) -> Settlement | None:
     return settle(settlement_record(episode, positions)) if episode.state in ENDED else None
+
+
+def _refused(episode_id: str, denied: Denied) -> RefusedError:
+    return RefusedError(
+        f"`{episode_id}` refused the move ({denied.denial.value}): {denied.detail}",
+        status=denied.denial.value,
+    )
 
 
 def _require_same(episode_id: str, known: str, told: object, stage: str) -> None:
@@ -804,3 +805,19 @@ def _keep(
             "at_ms": transaction.at_ms,
         },
     )
+
+
+# Refusals as people read them.
+
+# After the words that moments follow: an amount may have as many digits.
+_MOMENT: Final = re.compile(r"(?:(?<=\bat )|(?<=\bis )|(?<=\buntil ))1\d{12}(?![\w.])")
+
+
+def readable(error: RefusedError) -> RefusedError:
+    """A refusal with its moments as people write them; rules count milliseconds."""
+
+    def said(found: re.Match[str]) -> str:
+        moment = datetime.fromtimestamp(int(found[0]) / 1000, UTC)
+        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+    return RefusedError(_MOMENT.sub(said, str(error)), status=error.status)

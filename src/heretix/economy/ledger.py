@@ -342,26 +342,6 @@ def reversal(transfer: Transfer) -> Draft:
 # A statement: a group of transfers in the making, each with the sentence that explains it.
 
 
-@dataclass(frozen=True, slots=True)
-class Reason(Record):
-    """Why something happened, as data; `sentences` says it in words."""
-
-    code: str
-    parameters: dict[str, int | str] = field(default_factory=dict)
-    """Amounts in minor units, moments in milliseconds, shares in parts per million."""
-    because: Reason | None = None
-
-    @classmethod
-    def of(cls, code: str, because: Reason | None = None, **parameters: int | str) -> Reason:
-        """Make a reason from its parameters by name."""
-        return cls(code, parameters, because)
-
-    def __str__(self) -> str:
-        named = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-        because = "" if self.because is None else f": {self.because}"
-        return f"{self.code}({named}){because}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Record):
     """One line for people: who receives what, and why."""
@@ -370,7 +350,7 @@ class Explained(Record):
     account: str
     amount: int
     code: Code
-    reason: Reason
+    text: str
 
 
 class Statement:
@@ -398,7 +378,7 @@ class Statement:
         """The id of one of the operator's accounts."""
         return house_account(kind, self._currency).id
 
-    def move(self, debit: str, credit: str, amount: int, code: Code, reason: Reason) -> None:
+    def move(self, debit: str, credit: str, amount: int, code: Code, text: str) -> None:
         """Add a transfer; nothing is written for an amount of zero."""
         assert amount >= 0, f"{code}: {amount}"
         if amount == 0:
@@ -414,7 +394,7 @@ class Statement:
         )
         self._drafts.append(draft)
         self._lines.append(
-            Explained(transfer=draft.id, account=credit, amount=amount, code=code, reason=reason)
+            Explained(transfer=draft.id, account=credit, amount=amount, code=code, text=text)
         )
 
     def group(self, *, closes: bool = False) -> Group | None:
@@ -598,7 +578,7 @@ class Verdict:
 
     status: Status
     draft_index: int | None
-    reason: Reason
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -777,71 +757,74 @@ def _identity(case: _Case) -> Iterator[Verdict]:
     """Retries come first: a group that was applied stays applied, whatever happened since."""
     drafts = case.group.drafts
     if not drafts:
-        yield _verdict(Status.EMPTY_GROUP, None, group=case.group.id)
+        yield Verdict(Status.EMPTY_GROUP, None, f"group {case.group.id!r} holds no transfer")
         return
     first_at: dict[str, int] = {}
     for index, draft in enumerate(drafts):
         if first_at.setdefault(draft.id, index) != index:
-            yield _verdict(Status.DUPLICATE_ID, index, id=draft.id)
+            yield Verdict(Status.DUPLICATE_ID, index, f"id {draft.id!r} stands twice")
     if not case.seen:
         return
     for index, draft in enumerate(drafts):
         if case.seen.get(draft.id) != body_hash(draft, case.group.id):
-            yield _verdict(Status.ID_CONFLICT, index, id=draft.id)
+            detail = f"id {draft.id!r} or its group was used before with another body"
+            yield Verdict(Status.ID_CONFLICT, index, detail)
     if len(case.seen) > len(first_at):
-        reason = Reason.of("group_conflict", group=case.group.id)
-        yield Verdict(Status.ID_CONFLICT, None, reason)
-    yield _verdict(Status.ALREADY_APPLIED, None, group=case.group.id)
+        detail = f"group {case.group.id!r} was used before with other transfers"
+        yield Verdict(Status.ID_CONFLICT, None, detail)
+    yield Verdict(Status.ALREADY_APPLIED, None, f"group {case.group.id!r} was applied before")
 
 
 def _amounts(case: _Case) -> Iterator[Verdict]:
     for index, draft in enumerate(case.group.drafts):
         if draft.amount <= 0:
-            yield _verdict(Status.AMOUNT_NOT_POSITIVE, index, amount=draft.amount)
+            detail = f"an amount must be above 0, got {draft.amount}"
+            yield Verdict(Status.AMOUNT_NOT_POSITIVE, index, detail)
         elif draft.amount > MAX_AMOUNT:
-            yield _verdict(Status.AMOUNT_TOO_LARGE, index, most=MAX_AMOUNT, amount=draft.amount)
+            detail = f"an amount must be at most {MAX_AMOUNT}, got {draft.amount}"
+            yield Verdict(Status.AMOUNT_TOO_LARGE, index, detail)
 
 
 def _parties(case: _Case) -> Iterator[Verdict]:
     for index, draft in enumerate(case.group.drafts):
         if draft.debit == draft.credit:
-            yield _verdict(Status.SAME_ACCOUNT, index, account=draft.debit)
+            detail = f"{draft.debit!r} can't pay itself"
+            yield Verdict(Status.SAME_ACCOUNT, index, detail)
         missing = [name for name in (draft.debit, draft.credit) if name not in case.accounts]
         if missing:
-            yield _verdict(Status.UNKNOWN_ACCOUNT, index, account=missing[0])
+            yield Verdict(Status.UNKNOWN_ACCOUNT, index, f"no account {missing[0]!r}")
             continue
         debit, credit = case.accounts[draft.debit], case.accounts[draft.credit]
         currency = case.currencies.get(draft.currency)
         if currency is None or {debit.currency, credit.currency} != {draft.currency}:
-            named = {"debit": debit.currency, "credit": credit.currency}
-            yield _verdict(Status.CURRENCY_MISMATCH, index, currency=draft.currency, **named)
+            detail = (
+                f"{draft.currency} can't move from an account in {debit.currency} "
+                f"to one in {credit.currency}"
+            )
+            yield Verdict(Status.CURRENCY_MISMATCH, index, detail)
         elif not currency.transferable and not (debit.may_be_negative or credit.may_be_negative):
-            yield _verdict(Status.NOT_TRANSFERABLE, index, currency=draft.currency)
+            detail = f"{draft.currency} can only be issued and burnt"
+            yield Verdict(Status.NOT_TRANSFERABLE, index, detail)
 
 
 def _episodes(case: _Case) -> Iterator[Verdict]:
     closes = case.group.closes
     if closes is not None and closes not in case.episodes:
-        yield _verdict(Status.UNKNOWN_EPISODE, None, episode=closes)
+        yield Verdict(Status.UNKNOWN_EPISODE, None, f"no episode {closes!r}")
     elif closes is not None and not case.episodes[closes]:
-        yield _verdict(Status.CLOSED_EPISODE, None, episode=closes)
+        yield Verdict(Status.CLOSED_EPISODE, None, f"episode {closes!r} has ended")
     for index, draft in enumerate(case.group.drafts):
         if draft.episode is not None and draft.episode not in case.episodes:
-            yield _verdict(Status.UNKNOWN_EPISODE, index, episode=draft.episode)
+            yield Verdict(Status.UNKNOWN_EPISODE, index, f"no episode {draft.episode!r}")
             continue
         for name in (draft.debit, draft.credit):
             account = case.accounts[name]
             if account.kind is AccountKind.ESCROW and account.episode != draft.episode:
-                yield _verdict(
-                    Status.WRONG_EPISODE,
-                    index,
-                    account=name,
-                    owner=str(account.episode),
-                    episode=str(draft.episode),
-                )
+                detail = f"{name!r} belongs to {account.episode!r}, not to {draft.episode!r}"
+                yield Verdict(Status.WRONG_EPISODE, index, detail)
         closed = draft.episode is not None and not case.episodes[draft.episode]
         if closed and not draft.code.corrects:
-            yield _verdict(Status.CLOSED_EPISODE, index, episode=str(draft.episode))
+            yield Verdict(Status.CLOSED_EPISODE, index, f"episode {draft.episode!r} has ended")
 
 
 def _funds(case: _Case) -> Verdict:
@@ -852,30 +835,21 @@ def _funds(case: _Case) -> Verdict:
         for name, change in ((draft.debit, -draft.amount), (draft.credit, draft.amount)):
             held[name] = held.get(name, case.balances.get(name, 0)) + change
         if held[draft.debit] < 0 and not case.accounts[draft.debit].may_be_negative:
-            return _verdict(
-                Status.INSUFFICIENT_FUNDS,
-                index,
-                account=draft.debit,
-                had=held[draft.debit] + draft.amount,
-                wanted=draft.amount,
-                currency=draft.currency,
-            )
+            currency = case.currencies[draft.currency]
+            had = format_amount(held[draft.debit] + draft.amount, currency)
+            wanted = format_amount(draft.amount, currency)
+            detail = f"{draft.debit!r} has {had} left and would need {wanted}"
+            return Verdict(Status.INSUFFICIENT_FUNDS, index, detail)
         if max(held[draft.credit], -held[draft.debit]) > MAX_AMOUNT:
-            too_large = too_large or _verdict(Status.BALANCE_TOO_LARGE, index, most=MAX_AMOUNT)
+            detail = f"a balance must stay within {MAX_AMOUNT} either way"
+            too_large = too_large or Verdict(Status.BALANCE_TOO_LARGE, index, detail)
     if too_large is not None:
         return too_large
     for name in _pots_to_empty(case, held):
         left = held.get(name, case.balances.get(name, 0))
         if left != 0:
-            currency = case.accounts[name].currency
-            return _verdict(
-                Status.ESCROW_NOT_EMPTY, None, account=name, left=left, currency=currency
-            )
-    return _verdict(Status.APPLIED, None)
-
-
-def _verdict(status: Status, draft_index: int | None, **parameters: int | str) -> Verdict:
-    return Verdict(status, draft_index, Reason(status.value, parameters))
+            return Verdict(Status.ESCROW_NOT_EMPTY, None, f"{name!r} would be left with {left}")
+    return Verdict(Status.APPLIED, None, "applied")
 
 
 def _pots_to_empty(case: _Case, touched: Mapping[str, int]) -> Iterator[str]:

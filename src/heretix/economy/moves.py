@@ -18,6 +18,7 @@ from heretix.economy.judging.gate import Direction
 from heretix.economy.ledger import user_account
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
+from heretix.store.documents import save_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -183,7 +184,7 @@ def _reveal(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challeng
         # only what was committed to; the exchange refuses the rest.
         if commitment in {challenge.commitment for challenge in episode.challenges}:
             text = dump_bundle(bundle)
-            actor.store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, text)
+            actor.store.write(save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, text)
     return actor.exchange.reveal(
         episode_id, given["challenge"], actor.person, nonce=nonce, bundle_sha256=sha256
     )

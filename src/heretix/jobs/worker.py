@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -24,11 +24,10 @@ from heretix.core.errors import (
     StoreError,
 )
 from heretix.economy.episode.state import draft_id
-from heretix.economy.exchange import Exchange
+from heretix.economy.exchange import Exchange, readable
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
-from heretix.measurement import service
 from heretix.measurement.runner import Tally
 from heretix.providers.registry import Opener, open_provider
 from heretix.store import jobs as rows
@@ -224,10 +223,13 @@ class Proceeding:
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""
-        if self._request.move == "draft":
-            await self._draft()
-        else:
-            await self._move_on(self._episode)
+        try:
+            if self._request.move == "draft":
+                await self._draft()
+            else:
+                await self._move_on(self._episode)
+        except RefusedError as exc:
+            raise readable(exc) from exc
 
     @property
     def _episode(self) -> str:
@@ -505,12 +507,9 @@ class Worker:
         runs = sum(1 for _ in measurement.pairs()) + len(measurement.variants)
         runs += measurement.negation is not None
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
-        results = service.Results(tracker)
-        runner = measurement.runner(self._store, observer=results, retry=self._retry)
+        runner = measurement.runner(self._store, observer=tracker, retry=self._retry)
         tracker.watch(runner)
-        await service.measure(
-            measurement, self._store, results, runner=runner, opener=self._shared_models().open
-        )
+        await measurement.run(self._store, runner=runner, opener=self._shared_models().open)
         if tracker.all_failed:
             raise ProviderError(f"every call failed, the last with: {tracker.last_error}")
 
@@ -524,27 +523,19 @@ class Worker:
     def _prepare(
         self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
     ) -> Measurement:
-        from heretix.jobs.jobs import (
-            add_experiments,
-            gather,
-            kept_bundles,
-            make_measurement,
-            name_bundles,
-        )
+        from heretix.jobs.jobs import asked, gathered, keep_bundles, kept_bundles, with_bundles
 
         job = claimed.job
-        measurement = make_measurement(request, self._settings, budget_usd=budget_usd)
+        measurement = asked(request, self._settings, budget_usd=budget_usd)
         if claimed.bundles_json is not None:
             bundles = kept_bundles(self._store, claimed.bundles_json)
-            measurement = replace(measurement, bundles=bundles)
         else:
-            measurement = gather(measurement, request, stamp=job.created_at)
-            if measurement.bundles:
-                service.keep_bundles(self._store, measurement)
-                kept = {"bundles_json": name_bundles(measurement.bundles)}
+            bundles = gathered(request, self._settings, stamp=job.created_at)
+            if bundles:
+                kept = {"bundles_json": keep_bundles(self._store, bundles)}
                 with self._store.writing() as connection:
                     rows.update_claimed(connection, job.id, claimed.worker, kept)
-        return add_experiments(measurement, request)
+        return with_bundles(measurement, request, bundles)
 
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""

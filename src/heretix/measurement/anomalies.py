@@ -17,6 +17,8 @@ from heretix.core.lenses import HEL, MEL, RPL, needs_documents
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.assemble import metrics_by_model
 from heretix.measurement.record import RunRecord
+from heretix.store.documents import find_bundle
+from heretix.store.runs import select_lens_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +73,7 @@ def _comparable(store: Store) -> list[list[RunRecord]]:
     have a raw prior and company, the one measured last counts: a claim has one place in the feed.
     """
     recipes: dict[tuple[str, str], dict[str, dict[str, RunRecord]]] = {}
-    for text in store.lens_records():
+    for text in store.read(select_lens_records):
         run = RunRecord.model_validate_json(text)
         lenses = recipes.setdefault((run.claim, run.model), {}).setdefault(_recipe(run), {})
         # The latest come first.
@@ -135,7 +137,7 @@ def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[st
 
 def _publishers(store: Store, bundle_id: str) -> Mapping[str, int]:
     try:
-        return load_bundle(store.bundle(bundle_id)).publishers
+        return load_bundle(store.read(find_bundle, bundle_id)).publishers
     except RecordError:
         return {}
 

@@ -41,7 +41,28 @@ from heretix.providers.catalog import ModelId, Options, parse_model, sent_option
 from heretix.providers.prices import Price, PriceTable, cost_micros, load_prices
 from heretix.providers.registry import open_batch_provider
 from heretix.store import LEASE_S, Store, new_owner
-from heretix.store.batches import BATCH_LEASE_S, Batch, Batches, BatchUsage
+from heretix.store.batches import (
+    BATCH_LEASE_S,
+    Batch,
+    BatchUsage,
+    abandon_batch,
+    close_batch,
+    confirm_batch,
+    draw_batch,
+    find_batch,
+    note_batch,
+    save_batch_samples,
+    select_batch_keys,
+    select_batch_usage,
+    select_open_batches,
+    select_own_samples,
+    select_pending_samples,
+    select_provider_batch_ids,
+    select_ready_executions,
+    select_waiting_executions,
+)
+from heretix.store.documents import select_bank
+from heretix.store.samples import claim_leases, extend_leases, release_all_leases, select_samples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -94,7 +115,6 @@ class BatchDesk:
     ) -> None:
         self.store = store
         self.settings = settings
-        self.batches = Batches(store)
         self.retry = retry or Retry()
         self._now = now or (lambda: datetime.now(UTC))
         self._prices: PriceTable | None = None
@@ -164,7 +184,7 @@ class BatchDesk:
     async def holding(self, name: str) -> AsyncIterator[None]:
         """Keep other processes off a batch. One that dies lets go by itself, as with samples."""
         owner = new_owner()
-        if not await asyncio.to_thread(self.store.claim, [name], owner):
+        if not await asyncio.to_thread(self.store.write, claim_leases, [name], owner):
             raise StoreBusyError(
                 f"`{name}` is being worked on by another process; wait for it, then try again"
             )
@@ -174,14 +194,14 @@ class BatchDesk:
         finally:
             heart.cancel()
             with contextlib.suppress(StoreError):
-                self.store.release_all(owner)
+                self.store.write(release_all_leases, owner)
 
     async def look(self, batch: Batch) -> BatchView:
         """Ask the provider about an open batch, and find out about one that wasn't confirmed."""
         try:
             return await self._look(batch)
         except (ProviderError, UsageError, StoreBusyError) as exc:
-            return self.view(self.batches.find(batch.batch_id), trouble=exc)
+            return self.view(self.store.read(find_batch, batch.batch_id), trouble=exc)
 
     async def settle(self, batch: Batch) -> Batch:
         """Find out what became of a submission that was never confirmed. Needs `holding`."""
@@ -190,7 +210,7 @@ class BatchDesk:
         sightings = await self.patiently(
             lambda: provider.find(batch.batch_id, size=batch.requests, since=since)
         )
-        known = self.batches.known_ids(batch.provider)
+        known = self.store.read(select_provider_batch_ids, batch.provider)
         undecided = None
         for sighting in sightings:
             name = sighting.provider_batch_id
@@ -198,16 +218,16 @@ class BatchDesk:
                 continue
             ours = sighting.certain or await self._is_ours(batch, provider, name)
             if ours:
-                self.batches.confirm(batch.batch_id, name, now=utc_text(self.now))
-                return self.batches.find(batch.batch_id)
+                self.store.write(confirm_batch, batch.batch_id, name, now=utc_text(self.now))
+                return self.store.read(find_batch, batch.batch_id)
             undecided = name if ours is None else undecided
         self._leave_unconfirmed(batch, since, undecided)
-        return self.batches.find(batch.batch_id)
+        return self.store.read(find_batch, batch.batch_id)
 
     async def cancel(self, batch: Batch) -> BatchView:
         """End a batch early. What was answered until then is paid, and can be collected."""
         async with self.holding(batch.batch_id):
-            batch = self.batches.find(batch.batch_id)
+            batch = self.store.read(find_batch, batch.batch_id)
             if batch.state == "submitting":
                 batch = await self.settle(batch)
             if batch.state == "submitted":
@@ -227,12 +247,16 @@ class BatchDesk:
             if exc.status != 404 or age < timedelta(seconds=BATCH_LEASE_S):
                 raise
             note = "the provider no longer knows it; the same command submits its samples again"
-            self.batches.abandon(batch.batch_id, note=note, now=utc_text(self.now))
+            self.store.write(abandon_batch, batch.batch_id, note=note, now=utc_text(self.now))
             return None
         expires_at = utc_text(state.expires_at) if state.expires_at else None
         if expires_at != batch.expires_at:
-            self.batches.remark(
-                batch.batch_id, now=utc_text(self.now), note=batch.note, expires_at=expires_at
+            self.store.write(
+                note_batch,
+                batch.batch_id,
+                now=utc_text(self.now),
+                note=batch.note,
+                expires_at=expires_at,
             )
         return state
 
@@ -244,7 +268,7 @@ class BatchDesk:
         trouble: HeretixError | None = None,
     ) -> BatchView:
         """A batch with what it has brought and cost."""
-        usage = self.batches.usage(batch.batch_id)
+        usage = self.store.read(select_batch_usage, batch.batch_id)
         price = self.price_of(parse_model(batch.model))
         cost = None
         if price is not None and usage.tokens_in is not None and usage.tokens_out is not None:
@@ -254,11 +278,11 @@ class BatchDesk:
     async def _look(self, batch: Batch) -> BatchView:
         if batch.state == "submitting":
             async with self.holding(batch.batch_id):
-                batch = self.batches.find(batch.batch_id)
+                batch = self.store.read(find_batch, batch.batch_id)
                 if batch.state == "submitting":
                     batch = await self.settle(batch)
         state = await self.ask(batch) if batch.state == "submitted" else None
-        return self.view(self.batches.find(batch.batch_id), state=state)
+        return self.view(self.store.read(find_batch, batch.batch_id), state=state)
 
     async def _is_ours(self, batch: Batch, provider: BatchProvider, name: str) -> bool | None:
         """Whether a batch without our name on it is this one; None while it can't be told."""
@@ -267,7 +291,7 @@ class BatchDesk:
             return None
         if state.problem is not None:
             return False
-        keys = self.batches.keys(batch.batch_id)
+        keys = self.store.read(select_batch_keys, batch.batch_id)
         async with contextlib.aclosing(provider.results(name)) as results:
             found = {result.custom_id async for result in results} - {None}
         return bool(found) and found <= keys
@@ -276,21 +300,21 @@ class BatchDesk:
         now = utc_text(self.now)
         if undecided is not None:
             note = f"not confirmed; {undecided} may be it, which shows when that has ended"
-            self.batches.remark(batch.batch_id, note=note, now=now)
+            self.store.write(note_batch, batch.batch_id, note=note, now=now)
         elif self.now - since > SUBMISSION_WINDOW:
             note = "it never reached the provider; the same command submits its samples again"
-            self.batches.abandon(batch.batch_id, note=note, now=now)
+            self.store.write(abandon_batch, batch.batch_id, note=note, now=now)
         else:
             until = utc_text(since + SUBMISSION_WINDOW)
             note = f"not confirmed, and not at the provider yet; it is given up after {until}"
-            self.batches.remark(batch.batch_id, note=note, now=now)
+            self.store.write(note_batch, batch.batch_id, note=note, now=now)
 
     async def _keep(self, owner: str) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
             # A store in trouble shows at the next write; a missed beat alone does no harm.
             with contextlib.suppress(StoreError):
-                await asyncio.to_thread(self.store.extend_leases, owner)
+                await asyncio.to_thread(self.store.write, extend_leases, owner)
 
 
 def utc_text(moment: datetime) -> str:
@@ -345,7 +369,7 @@ async def submit(
     ]
     _check_budget(desk, measurement)
     # What a crash left behind comes first: its samples are either on their way or free again.
-    for batch in desk.batches.open_ones():
+    for batch in desk.store.read(select_open_batches):
         if batch.state == "submitting":
             await desk.look(batch)
     measurement.register_bank(desk.store)
@@ -461,13 +485,13 @@ class _Submitter:
         )
         async with desk.holding(batch.batch_id):
             drawn = await asyncio.to_thread(
-                desk.batches.draw, batch, draft.wanted, use_cache=self._use_cache
+                desk.store.write, draw_batch, batch, draft.wanted, use_cache=self._use_cache
             )
             self._submission.elsewhere += drawn.elsewhere
             if drawn.owned:
                 entries = [draft.entries[key] for key in draft.entries if key in drawn.owned]
                 name = await self._deliver(batch, entries)
-                desk.batches.confirm(batch.batch_id, name, now=utc_text(desk.now))
+                desk.store.write(confirm_batch, batch.batch_id, name, now=utc_text(desk.now))
                 self._submission.batches.append(batch.batch_id)
                 self._submission.requests += len(entries)
         for execution_id, key in draft.wanted:
@@ -503,7 +527,7 @@ class _Submitter:
         """
         desk, provider = self._desk, self._provider
         since = datetime.fromisoformat(batch.submitted_at)
-        known = desk.batches.known_ids(batch.provider)
+        known = desk.store.read(select_provider_batch_ids, batch.provider)
         try:
             sightings = await desk.patiently(
                 lambda: provider.find(batch.batch_id, size=size, since=since)
@@ -520,7 +544,7 @@ class _Submitter:
     def _refused(self, batch: Batch, exc: ProviderError) -> ProviderError:
         """Free the samples of a batch that wasn't taken, and say so."""
         desk = self._desk
-        desk.batches.abandon(batch.batch_id, note=str(exc), now=utc_text(desk.now))
+        desk.store.write(abandon_batch, batch.batch_id, note=str(exc), now=utc_text(desk.now))
         taken = len(self._submission.batches)
         kept = f"{taken} batches were taken before; " if taken else ""
         message = f"{exc}. {kept}the same command submits the rest"
@@ -529,7 +553,8 @@ class _Submitter:
     def _unclear(self, batch: Batch, exc: UnconfirmedError) -> ProviderError:
         """Leave a batch unconfirmed, and say how to find out."""
         desk = self._desk
-        desk.batches.remark(batch.batch_id, note=f"not confirmed: {exc}", now=utc_text(desk.now))
+        note = f"not confirmed: {exc}"
+        desk.store.write(note_batch, batch.batch_id, note=note, now=utc_text(desk.now))
         return UnconfirmedError(
             f"{exc}. Whether `{batch.batch_id}` was taken isn't known; `heretix batch status` "
             "finds out, and until then nothing in it is sent again",
@@ -627,13 +652,13 @@ async def _collect(desk: BatchDesk, batch: Batch, plans: _Plans, observer: Obser
         return view
     try:
         async with desk.holding(batch.batch_id):
-            batch = desk.batches.find(batch.batch_id)
+            batch = desk.store.read(find_batch, batch.batch_id)
             # Another process may have been quicker.
             if batch.state == "submitted":
                 await _Collector(desk, batch, view.state, plans, observer).run()
     except (ProviderError, UsageError, StoreBusyError) as exc:
-        return desk.view(desk.batches.find(batch.batch_id), state=view.state, trouble=exc)
-    return desk.view(desk.batches.find(batch.batch_id), state=view.state)
+        return desk.view(desk.store.read(find_batch, batch.batch_id), state=view.state, trouble=exc)
+    return desk.view(desk.store.read(find_batch, batch.batch_id), state=view.state)
 
 
 class _Collector:
@@ -663,19 +688,19 @@ class _Collector:
             if exc.status != 404:
                 raise
             missing = ServerError(f"`{self._batch.provider}` no longer has the results: {exc}")
-        left = desk.batches.pending(batch_id)
+        left = desk.store.read(select_pending_samples, batch_id)
         keys = sorted(left)
         for start in range(0, len(keys), _SAVED_TOGETHER):
             chunk = keys[start : start + _SAVED_TOGETHER]
             await self._save([(left[key], key, missing) for key in chunk])
         note = f"{self._strays:,} lines of its results made no sense" if self._strays else None
-        desk.batches.close(batch_id, note=note, now=utc_now())
+        desk.store.write(close_batch, batch_id, note=note, now=utc_now())
 
     async def _read(self) -> None:
         desk = self._desk
         assert self._batch.provider_batch_id is not None
-        pending = desk.batches.pending(self._batch.batch_id)
-        keys = desk.batches.keys(self._batch.batch_id)
+        pending = desk.store.read(select_pending_samples, self._batch.batch_id)
+        keys = desk.store.read(select_batch_keys, self._batch.batch_id)
         arrived: list[tuple[str, str, Reply | ProviderError]] = []
         seen = self._strays = 0
         provider = desk.provider_of(self._batch)
@@ -707,7 +732,9 @@ class _Collector:
             plan, planned = self._plans.sample(execution_id, key)
             made.append((plan, execution_id, self._make(plan, planned, outcome)))
         saved = [(execution_id, sample) for _, execution_id, sample in made]
-        await asyncio.to_thread(self._desk.batches.save, self._batch.batch_id, saved)
+        await asyncio.to_thread(
+            self._desk.store.write, save_batch_samples, self._batch.batch_id, saved
+        )
         for plan, _, sample in made:
             self._observer.sampled(plan, sample)
 
@@ -751,7 +778,9 @@ class _Plans:
         wanted = list(dict.fromkeys(execution_ids))
         missing = [name for name in wanted if name not in self._kept]
         if missing:
-            rows = await asyncio.to_thread(self._desk.batches.executions, missing)
+            rows = await asyncio.to_thread(
+                self._desk.store.read, select_waiting_executions, missing
+            )
             for name in missing:
                 plan = self.plan(rows[name])
                 self._kept[name] = (plan, {s.cache_key: s for s in plan.samples})
@@ -771,7 +800,7 @@ class _Plans:
             return self._kept[execution.execution_id][0]
         version = _prompt_version(execution)
         if version not in self._banks:
-            row = self._desk.store.bank(version)
+            row = self._desk.store.read(select_bank, version)
             assert row is not None, "a bank is registered before anything is submitted with it"
             self._banks[version] = bank_of(row)
         return replan(execution.config_json, self._banks[version])
@@ -789,7 +818,8 @@ async def _finish_ready(
     collection.waiting, collection.troubles = 0, []
     try:
         async with desk.holding(_FINISHING):
-            for names in _batch_collection_chunks(await asyncio.to_thread(desk.batches.ready)):
+            ready = await asyncio.to_thread(desk.store.read, select_ready_executions)
+            for names in _batch_collection_chunks(ready):
                 rebuilt = await asyncio.to_thread(_rebuild, desk, plans, names, collection)
                 complete = [execution for execution in rebuilt if execution.complete]
                 collection.waiting += len(rebuilt) - len(complete)
@@ -806,7 +836,8 @@ def _rebuild(
     desk: BatchDesk, plans: _Plans, names: Sequence[str], collection: Collection
 ) -> list[Execution]:
     """Executions with the samples that the store has for them."""
-    rows, own = desk.batches.executions(names), desk.batches.own_samples(names)
+    rows = desk.store.read(select_waiting_executions, names)
+    own = desk.store.read(select_own_samples, names)
     rebuilt = []
     for name in names:
         try:
@@ -818,7 +849,7 @@ def _rebuild(
             Execution(plan, name, rows[name].created_at, price=desk.price_of(plan.model))
         )
     keys = [sample.cache_key for execution in rebuilt for sample in execution.plan.samples]
-    stored = desk.batches.stored(keys)
+    stored = desk.store.read(select_samples, keys)
     for execution in rebuilt:
         for planned in execution.plan.samples:
             sample = stored.get(planned.cache_key)

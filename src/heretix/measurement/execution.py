@@ -12,6 +12,8 @@ from heretix.measurement.build import build_run
 from heretix.measurement.record import PluginRecord
 from heretix.sample import Sample, logit_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
+from heretix.store.runs import finish_executions, start_executions
+from heretix.store.samples import select_answers
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -78,12 +80,13 @@ def begin(
     executions = [Execution(plan, f"exec-{uuid.uuid4()}", now, price) for plan in plans]
     if use_cache:
         keys = [sample.cache_key for plan in plans for sample in plan.samples]
-        cached = store.cached(keys)
+        cached = store.read(select_answers, keys)
         for execution in executions:
             for planned in execution.plan.samples:
                 if planned.cache_key in cached:
                     execution.reuse(cached[planned.cache_key])
-    store.start_executions(
+    store.write(
+        start_executions,
         [
             ExecutionStart(
                 execution_id=execution.execution_id,
@@ -92,7 +95,7 @@ def begin(
                 created_at=now,
             )
             for execution in executions
-        ]
+        ],
     )
     return executions
 
@@ -100,7 +103,8 @@ def begin(
 def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
     """Aggregate complete executions, whose samples are stored, and store their records."""
     records = [execution.record() for execution in executions]
-    store.finish_executions(
+    store.write(
+        finish_executions,
         [
             ExecutionResult(
                 execution_id=record.execution_id,
@@ -111,7 +115,7 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
                 samples=tuple((s.cache_key, s.from_cache) for s in record.samples),
             )
             for execution, record in zip(executions, records, strict=True)
-        ]
+        ],
     )
     return records
 

@@ -31,6 +31,8 @@ from heretix.providers.catalog import PROVIDERS, ModelId, default_model, endpoin
 from heretix.providers.registry import open_provider, resolve_model
 from heretix.sample import read_answer
 from heretix.store import Store
+from heretix.store.runs import count_runs, select_newest_sample_time
+from heretix.store.samples import release_all_leases
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -137,8 +139,8 @@ def _store(settings: Settings) -> Check:
     try:
         with Store.open(settings.db, create=False) as store:
             # A write that changes nothing: it needs the lock and the permission all the same.
-            store.release_all("doctor")
-            runs = store.count_runs()
+            store.write(release_all_leases, "doctor")
+            runs = store.read(count_runs)
             return Check("store", State.OK, f"{store.name}: {runs:,} runs")
     except StoreReadOnlyError as exc:
         remedy = "to measure, set HERETIX_DB to a store that can be written to"
@@ -165,7 +167,7 @@ def _clock(settings: Settings) -> Check:
     newest = None
     try:
         with Store.open(settings.db, create=False) as store:
-            newest = store.newest_sample_at()
+            newest = store.read(select_newest_sample_time)
     except HeretixError:
         pass
     if newest is not None and datetime.fromisoformat(newest) > now:

@@ -29,7 +29,8 @@ from heretix.core.errors import (
 )
 from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
 from heretix.measurement.pacing import Limits, Pace
-from heretix.store.batches import holding_batches
+from heretix.store.batches import select_holding_batches
+from heretix.store.samples import claim_leases, release_leases, select_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -144,7 +145,7 @@ class Lane:
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
             runner = self._runner
-            await _in_thread(runner.store.release, self._given_up, runner.owner)
+            await _in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
         if self._halted is None and self._in_batches:
             return _batch_pending(self._in_batches)
         return self._halted
@@ -202,14 +203,15 @@ class Lane:
     def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
         """Take leases; then look again, since a sample may have been stored just before."""
         runner = self._runner
-        taken = runner.store.claim(keys, runner.owner)
+        taken = runner.store.write(claim_leases, keys, runner.owner)
         stored = self._stored(sorted(taken))
-        runner.store.release(list(stored), runner.owner)
+        if stored:
+            runner.store.write(release_leases, list(stored), runner.owner)
         return taken - stored.keys(), stored
 
     def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
         """What needs no call: all answers, or without the cache those made since the lane began."""
-        found = self._runner.store.cached(keys)
+        found = self._runner.store.read(select_answers, keys)
         if self._runner.use_cache:
             return found
         return {key: found[key] for key in found if found[key].created_at >= self._begun_at}
@@ -350,15 +352,13 @@ class Lane:
 
     async def _leave_to_batches(self) -> None:
         """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
-        held = await _in_thread(self._batches_of, list(self._awaited))
+        held = await _in_thread(
+            self._runner.store.read, select_holding_batches, list(self._awaited)
+        )
         for key, batch_id in held.items():
             # A call of this lane may have brought it while the store was asked.
             if self._awaited.pop(key, None) is not None:
                 self._in_batches[key] = batch_id
-
-    def _batches_of(self, keys: Sequence[str]) -> dict[str, str]:
-        with self._runner.store.reading() as connection:
-            return holding_batches(connection, keys)
 
     async def _gather_more(self) -> None:
         """Let a few executions come together: their records are stored in one transaction."""

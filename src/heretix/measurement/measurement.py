@@ -30,6 +30,9 @@ from heretix.providers.catalog import (
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
 from heretix.providers.registry import Opener, open_provider, resolve_model
+from heretix.store.documents import register_bank, select_bank
+from heretix.store.runs import find_execution
+from heretix.store.samples import select_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -250,7 +253,8 @@ class Measurement:
 
     def register_bank(self, store: Store) -> None:
         """Keep the bank's text beside what is measured with it."""
-        store.register_bank(
+        register_bank(
+            store,
             prompt_version=self.bank.version,
             bank_sha256=self.bank.sha256,
             source=Path(self.bank.source).name,
@@ -385,7 +389,7 @@ def _options(config: RunConfig) -> Options:
 def _held(plan: Plan, store: Store | None, settings: Settings) -> set[str]:
     if store is None or settings.no_cache:
         return set()
-    return set(store.cached([sample.cache_key for sample in plan.samples]))
+    return set(store.read(select_answers, [sample.cache_key for sample in plan.samples]))
 
 
 def _prompt_tokens(plan: Plan, index: int) -> int:
@@ -459,7 +463,7 @@ def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
     The plan is the same, so what is stored is taken from the cache, and exactly the missing calls
     are made.
     """
-    started = store.started(ref)
+    started = store.read(find_execution, ref)
     if not started.run_id.startswith("heretix-rpl-"):
         raise RecordError(
             f"`{started.execution_id}` was shown evidence, which isn't kept with what was asked; "
@@ -483,7 +487,7 @@ def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
 
 def _bank(store: Store, version: str) -> Bank:
     """The bank as the store has it: the file it came from may be gone."""
-    row = store.bank(version)
+    row = store.read(select_bank, version)
     if row is None:
         raise RecordError(f"`{store.name}` has no text of prompt bank {version}")
     return bank_of(row)

@@ -12,6 +12,7 @@ from heretix.core.errors import StoreError
 from heretix.measurement.lane import Lane, Retry
 from heretix.measurement.pacing import Limits
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
+from heretix.store.samples import extend_leases, release_all_leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,12 +136,12 @@ class Runner:
             await asyncio.sleep(LEASE_S / 4)
             # A store in trouble shows at the next sample; a missed beat alone does no harm.
             with contextlib.suppress(StoreError):
-                await asyncio.to_thread(self.store.extend_leases, self.owner)
+                await asyncio.to_thread(self.store.write, extend_leases, self.owner)
 
     def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
         with contextlib.suppress(StoreError):
-            self.store.release_all(self.owner)
+            self.store.write(release_all_leases, self.owner)
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from heretix.core.errors import ConfigError, MissingPartError, RecordError
 from heretix.sample import Sample
 from heretix.store import RunSummary, ledger
-from heretix.store.runs import RunFilter, runs_by_id, samples_by_key
+from heretix.store.runs import RunFilter, select_run_rows, select_sample_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def _runs(store: Store, search: str | None) -> Iterator[list[Row]]:
     wanted, after = RunFilter(search=search), None
     while True:
         with store.reading() as connection:
-            rows = runs_by_id(connection, wanted, limit=_PAGE, after=after)
+            rows = select_run_rows(connection, wanted, limit=_PAGE, after=after)
         yield [dict(row) for row in rows]
         if len(rows) < _PAGE:
             return
@@ -70,7 +70,7 @@ def _samples(store: Store, run_id: str | None) -> Iterator[list[Row]]:
     after = None
     while True:
         with store.reading() as connection:
-            rows = samples_by_key(connection, run_id=run_id, limit=_PAGE, after=after)
+            rows = select_sample_rows(connection, run_id=run_id, limit=_PAGE, after=after)
         yield [dict(row) for row in rows]
         if len(rows) < _PAGE:
             return

@@ -1,8 +1,8 @@
-"""Everything measured, kept: one schema on SQLite and PostgreSQL."""
+"""The database of runs, samples, episodes, accounts and jobs, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
-from heretix.store.executions import (
+from heretix.store.runs import (
     ExecutionResult,
     ExecutionStart,
     ExecutionSummary,

@@ -232,6 +232,8 @@ if TYPE_CHECKING:
 WRITES: Final = "heretix_writes"
 """Execution option of a connection whose transactions write."""
 
+KEYS_PER_STATEMENT: Final = 500
+"""Below what any database allows. All full chunks share one statement text, compiled once."""
 _CONNECT_TIMEOUT_S: Final = 10
 
 

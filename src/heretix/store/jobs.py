@@ -21,7 +21,8 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.db import conflict_insert
+from heretix.core.chunks import chunked
+from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 
@@ -30,33 +31,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-__all__ = [
-    "claim_job",
-    "count_use",
-    "delete_job",
-    "insert_job",
-    "is_job_waiting",
-    "job_by_id",
-    "job_by_key",
-    "job_of_episode",
-    "keep_alive",
-    "list_jobs",
-    "list_runs",
-    "lock_episode",
-    "mean_latency_ms",
-    "revisions",
-    "save_runs",
-    "stop_jobs",
-    "update_claimed",
-    "update_job",
-]
-
 Row = dict[str, Any]
 """By column."""
 
 _ACTIVE: Final = ("queued", "running")
 _LATEST_RUNS: Final = 10
-_CHUNK: Final = 500
 _NEXT: Final = jobs.c.revision + 1
 
 
@@ -277,10 +256,10 @@ def list_runs(connection: Connection, job_id: str) -> list[Row]:
 def revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
     """How jobs are doing: what changes of them while they run, and nothing else."""
     found = []
-    for start in range(0, len(job_ids), _CHUNK):
+    for chunk in chunked(job_ids, KEYS_PER_STATEMENT):
         statement = select(
             jobs.c.job_id, jobs.c.revision, jobs.c.state, jobs.c.progress_json, jobs.c.error
-        ).where(jobs.c.job_id.in_(job_ids[start : start + _CHUNK]))
+        ).where(jobs.c.job_id.in_(chunk))
         found += [_plain(row) for row in connection.execute(statement).mappings()]
     return found
 

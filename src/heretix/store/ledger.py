@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import bindparam, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from heretix.store.db import conflict_insert
+from heretix.core.chunks import chunked
+from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
 from heretix.store.schema import accounts, chain, statements, transfers
 
 if TYPE_CHECKING:
@@ -20,26 +21,6 @@ if TYPE_CHECKING:
     from psycopg import Connection as PsycopgConnection
     from sqlalchemy import Connection, RowMapping, Select
 
-__all__ = [
-    "account_rows",
-    "accounts_by_id",
-    "accounts_of_episode",
-    "add_accounts",
-    "append_transfers",
-    "chain_end",
-    "freeze_view",
-    "history",
-    "insert_statement",
-    "lock_chain",
-    "same_id_or_group",
-    "statement",
-    "statement_seqs",
-    "stream_transfers",
-    "together",
-]
-
-_CHUNK: Final = 500
-"""Bound parameters per statement: well below what either database allows."""
 _STREAM: Final = 1_000
 
 
@@ -93,7 +74,7 @@ def add_accounts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 def accounts_by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
     """Those of these accounts that exist, by id."""
     found: dict[str, RowMapping] = {}
-    for chunk in _chunks(sorted(set(ids))):
+    for chunk in chunked(sorted(set(ids)), KEYS_PER_STATEMENT):
         rows = connection.execute(_ACCOUNTS_BY_ID, {"ids": chunk}).mappings()
         found.update((row["id"], row) for row in rows)
     return found
@@ -129,7 +110,7 @@ def account_rows(
 def same_id_or_group(connection: Connection, group: str, ids: Sequence[str]) -> list[RowMapping]:
     """Written transfers that stand in a group of this id, or have one of these ids; in order."""
     found: dict[int, RowMapping] = {}
-    for chunk in _chunks(ids):
+    for chunk in chunked(ids, KEYS_PER_STATEMENT):
         rows = connection.execute(_SAME, {"group": group, "ids": chunk}).mappings()
         found.update((row["seq"], row) for row in rows)
     return [found[seq] for seq in sorted(found)]
@@ -199,10 +180,6 @@ def stream_transfers(
     options = {"yield_per": _STREAM}
     with connection.execute(query, execution_options=options) as result:
         yield from result.mappings()
-
-
-def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
 
 
 _CHAIN: Final = select(chain.c.last_seq, chain.c.last_hash)

@@ -1,31 +1,306 @@
-"""Runs: look a record up by what the user calls it, and list what the store holds."""
+"""Runs and executions: started, finished, listed, and found by what the user calls them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
+from heretix.core.canonical import sha256_text
 from heretix.core.errors import RecordError
 from heretix.core.lenses import SHOWING
 from heretix.sample import Sample
-from heretix.store.executions import (
-    LATEST_FIRST,
-    RunSummary,
-    StartedExecution,
-    StoredRecord,
-    claim_sha256,
-)
-from heretix.store.schema import executions, results, runs, samples
+from heretix.store.db import conflict_insert
+from heretix.store.schema import execution_samples, executions, results, runs, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import RowMapping
+    from sqlalchemy.sql.dml import Insert
 
-# Looking things up: the list of runs, and the record that a reference means.
+Status = Literal["ok", "no_estimate", "interrupted"]
+"""How an execution ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStart:
+    """An execution that begins."""
+
+    execution_id: str
+    run: Mapping[str, Any]
+    """Columns of `runs` that are known before anything was measured."""
+    config_json: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionResult:
+    """An execution that ended."""
+
+    execution_id: str
+    status: Status
+    record_json: str
+    finished_at: str
+    run: Mapping[str, Any]
+    """Every column of `runs`, aggregates included (None where there is no number), except
+    `execution_id`, `created_at` and `updated_at`, which the store knows."""
+    samples: Sequence[tuple[str, bool]]
+    """The `cache_key` of each sample used, and whether it came from the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The latest summary of a recipe. Numbers are None until an execution gave some."""
+
+    run_id: str
+    claim: str
+    model: str
+    provider: str
+    prompt_version: str
+    lens: str
+    bundle_id: str | None
+    variant: str | None
+    K: int
+    R: int
+    T: int
+    B: int
+    seed: int | None
+    bootstrap_seed: int | None
+    prob_true_rpl: float | None
+    ci_lo: float | None
+    ci_hi: float | None
+    ci_width: float | None
+    stability_score: float | None
+    stability_band: str | None
+    is_stable: bool | None
+    template_iqr_logit: float | None
+    imbalance_ratio: float | None
+    rpl_compliance_rate: float | None
+    cache_hit_rate: float | None
+    execution_id: str
+    """The execution that this row speaks of."""
+    created_at: str
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSummary:
+    """One invocation of a recipe."""
+
+    execution_id: str
+    run_id: str
+    created_at: str
+    status: Status | None
+    """None while it runs, and for ever when it was killed."""
+    finished_at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """The record of a finished execution, as it stood in the artifact."""
+
+    execution_id: str
+    run_id: str
+    status: Status
+    finished_at: str
+    record_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedExecution:
+    """What an execution was asked to do, finished or not."""
+
+    execution_id: str
+    run_id: str
+    claim: str
+    model: str
+    config_json: str
+    created_at: str
+    lens: str
+    variant: str | None
+    answered: int
+    """Answers stored under its run; one that it shares with another run may count there."""
+    status: Status | None
+
+
+_LATEST_FIRST: Final = (results.c.finished_at.desc(), results.c.execution_id.desc())
+"""A run stands for the execution that finished last; of two of one moment, for the greater id.
+`latest_finished` is the same in Python."""
+
+_OURS: Final = frozenset({"execution_id", "created_at", "updated_at", "claim_sha256"})
+"""Columns of `runs` that follow from the execution, or from other columns."""
+_THEIRS: Final = frozenset(column.name for column in runs.c) - _OURS
+_NEEDED_AT_START: Final = frozenset(c.name for c in runs.c if not c.nullable) & _THEIRS
+_FIXED: Final = frozenset({"run_id", "created_at"})
+
+_REPLACE_RUN: Final = (
+    update(runs)
+    .where(
+        runs.c.run_id == bindparam("of_run_id"),
+        # A rerun that came to nothing must not wipe out a number that an earlier one gave.
+        or_(bindparam("usable", type_=Boolean), runs.c.prob_true_rpl.is_(None)),
+    )
+    .values({c.name: bindparam(c.name) for c in runs.c if c.name not in _FIXED})
+)
+_MOVE_SAMPLE: Final = (
+    update(samples)
+    .where(samples.c.cache_key == bindparam("of_cache_key"), samples.c.run_id != bindparam("to"))
+    .values(run_id=bindparam("to"))
+)
+_OF_RUN: Final = (
+    select(
+        executions.c.execution_id,
+        executions.c.run_id,
+        executions.c.created_at,
+        results.c.status,
+        results.c.finished_at,
+    )
+    .outerjoin(results, results.c.execution_id == executions.c.execution_id)
+    .where(executions.c.run_id == bindparam("run_id"))
+    .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
+)
+_LAST_OF_RUN: Final = _OF_RUN.limit(bindparam("most"))
+
+
+def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -> None:
+    """Write the executions down, and their runs where they are new."""
+    if not starts:
+        return
+    rows = [_started_run(start) for start in starts]
+    connection.execute(_insert_run(connection.dialect.name), _ordered(rows, "run_id"))
+    connection.execute(
+        insert(executions),
+        [
+            {
+                "execution_id": start.execution_id,
+                "run_id": row["run_id"],
+                "claim": row["claim"],
+                "model": row["model"],
+                "config_json": start.config_json,
+                "created_at": start.created_at,
+            }
+            for start, row in zip(starts, rows, strict=True)
+        ],
+    )
+
+
+def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) -> None:
+    """Write results and the samples used, and bring the runs up to date."""
+    if not ended:
+        return
+    run_rows = [_finished_run(result) for result in ended]
+    connection.execute(
+        insert(results),
+        [
+            {
+                "execution_id": result.execution_id,
+                "status": result.status,
+                "finished_at": result.finished_at,
+                "record_json": result.record_json,
+            }
+            for result in ended
+        ],
+    )
+    used = [
+        {"execution_id": result.execution_id, "cache_key": cache_key, "from_cache": from_cache}
+        for result in ended
+        for cache_key, from_cache in result.samples
+    ]
+    if used:
+        connection.execute(insert(execution_samples), _ordered(used, "cache_key"))
+    # A sample shows the run that used it last, so that asking `samples` for a run that was
+    # served from the cache finds its samples. Who else used it stands in `execution_samples`.
+    reused = [
+        {"of_cache_key": cache_key, "to": result.run["run_id"]}
+        for result in ended
+        for cache_key, from_cache in result.samples
+        if from_cache
+    ]
+    if reused:
+        connection.execute(_MOVE_SAMPLE, _ordered(reused, "of_cache_key"))
+    connection.execute(_REPLACE_RUN, _ordered(run_rows, "of_run_id"))
+
+
+def select_executions(
+    connection: Connection, run_id: str, *, limit: int | None = None
+) -> list[ExecutionSummary]:
+    """Read a run's executions, the newest first; all of them, or `limit`."""
+    statement = _OF_RUN if limit is None else _LAST_OF_RUN
+    given = {"run_id": run_id} if limit is None else {"run_id": run_id, "most": limit}
+    rows = connection.execute(statement, given)
+    return [ExecutionSummary(**row) for row in rows.mappings()]
+
+
+def latest_finished(found: Iterable[ExecutionSummary]) -> ExecutionSummary | None:
+    """Pick the first in the order of `_LATEST_FIRST`; None where none has finished."""
+    finished = ((one.finished_at, one.execution_id, one) for one in found if one.finished_at)
+    return max(finished, key=itemgetter(0, 1), default=(None, None, None))[2]
+
+
+@cache
+def _insert_run(dialect: str) -> Insert:
+    return conflict_insert(dialect, runs).on_conflict_do_nothing(index_elements=[runs.c.run_id])
+
+
+def _started_run(start: ExecutionStart) -> dict[str, Any]:
+    given = {"config_json": start.config_json, **start.run}
+    _check_columns(given, needed=_NEEDED_AT_START)
+    return {
+        **dict.fromkeys(_THEIRS),
+        **given,
+        "execution_id": start.execution_id,
+        "created_at": start.created_at,
+        "updated_at": start.created_at,
+        "claim_sha256": sha256_text(given["claim"]),
+    }
+
+
+def _finished_run(result: ExecutionResult) -> dict[str, Any]:
+    _check_columns(result.run, needed=_THEIRS)
+    row = {name: value for name, value in result.run.items() if name != "run_id"}
+    return {
+        **row,
+        "of_run_id": result.run["run_id"],
+        "usable": result.status == "ok",
+        "execution_id": result.execution_id,
+        "updated_at": result.finished_at,
+        "claim_sha256": sha256_text(result.run["claim"]),
+    }
+
+
+def _check_columns(run: Mapping[str, Any], *, needed: frozenset[str]) -> None:
+    """Refuse a row that lacks a column: it would keep the value of another execution."""
+    if missing := needed - run.keys():
+        raise ValueError(f"`run` must have every column of its row, lacks {_listed(missing)}")
+    if unknown := run.keys() - _THEIRS:
+        raise ValueError(f"`run` may only have columns of `runs`, got {_listed(unknown)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _ordered(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Sort, in one order everywhere, so that no two processes wait for each other in a circle."""
+    return sorted(rows, key=lambda row: str(row[key]))
+
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _RECORD: Final = select(
@@ -35,17 +310,20 @@ _RECORD: Final = select(
     results.c.finished_at,
     results.c.record_json,
 ).join(results, results.c.execution_id == executions.c.execution_id)
-_OF_CLAIM: Final = (
-    _SUMMARY.where(runs.c.claim_sha256 == bindparam("digest"))
-    .order_by(runs.c.updated_at.desc(), runs.c.run_id)
-    .limit(bindparam("most"))
+_LATEST_RUNS: Final = _SUMMARY.order_by(runs.c.updated_at.desc(), runs.c.run_id)
+_OF_CLAIM: Final = _LATEST_RUNS.where(runs.c.claim_sha256 == bindparam("digest")).limit(
+    bindparam("most")
 )
-_OF_EXECUTION: Final = _RECORD.where(executions.c.execution_id == bindparam("wanted"))
+# Made once: putting a statement together takes about as long as running these.
+_BY_EXECUTION: Final = _RECORD.where(executions.c.execution_id == bindparam("ref"))
+_BY_RUN: Final = (
+    _RECORD.where(executions.c.run_id == bindparam("ref")).order_by(*_LATEST_FIRST).limit(1)
+)
 _LATEST_OF_RUN: Final = (
     select(executions.c.execution_id)
     .join(results, results.c.execution_id == executions.c.execution_id)
     .where(executions.c.run_id == bindparam("wanted"))
-    .order_by(*LATEST_FIRST)
+    .order_by(*_LATEST_FIRST)
     .limit(1)
 )
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
@@ -84,48 +362,46 @@ _DONE_SINCE: Final = (
 )
 
 
-def list_runs(
-    connection: Connection, *, limit: int, offset: int, search: str | None, whole: bool = False
+def select_runs(
+    connection: Connection,
+    *,
+    limit: int = 20,
+    offset: int = 0,
+    search: str | None = None,
+    whole: bool = False,
 ) -> list[RunSummary]:
-    """Summaries, the latest first, whose claim, model or id contains `search` in any case.
+    """Read summaries, the latest first, whose claim, model or id contains `search` in any case.
 
     `whole` leaves out what is part of something else: an experiment, an episode.
     """
-    statement = _SUMMARY.order_by(runs.c.updated_at.desc(), runs.c.run_id)
+    statement = _LATEST_RUNS.where(*_conditions(RunFilter(search=search)))
     if whole:
         statement = statement.where(runs.c.variant.is_(None))
-    if search:
-        statement = statement.where(
-            or_(
-                *(
-                    column.icontains(search, autoescape=True)
-                    for column in (runs.c.claim, runs.c.model, runs.c.run_id)
-                )
-            )
-        )
     rows = connection.execute(statement.limit(limit).offset(offset))
     return [RunSummary(**row) for row in rows.mappings()]
 
 
-def runs_of_claim(connection: Connection, claim: str, limit: int) -> list[RunSummary]:
-    """Summaries of a claim's runs, the latest first."""
-    rows = connection.execute(_OF_CLAIM, {"digest": claim_sha256(claim), "most": limit})
+def select_runs_of_claim(
+    connection: Connection, claim: str, *, limit: int = 200
+) -> list[RunSummary]:
+    """Read summaries of the runs of one claim, word for word, the latest first."""
+    rows = connection.execute(_OF_CLAIM, {"digest": sha256_text(claim), "most": limit})
     return [RunSummary(**row) for row in rows.mappings()]
 
 
 def count_runs(connection: Connection) -> int:
-    """How many runs there are."""
+    """Count the runs."""
     return connection.scalar(select(func.count()).select_from(runs)) or 0
 
 
-def newest_sample_at(connection: Connection) -> str | None:
-    """The latest time stamp of a sample."""
+def select_newest_sample_time(connection: Connection) -> str | None:
+    """Read when the newest sample was made; None in an empty store."""
     newest: str | None = connection.scalar(select(func.max(samples.c.created_at)))
     return newest
 
 
-def lens_records(connection: Connection, limit: int) -> list[str]:
-    """The usable record of each run whose claim and model were seen under a lens, latest first."""
+def select_lens_records(connection: Connection, *, limit: int = 10_000) -> list[str]:
+    """Read the usable records of claims and models that were seen under a lens, latest first."""
     seen = (
         select(runs.c.claim, runs.c.model)
         .where(runs.c.lens.in_(SHOWING), runs.c.prob_true_rpl.is_not(None))
@@ -143,55 +419,53 @@ def lens_records(connection: Connection, limit: int) -> list[str]:
     return list(connection.scalars(statement))
 
 
-def find(connection: Connection, ref: str) -> StoredRecord:
-    """The record of the execution that `ref` means, or of the latest finished one of a run."""
+def find_record(connection: Connection, ref: str) -> StoredRecord:
+    """Find the record that a full or shortened `run_id` or `execution_id` means.
+
+    A run stands for its latest finished execution. A reference that fits several things, or none,
+    is a `RecordError`.
+    """
     wanted = ref.strip().lower()
     if not wanted:
         raise RecordError("`ref` must name a run or an execution; `heretix runs` lists them")
-    run_ids, execution_ids = _candidates(connection, wanted)
-    if len(run_ids) + len(execution_ids) > 1:
-        raise _ambiguous(ref, [*run_ids, *execution_ids])
-    if execution_ids:
-        condition = executions.c.execution_id == execution_ids[0]
-    elif run_ids:
-        condition = executions.c.run_id == run_ids[0]
-    else:
-        raise _unknown(ref)
-    return _latest(connection, condition, (run_ids or execution_ids)[0])
+    record = select_record(connection, wanted)
+    if record is None:
+        name = _find_id(connection, ref, wanted)
+        record = select_record(connection, name)
+        if record is None:
+            raise RecordError(
+                f"`{name}` has no record: it was started and is still running, or was ended before "
+                "it finished; run it again: the samples it got are kept"
+            )
+    return record
 
 
-def record(connection: Connection, execution_id: str) -> StoredRecord:
-    """The record of an execution by its whole id: one look-up, where `find` makes several."""
-    row = connection.execute(_OF_EXECUTION, {"wanted": execution_id}).mappings().one_or_none()
-    if row is None:
-        raise _unknown(execution_id)
-    return StoredRecord(**row)
+def select_record(connection: Connection, ref: str) -> StoredRecord | None:
+    """Read the record of a finished execution, or of a run's latest one, by a whole id.
+
+    It takes one look into one index, where `find_record` makes a search.
+    """
+    statement = _BY_RUN if ref.startswith("heretix-") else _BY_EXECUTION
+    found = connection.execute(statement, {"ref": ref}).mappings().one_or_none()
+    return None if found is None else StoredRecord(**found)
 
 
-def latest_execution(connection: Connection, run_id: str) -> str | None:
-    """The latest finished execution of a run, by its whole id; None where there is none."""
+def select_latest_execution(connection: Connection, run_id: str) -> str | None:
+    """Read the id of the latest finished execution of a run; None where there is none."""
     found: str | None = connection.scalar(_LATEST_OF_RUN, {"wanted": run_id})
     return found
 
 
-def started(connection: Connection, ref: str) -> StartedExecution:
-    """The execution that `ref` means; of a run, the latest one."""
-    wanted = ref.strip().lower()
-    run_ids, execution_ids = _candidates(connection, wanted) if wanted else ((), ())
-    if len(run_ids) + len(execution_ids) != 1:
-        candidates = [*run_ids, *execution_ids]
-        raise _ambiguous(ref, candidates) if candidates else _unknown(ref)
-    condition = (
-        executions.c.execution_id == execution_ids[0]
-        if execution_ids
-        else executions.c.run_id == run_ids[0]
-    )
-    rows = connection.execute(_STARTED.where(condition).limit(1)).mappings()
+def find_execution(connection: Connection, ref: str) -> StartedExecution:
+    """Find the execution that `ref` means, finished or not; of a run, the latest one."""
+    name = _find_id(connection, ref, ref.strip().lower())
+    column = executions.c.run_id if name.startswith("heretix-") else executions.c.execution_id
+    rows = connection.execute(_STARTED.where(column == name).limit(1)).mappings()
     return StartedExecution(**rows.one())
 
 
-def unfinished(connection: Connection, limit: int) -> list[StartedExecution]:
-    """Executions without a result, the newest first: running, stopped or killed.
+def select_unfinished(connection: Connection, *, limit: int = 20) -> list[StartedExecution]:
+    """Read executions without a result, the newest first: running, stopped or killed.
 
     One whose recipe was executed to its end since then is left out: there is nothing to go on with.
     """
@@ -200,32 +474,30 @@ def unfinished(connection: Connection, limit: int) -> list[StartedExecution]:
     return [StartedExecution(**row) for row in rows.mappings()]
 
 
-def _latest(connection: Connection, condition: ColumnElement[bool], name: str) -> StoredRecord:
-    row = (
-        connection.execute(_RECORD.where(condition).order_by(*LATEST_FIRST).limit(1))
-        .mappings()
-        .one_or_none()
-    )
-    if row is None:
-        raise RecordError(
-            f"`{name}` has no record: it was started and is still running, or was ended before it "
-            "finished; run it again: the samples it got are kept"
-        )
-    return StoredRecord(**row)
+def _find_id(connection: Connection, ref: str, wanted: str) -> str:
+    """Find the one run or execution that a reference fits."""
+    candidates = _candidates(connection, wanted) if wanted else []
+    if not candidates:
+        raise RecordError(f"`{ref}` names no run and no execution; `heretix runs` lists them")
+    if len(candidates) > 1:
+        shown = ", ".join(candidates[:_SHOWN])
+        others = " and others" if len(candidates) > _SHOWN else ""
+        raise RecordError(f"`{ref}` fits {shown}{others}; give more characters of the one you mean")
+    return candidates[0]
 
 
-def _candidates(connection: Connection, wanted: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Runs and executions whose id is `wanted`, or begins with it, prefix left out or not."""
+def _candidates(connection: Connection, wanted: str) -> list[str]:
+    """List runs and executions whose id is `wanted`, or begins with it, prefix left out or not."""
     run_id, execution_id = runs.c.run_id, executions.c.execution_id
     run_fits = [run_id.startswith(wanted, autoescape=True)]
     execution_fits = [execution_id.startswith(wanted, autoescape=True)]
     if _HEX.fullmatch(wanted):
         run_fits.append(run_id.like(f"heretix-%-{wanted}%"))
         execution_fits.append(execution_id.like(f"exec-{wanted}%"))
-    return (
-        _ids(connection, run_id, run_fits, wanted),
-        _ids(connection, execution_id, execution_fits, wanted),
-    )
+    return [
+        *_ids(connection, run_id, run_fits, wanted),
+        *_ids(connection, execution_id, execution_fits, wanted),
+    ]
 
 
 def _ids(
@@ -240,44 +512,15 @@ def _ids(
     return connection.scalars(fitting.limit(_SHOWN + 1)).all()
 
 
-def _unknown(ref: str) -> RecordError:
-    return RecordError(f"`{ref}` names no run and no execution; `heretix runs` lists them")
+# Pages, each from where the one before it ended: a slow reader holds nothing, and a long list costs
+# the same at its end as at its beginning.
 
-
-def _ambiguous(ref: str, candidates: Sequence[str]) -> RecordError:
-    shown = ", ".join(candidates[:_SHOWN])
-    others = " and others" if len(candidates) > _SHOWN else ""
-    return RecordError(f"`{ref}` fits {shown}{others}; give more characters of the one you mean")
-
-
-# Pages of what the store holds, each from where the one before it ended, and records by exact id.
-#
-# A page is one short read, so a slow reader holds nothing, and a long list costs the same at its
-# end
-# as at its beginning.
-
-_LISTING_SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
 _SAMPLE: Final = select(*(samples.c[field.name] for field in fields(Sample)))
-_LISTING_RECORD: Final = (
-    select(
-        results.c.execution_id,
-        executions.c.run_id,
-        results.c.status,
-        results.c.finished_at,
-        results.c.record_json,
-    )
-    .join(executions, executions.c.execution_id == results.c.execution_id)
-    .order_by(*LATEST_FIRST)
-    .limit(1)
-)
-# Made once: putting a statement together takes about as long as running these.
-_BY_EXECUTION: Final = _LISTING_RECORD.where(results.c.execution_id == bindparam("ref"))
-_BY_RUN: Final = _LISTING_RECORD.where(executions.c.run_id == bindparam("ref"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs: all that fit everything that is given."""
+    """Runs that fit everything that is given."""
 
     search: str | None = None
     """In claims, models and ids, in any case."""
@@ -298,40 +541,39 @@ class ClaimSummary:
     updated_at: str
 
 
-def runs_page(
+def select_runs_page(
     connection: Connection, wanted: RunFilter, *, limit: int, after: tuple[str, str] | None
 ) -> list[RunSummary]:
-    """Summaries, the latest first; `after` is the last one's `updated_at` and `run_id`."""
-    statement = _LISTING_SUMMARY.where(*_conditions(wanted))
+    """Read summaries, the latest first; `after` is the last one's `updated_at` and `run_id`."""
+    statement = _LATEST_RUNS.where(*_conditions(wanted))
     if after is not None:
         at, run_id = after
         statement = statement.where(
             or_(runs.c.updated_at < at, and_(runs.c.updated_at == at, runs.c.run_id > run_id))
         )
-    statement = statement.order_by(runs.c.updated_at.desc(), runs.c.run_id).limit(limit)
-    return [RunSummary(**row) for row in connection.execute(statement).mappings()]
+    return [RunSummary(**row) for row in connection.execute(statement.limit(limit)).mappings()]
 
 
-def runs_by_id(
+def select_run_rows(
     connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
-    """Rows of runs by id, from the one behind `after` on: an order that no measurement changes."""
-    statement = _LISTING_SUMMARY.where(*_conditions(wanted))
+    """Read rows of runs by id, from behind `after` on: an order that no measurement changes."""
+    statement = _SUMMARY.where(*_conditions(wanted))
     return _keyed(connection, statement, runs.c.run_id, limit=limit, after=after)
 
 
-def samples_by_key(
+def select_sample_rows(
     connection: Connection, *, run_id: str | None, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
-    """Rows of samples by cache key, all of them or those of a run."""
+    """Read rows of samples by cache key, all of them or those of a run."""
     statement = _SAMPLE if run_id is None else _SAMPLE.where(samples.c.run_id == run_id)
     return _keyed(connection, statement, samples.c.cache_key, limit=limit, after=after)
 
 
-def claims_page(
+def select_claims_page(
     connection: Connection, *, search: str | None, limit: int, after: tuple[str, str] | None
 ) -> list[ClaimSummary]:
-    """Claims, the one measured last first; `after` is the last one's `updated_at` and hash."""
+    """Read claims, the one measured last first; `after` is the last one's `updated_at` and hash."""
     latest = func.max(runs.c.updated_at)
     statement = select(
         func.min(runs.c.claim).label("claim"),
@@ -351,22 +593,10 @@ def claims_page(
     return [ClaimSummary(**row) for row in connection.execute(statement).mappings()]
 
 
-def find_run(connection: Connection, run_id: str) -> RunSummary | None:
-    """The summary of one run, by its whole id."""
-    row = (
-        connection.execute(_LISTING_SUMMARY.where(runs.c.run_id == run_id)).mappings().one_or_none()
-    )
+def select_run(connection: Connection, run_id: str) -> RunSummary | None:
+    """Read the summary of one run, by its whole id."""
+    row = connection.execute(_SUMMARY.where(runs.c.run_id == run_id)).mappings().one_or_none()
     return None if row is None else RunSummary(**row)
-
-
-def exact_record(connection: Connection, ref: str) -> StoredRecord | None:
-    """The record of a finished execution, or of a run's latest one, by a whole id.
-
-    It takes one look into one index, where a shortened id takes a search.
-    """
-    statement = _BY_RUN if ref.startswith("heretix-") else _BY_EXECUTION
-    found = connection.execute(statement, {"ref": ref}).mappings().one_or_none()
-    return None if found is None else StoredRecord(**found)
 
 
 def _keyed(
@@ -388,7 +618,7 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         searched = (runs.c.claim, runs.c.model, runs.c.run_id)
         conditions.append(or_(*(c.icontains(wanted.search, autoescape=True) for c in searched)))
     if wanted.claim is not None:
-        conditions.append(runs.c.claim_sha256 == claim_sha256(wanted.claim))
+        conditions.append(runs.c.claim_sha256 == sha256_text(wanted.claim))
     for column, value in ((runs.c.model, wanted.model), (runs.c.lens, wanted.lens)):
         if value is not None:
             conditions.append(column == value)

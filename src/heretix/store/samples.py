@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sqlalchemy import Connection, Select, bindparam, delete, or_, select, update
 
+from heretix.core.chunks import chunked
 from heretix.core.errors import HeretixError, StoreError
 from heretix.sample import Noncompliance, Sample
-from heretix.store.db import conflict_insert
+from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
 from heretix.store.schema import leases, samples
 
 if TYPE_CHECKING:
@@ -31,36 +32,40 @@ if TYPE_CHECKING:
 
     from heretix.store.store import Store
 
-# Samples in the database: looked up as a cache, saved as they arrive.
-
-_CHUNK: Final = 500
-"""Keys per look-up. One statement text for all full chunks, so that it is compiled once."""
 _FIELDS: Final = tuple(field.name for field in fields(Sample))
 _VALUES: Final = attrgetter(*_FIELDS)
 
-_STORED: Final = select(*(samples.c[name] for name in _FIELDS)).where(
+_SAMPLES: Final = select(*(samples.c[name] for name in _FIELDS)).where(
     samples.c.cache_key.in_(bindparam("keys", expanding=True))
 )
-_CACHED: Final = _STORED.where(samples.c.error.is_(None))
+_ANSWERS: Final = _SAMPLES.where(samples.c.error.is_(None))
 
 
-def cached(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
-    """The answers among `cache_keys`. A failed call is no answer."""
-    return _look_up(connection, _CACHED, cache_keys)
+def select_answers(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
+    """Read the answers that are known already, by `cache_key`. A failed call is no answer."""
+    return _look_up(connection, _ANSWERS, cache_keys)
 
 
-def stored(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
-    """What is stored under `cache_keys`, answers and failures."""
-    return _look_up(connection, _STORED, cache_keys)
+def select_samples(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
+    """Read what is stored under `cache_keys`, answers and failures."""
+    return _look_up(connection, _SAMPLES, cache_keys)
 
 
-def save_samples(connection: Connection, batch: Sequence[Sample]) -> None:
-    """Write samples in the connection's transaction, by the rule of `_upsert`."""
+def save_samples(
+    connection: Connection, batch: Sequence[Sample], *, owner: str | None = None
+) -> None:
+    """Keep samples, all or none. An answer replaces; a failure never replaces an answer.
+
+    `owner`'s leases on them end in the same transaction: nobody sees a sample that is neither
+    stored nor spoken for.
+    """
     if batch:
         # In one order everywhere: two processes that save the same keys wait for each other
         # and never for ever. The sort is stable, so the later of two equal keys stays later.
         rows = sorted(map(_row, batch), key=lambda row: row["cache_key"])
         connection.execute(_upsert(connection.dialect.name), rows)
+    if owner is not None:
+        release_leases(connection, [sample.cache_key for sample in batch], owner)
 
 
 @cache
@@ -78,8 +83,8 @@ def _look_up(
     connection: Connection, statement: Select[Any], cache_keys: Sequence[str]
 ) -> dict[str, Sample]:
     found: dict[str, Sample] = {}
-    for start in range(0, len(cache_keys), _CHUNK):
-        rows = connection.execute(statement, {"keys": cache_keys[start : start + _CHUNK]})
+    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
+        rows = connection.execute(statement, {"keys": chunk})
         found.update((sample.cache_key, sample) for sample in _samples(rows.all()))
     return found
 
@@ -99,61 +104,62 @@ def _samples(rows: Sequence[Any]) -> Iterator[Sample]:
         yield Sample(**values)
 
 
-# Who is about to pay for which sample: a lease is taken before a call, and given back after it.
-#
-# Two processes on one store, or two plans in one process, never call for the same sample at the
-# same time. A lease that nobody gave back ends by itself: at once when its owner was a process of
-# this machine that is gone, else when its time is over.
+# Leases: taken before a call, and given back after it, so that two processes on one store, or two
+# plans in one process, never pay for the same sample at the same time. One that nobody gave back
+# ends by itself: at once when its owner was a process of this machine that is gone, else when its
+# time is over.
 
 LEASE_S: Final = 60.0
 """How long a lease lasts without being extended. Owners extend theirs well before that."""
 
-_LEASES_CHUNK: Final = 500
 _UNTOLD: Final = "0"
 """Stands for the start of a process that is there, and whose start can't be told."""
 
 
 def new_owner() -> str:
-    """A name for this process that another process of the machine can check on."""
+    """Name this process so that another process of the machine can check on it."""
     return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}/{uuid.uuid4().hex[:12]}"
 
 
-def claim(
-    connection: Connection, cache_keys: Sequence[str], owner: str, *, until: float, now: float
+def claim_leases(
+    connection: Connection, cache_keys: Sequence[str], owner: str, *, lease_s: float = LEASE_S
 ) -> set[str]:
-    """Take leases on those keys that are free; the keys that were taken are returned.
+    """Take leases on those keys that are free; whoever has one may call for the sample.
 
     A key that `owner` holds already isn't free: somebody else in the same process has it.
     """
+    now = time.time()
     # In one order everywhere, so that two processes can't wait for each other for ever.
     wanted = sorted(set(cache_keys))
-    free = [key for chunk in _chunks(wanted) for key in _free(connection, chunk, now)]
+    parts = chunked(wanted, KEYS_PER_STATEMENT)
+    free = [key for chunk in parts for key in _free(connection, chunk, now)]
     if not free:
         return set()
-    rows = [{"cache_key": key, "owner": owner, "expires_at": until} for key in free]
+    rows = [{"cache_key": key, "owner": owner, "expires_at": now + lease_s} for key in free]
     return set(connection.execute(_claim(connection.dialect.name), rows).scalars())
 
 
-def extend(connection: Connection, owner: str, *, until: float) -> None:
-    """Keep all leases of an owner for longer."""
+def extend_leases(connection: Connection, owner: str, *, lease_s: float = LEASE_S) -> None:
+    """Keep all leases of an owner for another while."""
     # A lease that is being ended right now is passed over. Waiting for it would hold up, and
     # sooner or later lock up with, the writer that ends leases of the same owner in its own order.
     held = (
         select(leases.c.cache_key).where(leases.c.owner == owner).with_for_update(skip_locked=True)
     )
+    until = time.time() + lease_s
     connection.execute(update(leases).where(leases.c.cache_key.in_(held)).values(expires_at=until))
 
 
-def release(connection: Connection, cache_keys: Sequence[str], owner: str) -> None:
+def release_leases(connection: Connection, cache_keys: Sequence[str], owner: str) -> None:
     """Give leases back."""
-    for chunk in _chunks(cache_keys):
+    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
         connection.execute(
             delete(leases).where(leases.c.owner == owner, leases.c.cache_key.in_(chunk))
         )
 
 
-def release_all(connection: Connection, owner: str) -> None:
-    """Give back whatever an owner holds."""
+def release_all_leases(connection: Connection, owner: str) -> None:
+    """Give back all leases of an owner."""
     connection.execute(delete(leases).where(leases.c.owner == owner))
 
 
@@ -164,7 +170,7 @@ def _claim(dialect: str) -> ReturningInsert[str]:
 
 
 def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Iterator[str]:
-    """The keys that nobody has a lease on, once orphaned leases are ended."""
+    """List the keys that nobody has a lease on, once orphaned leases are ended."""
     rows = connection.execute(
         select(leases.c.cache_key, leases.c.owner).where(leases.c.cache_key.in_(cache_keys))
     ).all()
@@ -195,15 +201,8 @@ def _end_orphans(
     return ended
 
 
-def _chunks(cache_keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (
-        cache_keys[start : start + _LEASES_CHUNK]
-        for start in range(0, len(cache_keys), _LEASES_CHUNK)
-    )
-
-
 def is_gone(owner: str) -> bool:
-    """The owner was a process of this machine, and isn't there any more."""
+    """Tell that the owner was a process of this machine, and isn't there any more."""
     machine, _, rest = owner.partition("/")
     pid, _, rest = rest.partition("/")
     started, _, _ = rest.partition("/")
@@ -215,7 +214,7 @@ def is_gone(owner: str) -> bool:
 
 @cache
 def _machine() -> str:
-    """This machine, this start of it, and the processes on it that can see each other.
+    """Name this machine, this start of it, and the processes on it that see each other.
 
     Its name alone won't do: containers and cloned machines often share one, and what is process
     7 in one of them is another process, or none, in the next.
@@ -229,7 +228,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, by the kernel's count; "" if it is gone."""
+    """Tell when a process began, by the kernel's count; "" if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -250,11 +249,6 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# One thread that writes samples as they arrive.
-#
-# An idle writer commits a sample at once. Under load, those that arrive within a twentieth of a
-# second go together in the next transaction; nothing waits for a batch to fill.
-
 CAPACITY: Final = 4096
 """Samples that may wait to be committed before `put` makes its callers wait."""
 _GATHER_S: Final = 0.05
@@ -264,7 +258,10 @@ is committed at once."""
 
 
 class SampleWriter:
-    """Hands samples from an event loop to a writing thread; an async context manager.
+    """Hands samples from an event loop to one writing thread; an async context manager.
+
+    An idle writer commits a sample at once. Under load, those that arrive within a twentieth of a
+    second go together in the next transaction; nothing waits for a batch to fill.
 
     After the store failed, `put`, `flush` and `aclose` raise that failure: no sample is taken that
     wouldn't be kept, and those that had been taken are in `unsaved`.
@@ -412,7 +409,7 @@ class SampleWriter:
         )
         try:
             while batch := self._next_batch():
-                self._store.save_samples(batch, owner=self._owner)
+                self._store.write(save_samples, batch, owner=self._owner)
                 with self._changed:
                     self._committed += len(batch)
                     self._in_flight = []

@@ -1,22 +1,14 @@
-"""The store: one object that everything measured is written to and read from."""
+"""The store: opened once, it gives transactions to the queries of this room."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
-import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
 from heretix.core.errors import StoreError
-from heretix.store import executions, samples
-from heretix.store import executions as banks
-from heretix.store import executions as bundles
-from heretix.store import runs as catalogue
-from heretix.store import samples as leases
 from heretix.store.db import (
     NOTHING_MEASURED,
     WRITES,
@@ -33,31 +25,25 @@ from heretix.store.db import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from sqlalchemy import Connection, Engine
 
-    from heretix.sample import Sample
-    from heretix.store.executions import (
-        ExecutionResult,
-        ExecutionStart,
-        ExecutionSummary,
-        RunSummary,
-        StartedExecution,
-        StoredRecord,
-    )
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-__all__ = ["Store"]
 
 BUSY_TIMEOUT_MS: Final = 10_000
 """How long to wait for another process's lock before saying so."""
 
 
 class Store:
-    """Runs, samples and executions in SQLite or PostgreSQL. Threads may share one.
+    """Transactions on SQLite or PostgreSQL, for the queries of this room. Threads may share one.
 
-    Whatever the database raises comes out as a `StoreError` that says what to do.
+    A query is a function that takes a connection first: `store.read(query, …)` and
+    `store.write(query, …)` give it a transaction of its own, `reading()` and `writing()` one for
+    several. Whatever the database raises comes out as a `StoreError` that says what to do.
     """
 
     def __init__(
@@ -68,8 +54,7 @@ class Store:
         writable: bool = True,
         file: FileVersion | None = None,
     ) -> None:
-        self._engine = engine
-        self._writes = engine.execution_options(**{WRITES: True})
+        self._use(engine)
         self._location = location
         # SQLite has one writer. Threads that wait here get their turn as soon as it is free;
         # waiting inside SQLite means asking again every so often, and a busy writer may always
@@ -103,6 +88,15 @@ class Store:
         engine, writable, file = _opened(location, busy_timeout_ms, create=create, absent=absent)
         return cls(engine, location, writable=writable, file=file)
 
+    def _use(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writes = engine.execution_options(**{WRITES: True})
+        # SQLite shows a transaction one moment as it is; PostgreSQL would show each statement what
+        # was committed meanwhile.
+        self._reads = engine
+        if engine.dialect.name == "postgresql":
+            self._reads = engine.execution_options(isolation_level="REPEATABLE READ")
+
     @property
     def name(self) -> str:
         """The store's path or URL, fit to be shown."""
@@ -128,16 +122,30 @@ class Store:
     ) -> None:
         self.close()
 
+    def read(
+        self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Ask one query in a transaction of its own: `store.read(select_runs, limit=20)`."""
+        with self.reading() as connection:
+            return query(connection, *args, **kwargs)
+
+    def write(
+        self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Make one change in a transaction of its own: `store.write(save_samples, batch)`."""
+        with self.writing() as connection:
+            return query(connection, *args, **kwargs)
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads."""
+        """Begin a transaction that only reads, and that sees one moment."""
         held: Connection | None = getattr(self._held, "connection", None)
         if held is not None:
             yield held
             return
         file = self._file
         try:
-            with mapped_faults(self.name), self._engine.connect() as connection:
+            with mapped_faults(self.name), self._reads.connect() as connection:
                 yield connection
         except StoreError:
             # Half old and half new looks like damage.
@@ -155,7 +163,7 @@ class Store:
                     self._location, BUSY_TIMEOUT_MS, create=False, absent=NOTHING_MEASURED
                 )
                 self._engine.dispose()
-                self._engine, self._writes = engine, engine.execution_options(**{WRITES: True})
+                self._use(engine)
                 # Last: a reader takes the version first, and never the new one for the old file.
                 self._file = fresh
         raise StoreError(
@@ -163,7 +171,7 @@ class Store:
         )
 
     @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """Let everything that this thread reads inside share one transaction: for a page that is
         made of several look-ups. Nothing is written inside, and nothing awaited."""
         with self.reading() as connection:
@@ -175,190 +183,15 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that writes: all of it is kept, or nothing."""
+        """Begin a transaction that writes: all of it is kept, or nothing."""
         with self._turn, mapped_faults(self.name), self._writes.begin() as connection:
             yield connection
-
-    def cached(self, cache_keys: Sequence[str]) -> dict[str, Sample]:
-        """The answers that are known already, by `cache_key`. Failed calls aren't answers."""
-        with self.reading() as connection:
-            return samples.cached(connection, cache_keys)
-
-    def save_samples(self, batch: Sequence[Sample], *, owner: str | None = None) -> None:
-        """Keep samples, all or none. An answer replaces; a failure never replaces an answer.
-
-        `owner`'s leases on them end in the same transaction: nobody sees a sample that is
-        neither stored nor spoken for.
-        """
-        if batch:
-            with self.writing() as connection:
-                samples.save_samples(connection, batch)
-                if owner is not None:
-                    leases.release(connection, [sample.cache_key for sample in batch], owner)
-
-    def claim(
-        self, cache_keys: Sequence[str], owner: str, *, lease_s: float = leases.LEASE_S
-    ) -> set[str]:
-        """Take leases on those keys that are free; whoever has one may call for the sample."""
-        if not cache_keys:
-            return set()
-        now = time.time()
-        with self.writing() as connection:
-            return leases.claim(connection, cache_keys, owner, until=now + lease_s, now=now)
-
-    def extend_leases(self, owner: str, *, lease_s: float = leases.LEASE_S) -> None:
-        """Keep an owner's leases for another while."""
-        with self.writing() as connection:
-            leases.extend(connection, owner, until=time.time() + lease_s)
-
-    def release(self, cache_keys: Sequence[str], owner: str) -> None:
-        """Give leases back."""
-        if cache_keys:
-            with self.writing() as connection:
-                leases.release(connection, cache_keys, owner)
-
-    def release_all(self, owner: str) -> None:
-        """Give back all leases of an owner."""
-        with self.writing() as connection:
-            leases.release_all(connection, owner)
-
-    def register_bank(
-        self,
-        *,
-        prompt_version: str,
-        bank_sha256: str,
-        source: str,
-        system: str,
-        user_template: str,
-        paraphrases: Sequence[str],
-    ) -> None:
-        """Remember a bank's text. Other text under the same version is a `BankError`."""
-        row = {
-            "prompt_version": prompt_version,
-            "bank_sha256": bank_sha256,
-            "source": source,
-            "system": system,
-            "user_template": user_template,
-            "paraphrases_json": json.dumps(list(paraphrases), ensure_ascii=False),
-            "created_at": _utc_now(),
-        }
-        with self.reading() as connection:
-            known = banks.known_bank(connection, prompt_version)
-        if known is None:
-            with self.writing() as connection:
-                banks.insert_bank(connection, row)
-                known = banks.known_bank(connection, prompt_version)
-        assert known is not None, "the row was inserted, or was there"
-        banks.refuse_other_text(known, row)
-
-    def start_executions(self, starts: Sequence[ExecutionStart]) -> None:
-        """Write down that executions begin, before their first sample is saved."""
-        with self.writing() as connection:
-            executions.start_executions(connection, starts)
-
-    def finish_executions(self, ended: Sequence[ExecutionResult]) -> None:
-        """Write down how executions ended, once their samples are saved."""
-        with self.writing() as connection:
-            executions.finish_executions(connection, ended)
-
-    def runs(
-        self,
-        *,
-        limit: int = 20,
-        offset: int = 0,
-        search: str | None = None,
-        whole: bool = False,
-    ) -> list[RunSummary]:
-        """Summaries of runs, the latest first; `search` looks in claims, models and ids.
-
-        `whole` leaves out the parts of experiments and episodes.
-        """
-        with self.reading() as connection:
-            return catalogue.list_runs(
-                connection, limit=limit, offset=offset, search=search, whole=whole
-            )
-
-    def runs_of_claim(self, claim: str, *, limit: int = 200) -> list[RunSummary]:
-        """Summaries of the runs of one claim, word for word, the latest first."""
-        with self.reading() as connection:
-            return catalogue.runs_of_claim(connection, claim, limit)
-
-    def executions_of(self, run_id: str, *, limit: int | None = None) -> list[ExecutionSummary]:
-        """A run's executions, the newest first; all of them, or `limit`."""
-        with self.reading() as connection:
-            return executions.executions_of(connection, run_id, limit)
-
-    def find(self, ref: str) -> StoredRecord:
-        """The record that a full or shortened `run_id` or `execution_id` means.
-
-        A run stands for its latest finished execution. A reference that fits several things, or
-        none, is a `RecordError`.
-        """
-        with self.reading() as connection:
-            return catalogue.find(connection, ref)
-
-    def record(self, execution_id: str) -> StoredRecord:
-        """The record of a finished execution, by its whole id."""
-        with self.reading() as connection:
-            return catalogue.record(connection, execution_id)
-
-    def latest_execution(self, run_id: str) -> str | None:
-        """The latest finished execution of a run, by its whole id; None where there is none."""
-        with self.reading() as connection:
-            return catalogue.latest_execution(connection, run_id)
-
-    def started(self, ref: str) -> StartedExecution:
-        """What the execution that `ref` means was asked to do, finished or not."""
-        with self.reading() as connection:
-            return catalogue.started(connection, ref)
-
-    def unfinished(self, *, limit: int = 20) -> list[StartedExecution]:
-        """Executions that no result followed, the newest first: running, stopped or killed."""
-        with self.reading() as connection:
-            return catalogue.unfinished(connection, limit)
-
-    def save_bundle(self, bundle_id: str, claim: str, lens: str, bundle_json: str) -> None:
-        """Keep a bundle of evidence under its own id."""
-        row = {
-            "bundle_id": bundle_id,
-            "claim": claim,
-            "lens": lens,
-            "bundle_json": bundle_json,
-            "created_at": _utc_now(),
-        }
-        with self.writing() as connection:
-            bundles.save_bundle(connection, row)
-
-    def bundle(self, ref: str) -> str:
-        """The JSON of a stored bundle, by its id or the beginning of it."""
-        with self.reading() as connection:
-            return bundles.find_bundle(connection, ref)
-
-    def lens_records(self, *, limit: int = 10_000) -> list[str]:
-        """Records of runs that an evidence lens has company in, the latest first."""
-        with self.reading() as connection:
-            return catalogue.lens_records(connection, limit)
-
-    def count_runs(self) -> int:
-        """How many recipes were measured here."""
-        with self.reading() as connection:
-            return catalogue.count_runs(connection)
-
-    def newest_sample_at(self) -> str | None:
-        """When the newest sample was made; None in an empty store."""
-        with self.reading() as connection:
-            return catalogue.newest_sample_at(connection)
-
-    def bank(self, prompt_version: str) -> Mapping[str, Any] | None:
-        """The text of a bank that was used here."""
-        with self.reading() as connection:
-            return banks.known_bank(connection, prompt_version)
 
 
 def _opened(
     location: Location, busy_timeout_ms: int, *, create: bool, absent: str
 ) -> tuple[Engine, bool, FileVersion | None]:
-    """What reads a store, whether it writes as well, and how a file was that nobody changes."""
+    """Open an engine; with it, whether it may write, and the version of an immutable file."""
     if location.path is not None:
         _prepare_file(location, create=create, absent=absent)
     writable = can_be_written(location)
@@ -404,7 +237,3 @@ def _prepare_file(location: Location, *, create: bool, absent: str) -> None:
             f"`{location.name}` can't be made: {exc.strerror or exc}; "
             "choose another path with --db or HERETIX_DB"
         ) from exc
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -27,6 +27,8 @@ from heretix.evidence.demo import demo_documents
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.jobs import Jobs, JobState, MeasureRequest, Worker
 from heretix.measurement.measurement import prepare
+from heretix.store.documents import save_bundle
+from heretix.store.runs import count_runs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -292,7 +294,9 @@ class Stage:
     def reveal(self, sealed: Sealed) -> None:
         """Show what was committed to. The bundle first: whoever judges must find it."""
         bundle = sealed.bundle
-        self._store.save_bundle(bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle))
+        self._store.write(
+            save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
+        )
         self.exchange.reveal(
             sealed.episode,
             sealed.number,
@@ -634,7 +638,7 @@ def _refuse_full(store: Store, settings: Settings, exchange: Exchange, *, force:
             "them, or choose another store with --db"
         )
     holds = (
-        store.count_runs()
+        store.read(count_runs)
         or People(store).count()
         or jobs.list(by=LOCAL, limit=1)
         or exchange.balances(limit=1)
@@ -648,7 +652,7 @@ def _refuse_full(store: Store, settings: Settings, exchange: Exchange, *, force:
 
 def _counted(store: Store, settings: Settings, exchange: Exchange) -> World:
     return World(
-        runs=store.count_runs(),
+        runs=store.read(count_runs),
         jobs=len(Jobs(store, settings).list(by=LOCAL, limit=_MOST)),
         episodes={state.value: len(exchange.episodes(state=state, limit=_MOST)) for state in State},
         people=CAST,

@@ -17,6 +17,8 @@ from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.moves import Actor
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.record import RunRecord
+from heretix.store.documents import find_bundle
+from heretix.store.runs import find_record, select_runs
 from heretix.web.events import OpenStreams
 
 if TYPE_CHECKING:
@@ -108,14 +110,16 @@ class PageCache:
         """Load the record of an execution, by its whole id."""
         return self._records.get(
             execution_id,
-            lambda: RunRecord.model_validate_json(self._store.record(execution_id).record_json),
+            lambda: RunRecord.model_validate_json(
+                self._store.read(find_record, execution_id).record_json
+            ),
         )
 
     def short_record(self, execution_id: str, max_chars: int) -> RunRecord | None:
         """Load a record, or None if its text is longer than that: parsing it would take long."""
         if execution_id in self._records:
             return self.record(execution_id)
-        text = self._store.record(execution_id).record_json
+        text = self._store.read(find_record, execution_id).record_json
         if len(text) > max_chars:
             return None
         return self._records.get(execution_id, lambda: RunRecord.model_validate_json(text))
@@ -123,7 +127,7 @@ class PageCache:
     def bundle(self, bundle_id: str) -> Bundle:
         """Load a stored bundle and check its hashes."""
         return self._bundles.get(
-            bundle_id, lambda: load_bundle(self._store.bundle(bundle_id), bundle_id)
+            bundle_id, lambda: load_bundle(self._store.read(find_bundle, bundle_id), bundle_id)
         )
 
 
@@ -165,7 +169,7 @@ class AnomalyBoard:
 
     def read(self) -> Anomalies:
         """Return the feed; wait a short while for one that is being ranked."""
-        latest = self._store.runs(limit=1)
+        latest = self._store.read(select_runs, limit=1)
         changed_at = latest[0].updated_at if latest else ""
         with self._lock:
             if changed_at == self._ranked_at:

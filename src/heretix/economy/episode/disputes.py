@@ -15,12 +15,11 @@ from heretix.economy.episode.state import (
     Ground,
     Moved,
     State,
-    deny,
     kept_positions,
     moved_to,
     not_allowed,
 )
-from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, ceil_part, client_group
+from heretix.economy.ledger import AccountKind, Code, Escrow, ceil_part, client_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,13 +45,13 @@ def raise_dispute(
     parameters = episode.terms.parameters
     least = dispute_bond(episode.market.money, parameters)
     if bond < least:
-        return deny(Denial.STAKE_TOO_SMALL, "bond_too_small", least=least, got=bond)
+        return Denied(Denial.STAKE_TOO_SMALL, f"the bond must be at least {least}, got {bond}")
     at = max(at_ms, episode.clock_ms)
     round_ = len(episode.disputes) + 1
     dispute = Dispute(round=round_, account=account, ground=ground, bond=bond, at_ms=at)
     statement = episode.statement(client_group(account, key))
-    reason = Reason.of("dispute", round=round_, ground=ground.value)
-    statement.move(account, statement.pot(Escrow.DISPUTE), bond, Code.DISPUTE, reason)
+    text = f"dispute {round_}: {ground.value}"
+    statement.move(account, statement.pot(Escrow.DISPUTE), bond, Code.DISPUTE, text)
     judges = draw_judges(
         episode.seed,
         episode.id,
@@ -84,10 +83,10 @@ def rule_on_dispute(
         return denied
     dispute = episode.disputes[-1]
     if dispute.upheld is not None:
-        return deny(Denial.DISPUTE_PENDING, "no_dispute")
+        return Denied(Denial.DISPUTE_PENDING, "there is no dispute left to rule on")
     named = {reading.model for item in measurements for reading in item.readings}
     if not named <= set(episode.judges):
-        return deny(Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
+        return Denied(Denial.WRONG_JUDGES, f"the judges are {', '.join(episode.judges)}")
     before = _outcome(episode, episode.measurements, positions)
     outcome = _outcome(episode, measurements, positions)
     upheld = ground_confirmed or (before.winner, before.void) != (outcome.winner, outcome.void)
@@ -95,12 +94,12 @@ def rule_on_dispute(
     statement = episode.statement(f"dispute:{episode.id}:{dispute.round}")
     pot = statement.pot(Escrow.DISPUTE)
     if upheld:
-        reason = Reason.of("dispute_upheld", round=dispute.round)
-        statement.move(pot, dispute.account, dispute.bond, Code.DISPUTE_RETURN, reason)
+        text = f"dispute {dispute.round} was upheld: the bond comes back whole"
+        statement.move(pot, dispute.account, dispute.bond, Code.DISPUTE_RETURN, text)
     else:
         operations = statement.house(AccountKind.OPERATIONS)
-        reason = Reason.of("dispute_lost", round=dispute.round)
-        statement.move(pot, operations, dispute.bond, Code.DISPUTE_LOST, reason)
+        text = f"dispute {dispute.round} changed nothing: the bond pays for the panel"
+        statement.move(pot, operations, dispute.bond, Code.DISPUTE_LOST, text)
     after = replace(
         episode,
         disputes=(*episode.disputes[:-1], replace(dispute, upheld=upheld)),
@@ -114,14 +113,16 @@ def rule_on_dispute(
 def _closed(episode: Episode, at_ms: int) -> Denied | None:
     parameters = episode.terms.parameters
     if episode.disputes and episode.disputes[-1].upheld is None:
-        return deny(Denial.DISPUTE_PENDING)
+        return Denied(Denial.DISPUTE_PENDING, "a dispute is being ruled on")
     if len(episode.disputes) >= parameters.dispute_rounds:
-        return deny(Denial.NO_ROUNDS_LEFT, rounds=parameters.dispute_rounds)
+        return Denied(
+            Denial.NO_ROUNDS_LEFT, f"a result can be disputed {parameters.dispute_rounds} times"
+        )
     assert episode.measured_ms is not None
     due = episode.measured_ms + parameters.dispute_window_ms
     at = max(at_ms, episode.clock_ms)
     if at >= due:
-        return deny(Denial.TOO_LATE, "disputes_ended", at_ms=due, now_ms=at)
+        return Denied(Denial.TOO_LATE, f"the result could be disputed until {due}, it is {at}")
     return None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import UsageError
-from heretix.economy.ledger import PPM, Reason, require_ppm, require_whole
+from heretix.economy.ledger import PPM, require_ppm, require_whole
 from heretix.economy.rewards import (
     CONTEXT,
     belief_at,
@@ -71,8 +71,7 @@ class GateRuling:
     """Whether a step may be taken."""
 
     failure: GateFailure | None
-    reason: Reason | None = None
-    """The rule that failed, and by how much."""
+    detail: str
 
     @property
     def passed(self) -> bool:
@@ -97,27 +96,20 @@ def pass_gate(reading: GateReading, direction: Direction, rules: GateRules) -> G
     sure = reading.p_up_ppm if direction is Direction.UP else PPM - reading.p_up_ppm
     if reading.slots < rules.min_slots:
         return GateRuling(
-            GateFailure.TOO_FEW_SLOTS,
-            Reason.of("too_few_slots", least=rules.min_slots, got=reading.slots),
+            GateFailure.TOO_FEW_SLOTS, f"K must be at least {rules.min_slots}, got {reading.slots}"
         )
     if reading.ci_width_ppm > rules.max_width_ppm:
         return GateRuling(
             GateFailure.INTERVAL_TOO_WIDE,
-            Reason.of(
-                "interval_too_wide", most_ppm=rules.max_width_ppm, got_ppm=reading.ci_width_ppm
-            ),
+            f"the interval must be at most {rules.max_width_ppm} ppm wide, "
+            f"got {reading.ci_width_ppm}",
         )
     if sure < rules.direction_ppm:
         return GateRuling(
             GateFailure.DIRECTION_UNCERTAIN,
-            Reason.of(
-                "direction_uncertain",
-                direction=direction.value,
-                least_ppm=rules.direction_ppm,
-                got_ppm=sure,
-            ),
+            f"P({direction.value}) must be at least {rules.direction_ppm} ppm, got {sure}",
         )
-    return GateRuling(None)
+    return GateRuling(None, f"P({direction.value}) = {sure} ppm")
 
 
 def shift_belief(c0_ppm: int, shift: Decimal) -> int:

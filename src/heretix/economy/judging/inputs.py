@@ -29,6 +29,7 @@ from heretix.measurement.record import RunRecord
 from heretix.measurement.vector import logits_by_stem
 from heretix.measurement.verify import verify_run
 from heretix.providers.catalog import parse_model
+from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -276,7 +277,7 @@ def recheck(store: Store, episode: Episode, stages: Sequence[StoredMeasurement])
 
 def _problems(store: Store, episode: Episode, stage: StoredMeasurement) -> Iterator[str]:
     records = [
-        RunRecord.model_validate_json(store.find(execution).record_json)
+        RunRecord.model_validate_json(store.read(find_record, execution).record_json)
         for execution in stage.source.executions
     ]
     for record in records:

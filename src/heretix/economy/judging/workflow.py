@@ -14,13 +14,11 @@ from heretix.core.lenses import HEL
 from heretix.economy.episode.state import (
     HOUR_MS,
     Denial,
-    Denied,
     Fate,
     Ground,
     Parameters,
     State,
     Terms,
-    deny,
     kept_positions,
 )
 from heretix.economy.exchange import UNDRAWN
@@ -29,7 +27,6 @@ from heretix.economy.judging.panel import Question
 from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
 from heretix.economy.repository import Source
-from heretix.economy.sentences import refuse_move
 from heretix.prompts.bank import load_bank
 from heretix.providers.registry import resolve_model
 
@@ -239,7 +236,7 @@ class EpisodeWorkflow:
         """The judging measurement that is due now; None when there is nothing to measure for."""
         episode = _in_state(self._exchange.episode(episode_id), State.FROZEN)
         if self.pending(episode):
-            raise _refused(episode, deny(Denial.OUT_OF_ORDER, "unjudged_challenges"))
+            raise _refused(episode, Denial.OUT_OF_ORDER, "every challenge must be judged first")
         positions = kept_positions(episode, self._exchange.positions(episode_id))
         if {position.side for position in positions if not position.house} != set(Side):
             return None
@@ -249,8 +246,9 @@ class EpisodeWorkflow:
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
         now = max(self._clock.now_ms(), episode.clock_ms)
         if now < due:
-            early = deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
-            raise _refused(episode, early)
+            raise _refused(
+                episode, Denial.TOO_EARLY, f"the second measurement is due at {due}, it is {now}"
+            )
         return "second"
 
     async def measure(self, episode_id: str, *, final: bool = False) -> Episode:
@@ -271,7 +269,8 @@ class EpisodeWorkflow:
         """The episode, if its last dispute waits for a ruling."""
         episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
-            raise _refused(episode, deny(Denial.DISPUTE_PENDING, "no_dispute"))
+            detail = "there is no dispute left to rule on"
+            raise _refused(episode, Denial.DISPUTE_PENDING, detail)
         return episode
 
     async def rule(
@@ -309,8 +308,8 @@ class EpisodeWorkflow:
 
 def _in_state(episode: Episode, state: State) -> Episode:
     if episode.state is not state:
-        wrong = deny(Denial.WRONG_STATE, wanted=state.value, state=episode.state.value)
-        raise _refused(episode, wrong)
+        detail = f"the episode must be {state.value}, it is {episode.state.value}"
+        raise _refused(episode, Denial.WRONG_STATE, detail)
     return episode
 
 
@@ -325,5 +324,7 @@ def _first_hand(judged: Judged) -> Judged:
     return judged
 
 
-def _refused(episode: Episode, denied: Denied) -> RefusedError:
-    return refuse_move(episode.id, denied.denial.value, denied.reason, episode.terms.currency)
+def _refused(episode: Episode, denial: Denial, detail: str) -> RefusedError:
+    return RefusedError(
+        f"`{episode.id}` refused the move ({denial.value}): {detail}", status=denial.value
+    )

@@ -12,6 +12,7 @@ from heretix.evidence.policy.policy import Policy, load_policy
 from heretix.evidence.policy.publisher import MAX_URL_CHARS
 from heretix.measurement.anomalies import Anomaly
 from heretix.measurement.record import MetricRecord
+from heretix.store.documents import find_bundle
 from heretix.web.api.resource import (
     NOT_CHANGED,
     Cursor,
@@ -88,7 +89,7 @@ def get_bundle(
     bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")],
 ) -> Response:
     """A bundle of evidence: what was shown and what was left out, each with why."""
-    text = app.store.bundle(bundle_id)
+    text = app.store.read(find_bundle, bundle_id)
     whole = str(json.loads(text)["bundle_id"])
     return unchanging(request, text, whole, exact=bundle_id == whole)
 

@@ -19,10 +19,13 @@ from heretix.store import ExecutionSummary, RunSummary, StoredRecord
 from heretix.store.runs import (
     ClaimSummary,
     RunFilter,
-    claims_page,
-    exact_record,
-    find_run,
-    runs_page,
+    find_execution,
+    find_record,
+    select_claims_page,
+    select_executions,
+    select_record,
+    select_run,
+    select_runs_page,
 )
 from heretix.web.api.resource import (
     NOT_CHANGED,
@@ -67,7 +70,7 @@ def list_runs(
     after = read_cursor(cursor, str, str)
     wanted = RunFilter(search=q, claim=claim, model=model, lens=lens)
     with app.store.reading() as connection:
-        found = runs_page(
+        found = select_runs_page(
             connection, wanted, limit=limit + 1, after=(after[0], after[1]) if after else None
         )
     return page_of(found, limit, "updated_at", "run_id")
@@ -77,12 +80,12 @@ def list_runs(
 def get_run(app: App, ref: Ref) -> RunDetail:
     """A run and all its executions. The record is at `/executions/{ref}`, by either id."""
     store = app.store
-    run_id = store.started(ref).run_id
+    run_id = store.read(find_execution, ref).run_id
     with store.reading() as connection:
-        run = find_run(connection, run_id)
+        run = select_run(connection, run_id)
     if run is None:
         raise RecordError(f"`{ref}` names no run")
-    return RunDetail(run=run, executions=store.executions_of(run_id))
+    return RunDetail(run=run, executions=store.read(select_executions, run_id))
 
 
 @router.get("/claims")
@@ -92,7 +95,7 @@ def list_claims(
     """Claims that were measured, the one measured last first."""
     after = read_cursor(cursor, str, str)
     with app.store.reading() as connection:
-        found = claims_page(
+        found = select_claims_page(
             connection, search=q, limit=limit + 1, after=(after[0], after[1]) if after else None
         )
     return page_of(found, limit, "updated_at", "claim_sha256")
@@ -155,8 +158,8 @@ def verify_execution(app: App, ref: Ref) -> VerificationView:
 def _stored(app: AppState, ref: str) -> StoredRecord:
     """By the whole id at once, else by whatever the reference fits."""
     with app.store.reading() as connection:
-        found = exact_record(connection, ref)
-    return found or app.store.find(ref)
+        found = select_record(connection, ref)
+    return found or app.store.read(find_record, ref)
 
 
 def _verified(app: AppState, execution_id: str) -> VerificationView:
@@ -193,7 +196,7 @@ class ComparisonView(BaseModel):
 @comparisons.get("/compare")
 def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     """The difference of two runs; paired by wording where they used the same bank."""
-    one, other = (app.store.find(ref).execution_id for ref in (a, b))
+    one, other = (app.store.read(find_record, ref).execution_id for ref in (a, b))
     found = app.cache.values.get(
         ("api compare", one, other),
         lambda: compare(app.cache.record(one), app.cache.record(other)),
@@ -223,7 +226,7 @@ def export_table(
     """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""
     store = app.store
     if table == "samples" and only is not None:
-        only = store.started(only).run_id
+        only = store.read(find_execution, only).run_id
     return StreamingResponse(
         export(store, table, ending, chosen=only),
         media_type=FORMATS[ending],

@@ -15,6 +15,7 @@ from heretix.evidence.policy.policy import Policy, load_policy
 from heretix.evidence.policy.rules import SourceClass
 from heretix.evidence.reliability import Primitive
 from heretix.report.words import DROP_PHRASES
+from heretix.store.runs import select_runs_of_claim
 from heretix.web.auth import require
 from heretix.web.dependencies import App
 from heretix.web.templating import page
@@ -47,7 +48,7 @@ def bundle(
         return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
     runs = [
         run
-        for run in app.store.runs_of_claim(found.claim)
+        for run in app.store.read(select_runs_of_claim, found.claim)
         if run.bundle_id == found.bundle_id and run.prob_true_rpl is not None
     ]
     return page(

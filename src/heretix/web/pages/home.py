@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from heretix.accounts import Role
 from heretix.core.errors import ConfigError, HeretixError, NoEstimateError
 from heretix.core.lenses import RPL
+from heretix.store.runs import count_runs, select_runs, select_runs_of_claim
 from heretix.web.auth import require
 from heretix.web.dependencies import App
 from heretix.web.templating import page
@@ -64,13 +65,13 @@ _ANOMALIES = 5
 @router.get("/")
 def home(request: Request, app: App) -> Response:
     """What was found, what is latest, and where to begin."""
-    latest = app.store.runs(limit=_LATEST, whole=True)
+    latest = app.store.read(select_runs, limit=_LATEST, whole=True)
     anomalies = app.anomalies.read()
     return page(
         request,
         "home.html",
         latest=latest,
-        total=app.store.count_runs(),
+        total=app.store.read(count_runs),
         anomalies=anomalies,
         top=anomalies.listed[:_ANOMALIES],
     )
@@ -87,7 +88,8 @@ def search(
     # One more than is shown says whether there is another page, for less than counting.
     words = q.strip()
     # Parts of experiments and episodes would bury the rest; their ids find them.
-    found = app.store.runs(
+    found = app.store.read(
+        select_runs,
         limit=PAGE_SIZE + 1,
         offset=start,
         search=words or None,
@@ -115,7 +117,7 @@ def claim(
     no words at all to everything that was measured."""
     if not text.strip():
         return RedirectResponse("/search", 303)
-    found = app.store.runs_of_claim(text.strip())
+    found = app.store.read(select_runs_of_claim, text.strip())
     finished = [run for run in found if run.prob_true_rpl is not None and run.variant is None]
     if not finished:
         return RedirectResponse(f"/measure?{urlencode({'claim': text.strip()})}", 303)

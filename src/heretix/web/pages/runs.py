@@ -19,7 +19,14 @@ from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, RPL
 from heretix.measurement.record import SCHEMA, Artifact, ExperimentRecord, MetricsRecord, RunRecord
 from heretix.store import ExecutionSummary, RunSummary
-from heretix.store.executions import latest_of
+from heretix.store.runs import (
+    find_record,
+    latest_finished,
+    select_executions,
+    select_latest_execution,
+    select_runs,
+    select_runs_of_claim,
+)
 from heretix.web.auth import require, require_role
 from heretix.web.dependencies import App
 from heretix.web.state import AppState, app_state
@@ -55,7 +62,7 @@ class ClaimView:
 
 def claim_view(app: AppState, record: RunRecord) -> ClaimView:
     """Everything measured of the claim of `record`, in one look-up."""
-    found = app.store.runs_of_claim(record.claim)
+    found = app.store.read(select_runs_of_claim, record.claim)
     variant = record.evidence.variant if record.evidence else None
     latest: dict[str, RunSummary] = {}
     rest: list[RunSummary] = []
@@ -221,12 +228,14 @@ def chart(
 def _light(request: Request, ref: str) -> Response | None:
     """The page, if it takes no more than a moment; None where it would keep others waiting."""
     app = app_state(request)
-    with app.store.at_once():
-        executions = app.store.executions_of(ref, limit=_EXECUTIONS) if _RUN.fullmatch(ref) else []
+    with app.store.snapshot():
+        executions = (
+            app.store.read(select_executions, ref, limit=_EXECUTIONS) if _RUN.fullmatch(ref) else []
+        )
         if len(executions) == _EXECUTIONS:
             # Which one finished last may stand behind these; to find it takes all of them.
             return None
-        latest = latest_of(executions)
+        latest = latest_finished(executions)
         execution_id = latest.execution_id if latest else ref
         if not _EXECUTION.fullmatch(execution_id):
             return None
@@ -236,19 +245,21 @@ def _light(request: Request, ref: str) -> Response | None:
         view = claim_view(app, record)
         if len(view.vector) > 1 and ("between", view.key) not in app.cache.values:
             return None
-        executions = executions or app.store.executions_of(record.run_id, limit=_EXECUTIONS)
+        executions = executions or app.store.read(
+            select_executions, record.run_id, limit=_EXECUTIONS
+        )
     return _page(request, record, view, executions)
 
 
 def _run(request: Request, ref: str) -> Response:
     app = app_state(request)
-    with app.store.at_once():
+    with app.store.snapshot():
         execution_id, is_whole = _resolve(app, ref)
         if not is_whole:
             return RedirectResponse(f"/runs/{execution_id}", 303)
         record = app.cache.record(execution_id)
         view = claim_view(app, record)
-        executions = app.store.executions_of(record.run_id, limit=_EXECUTIONS)
+        executions = app.store.read(select_executions, record.run_id, limit=_EXECUTIONS)
     return _page(request, record, view, executions)
 
 
@@ -300,9 +311,9 @@ def _resolve(app: AppState, ref: str) -> tuple[str, bool]:
     """The execution that `ref` means, and whether `ref` is its whole id or that of its run."""
     if _EXECUTION.fullmatch(ref):
         return ref, True
-    if _RUN.fullmatch(ref) and (latest := app.store.latest_execution(ref)) is not None:
+    if _RUN.fullmatch(ref) and (latest := app.store.read(select_latest_execution, ref)) is not None:
         return latest, True
-    return app.store.find(ref).execution_id, False
+    return app.store.read(find_record, ref).execution_id, False
 
 
 def _body(record: RunRecord) -> Markup:
@@ -358,7 +369,7 @@ def compare_runs(
     if drift:
         refs = _executions(app, drift)
     if not refs:
-        latest = app.store.runs(whole=True)
+        latest = app.store.read(select_runs, whole=True)
         return page(request, "compare.html", runs=[], lines=[], drawn=(), query="", latest=latest)
     runs = _named(app, refs)
     ids = tuple(run.execution_id for run in runs)
@@ -395,13 +406,13 @@ def _named(app: AppState, refs: list[str]) -> list[RunRecord]:
     """The records that these references mean, each once."""
     if len(refs) > MOST:
         raise RecordError(f"`ref` can name at most {MOST} runs at once, got {len(refs)}")
-    ids = dict.fromkeys(app.store.find(one).execution_id for one in refs)
+    ids = dict.fromkeys(app.store.read(find_record, one).execution_id for one in refs)
     return [app.cache.record(execution_id) for execution_id in ids]
 
 
 def _executions(app: AppState, run_id: str) -> list[str]:
     """The finished executions of a recipe, the oldest first."""
-    finished = [one for one in app.store.executions_of(run_id) if one.status == "ok"]
+    finished = [one for one in app.store.read(select_executions, run_id) if one.status == "ok"]
     if not finished:
         raise RecordError(f"`{run_id}` has no finished execution; `/search` lists what there is")
     return [one.execution_id for one in reversed(finished[:MOST])]
