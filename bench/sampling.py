@@ -156,7 +156,7 @@ def scenarios(*, full: bool) -> list[Scenario]:
     quick = {"latency_ms": 200.0}
     faults = {**quick, "error_share": 0.10, "malformed_share": 0.05, "rpm": 3000.0}
     return [
-        _scenario("small", 32, 64, quick, after_startup_per_ideal=1.10),
+        _scenario("small", 32, 64, quick, after_startup_per_ideal=1.10, wall_per_ideal=1.9),
         _scenario("large", 640, 256, quick, wall_per_ideal=1.25, peak_rss_mb=300),
         _scenario("faults", most, 64, faults, requests_per_needed=1.25, limited_share=0.02),
         _scenario("memory-small", 160, 256, quick),
