@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -34,6 +36,14 @@ settings.load_profile("heretix")
 # Hypothesis also tries the constants of whatever modules are loaded by then. Which those are hangs on
 # the tests that the same process ran before; so the examples would differ from run to run.
 providers._get_local_constants = providers.Constants
+
+if sys.dont_write_bytecode:
+    # Without bytecode each of the many processes would compile all it imports; those of one session
+    # share it instead, and nothing of it stays.
+    _COMPILED = tempfile.TemporaryDirectory(prefix="hx-pyc-")
+    sys.dont_write_bytecode, sys.pycache_prefix = False, _COMPILED.name
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = _COMPILED.name
 
 _OURS = ("HERETIX_", "PG")
 _PROVIDERS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")

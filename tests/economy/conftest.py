@@ -1,7 +1,7 @@
 """Hypothesis profiles of the economy: deterministic, and longer on request.
 
-`HERETIX_HYPOTHESIS=long` runs the state machines for many more examples. The profiles have
-names of their own, so that the other tests keep the settings they have.
+`HERETIX_HYPOTHESIS=ci` gives the state machines several times as many examples, `long` many more.
+The profiles have names of their own, so that the other tests keep the settings they have.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
 
+settings.register_profile("economy-quick", max_examples=100, stateful_step_count=50, **_COMMON)
 settings.register_profile("economy-ci", max_examples=400, stateful_step_count=60, **_COMMON)
 settings.register_profile("economy-long", max_examples=3_000, stateful_step_count=120, **_COMMON)
 
