@@ -119,7 +119,7 @@ def test_it_is_served_to_be_looked_at(disk):
     line = [*COMMAND, "serve", "--port", "0", "--db", str(disk / "demo.sqlite")]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, preexec_fn=prepared) as server:
         address = re.search(r"http://\S+/", server.stderr.readline())[0]
-        answer = httpx2.get(address, timeout=30, trust_env=False)
+        answer = httpx2.get(address, timeout=30, trust_env=False, verify=False)
         server.send_signal(signal.SIGINT)
         rest = server.stderr.read()
     assert answer.status_code == 200

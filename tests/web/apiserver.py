@@ -67,7 +67,9 @@ class Api:
         headers = options.pop("headers", {})
         if who is not None:
             headers["Authorization"] = f"Bearer {self.tokens[who]}"
-        with httpx2.Client(base_url=self.url + PREFIX, timeout=120, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=self.url + PREFIX, timeout=120, trust_env=False, verify=False
+        ) as client:
             return client.request(method, path, headers=headers, **options)
 
 

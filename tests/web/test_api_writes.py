@@ -205,7 +205,9 @@ def test_a_stream_is_taken_up_where_it_broke(api):
     job = api.post("/jobs", REQUEST, key="one").json()
     path = f"/jobs/{job['id']}/events"
     with (
-        httpx2.Client(base_url=f"{api.url}/api/v1", trust_env=False, timeout=120) as client,
+        httpx2.Client(
+            base_url=f"{api.url}/api/v1", trust_env=False, verify=False, timeout=120
+        ) as client,
         client.stream("GET", path) as stream,
     ):
         first = next(line for line in stream.iter_lines() if line.startswith("id: "))

@@ -86,7 +86,7 @@ def started(tmp_path):
 def test_it_serves_without_configuration_and_ends_with_ctrl_c(started):
     """One command; a page; a clean end, with nothing but its word."""
     process, address = started()
-    answer = httpx2.get(address, timeout=120, trust_env=False)
+    answer = httpx2.get(address, timeout=120, trust_env=False, verify=False)
     assert answer.status_code == 200
     assert "Nothing was measured here yet" in answer.text
     assert "server" not in answer.headers
@@ -111,7 +111,9 @@ def test_with_accounts_any_address_will_do(started, tmp_path):
     with Store.open(str(tmp_path / "s.sqlite")) as store:
         People(store).add("root", role=Role.OPERATOR, password="correct horse battery")
     _, address = started("--host", "0.0.0.0", "--no-worker")
-    answer = httpx2.get(address.replace("0.0.0.0", "127.0.0.1"), timeout=120, trust_env=False)
+    answer = httpx2.get(
+        address.replace("0.0.0.0", "127.0.0.1"), timeout=120, trust_env=False, verify=False
+    )
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/sign-in")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import RedirectResponse
 from starlette.routing import Match
@@ -22,7 +23,7 @@ from heretix.web.auth import identify_visitor
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.routing import Router
+    from starlette.routing import BaseRoute, Router
     from starlette.types import Receive, Scope, Send
 
     from heretix.web.state import AppState
@@ -46,6 +47,16 @@ ROUTERS: Final = (
 """Modules with a `router` each."""
 
 
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """Routes of the pages and the API. All apps of a process share them: models of some hundred
+    parameters are made when the first request comes."""
+    router = APIRouter(dependencies=[Depends(identify_visitor)])
+    for name in ROUTERS:
+        router.include_router(import_module(name).router)
+    return tuple(router.routes)
+
+
 def create_app(
     state: AppState, *, loopback_only: bool = True, limits: middleware.Limits | None = None
 ) -> FastAPI:
@@ -67,7 +78,6 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(identify_visitor)],
         redirect_slashes=False,
         middleware=[
             Middleware(middleware.SecurityHeaders),
@@ -83,8 +93,7 @@ def create_app(
     app.state.heretix = state
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
-    for name in ROUTERS:
-        app.include_router(import_module(name).router)
+    app.router.routes.extend(_routes())
     describe(app)
     problems.install(app)
     return app
