@@ -214,14 +214,15 @@ def settled_hash(url: str, episode: str, at_ms: int) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_kill_9_at_any_point_of_a_settlement(tmp_path, sqlite_template, dying):
+@pytest.mark.parametrize("kills", [16, pytest.param(KILLS, marks=pytest.mark.soak)])
+def test_kill_9_at_any_point_of_a_settlement(tmp_path, sqlite_template, dying, kills):
     """After each death the episode is settled or not at all; finishing it ends the same ledger."""
     ready = shutil.copy(sqlite_template, tmp_path / "ready.sqlite")
     episode, at_ms = build_ready(str(ready))
     undisturbed = shutil.copy(ready, tmp_path / "undisturbed.sqlite")
     expected = settled_hash(str(undisturbed), episode, at_ms)
     found: Counter[tuple[str, bool, bool]] = Counter()
-    for number in range(KILLS):
+    for number in range(kills):
         way = ("instruction", "between", "timer", "instruction")[number % 4]
         path = shutil.copy(ready, tmp_path / "dying.sqlite")
         dying.send((str(path), episode, at_ms, way, number))
@@ -239,7 +240,7 @@ def test_kill_9_at_any_point_of_a_settlement(tmp_path, sqlite_template, dying):
         found[(way, died != 0, settled)] += 1
         for rest in tmp_path.glob("dying.sqlite*"):
             rest.unlink()
-    if KILLS >= 200:
+    if kills >= 200:
         # The points must not all lie on one side, or the test shows nothing.
         assert found[("instruction", True, False)] > 50
         assert found[("between", True, False)] > 10

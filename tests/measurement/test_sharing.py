@@ -33,7 +33,8 @@ from pgserver import bury_the_dead
 BATCH = "batch:batch-1"
 ELSEWHERE = "another.example:boot:pid/1/1/000000000000"
 SMALL = {"K": 4, "R": 2, "T": 4, "B": 100}
-KILLS = {"sqlite": 100, "postgresql": 12}
+FEW_KILLS = {"sqlite": 12, "postgresql": 4}
+MANY_KILLS = {"sqlite": 100, "postgresql": 12}
 
 
 @pytest.fixture(scope="module")
@@ -365,11 +366,20 @@ def test_a_process_takes_over_from_one_that_is_killed_beside_it(store, store_url
     assert store.write(claim_leases, sorted(keys), new_owner()) == keys
 
 
-async def test_a_kill_at_any_moment_costs_only_what_was_not_stored(store, store_url, launchers):
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(FEW_KILLS, id="few"),
+        pytest.param(MANY_KILLS, id="many", marks=pytest.mark.soak),
+    ],
+)
+async def test_a_kill_at_any_moment_costs_only_what_was_not_stored(
+    store, store_url, launchers, schedule
+):
     """Killed after any number of calls and statements: the rerun makes exactly the calls whose
     answers aren't stored, and concludes what an undisturbed run concludes."""
     chance = random.Random(5)
-    kills = KILLS["sqlite" if store_url.startswith("sqlite") else "postgresql"]
+    kills = schedule["sqlite" if store_url.startswith("sqlite") else "postgresql"]
     job = Job(url=store_url, claims=("Whole a.", "Whole b."), plan=SMALL)
     moments = len(launchers[0].run(job).events)
     partly = 0
