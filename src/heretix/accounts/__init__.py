@@ -1,4 +1,4 @@
-"""People: who may do what, how they prove who they are, and what they did."""
+"""Accounts: people and roles, sessions and tokens, limits, and the audit log."""
 
 from __future__ import annotations
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.accounts.audit import Audit, iso, note
+from heretix.accounts.audit import Audit, note
 from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name, folded
 from heretix.accounts.sessions import Session, Sessions, Tokens
+from heretix.core.canonical import sha256_text
+from heretix.core.clock import utc_text
 from heretix.core.errors import (
     AccessError,
     AccountError,
@@ -19,7 +21,7 @@ from heretix.core.errors import (
     SignInError,
     TooManyRequestsError,
 )
-from heretix.store import people as rows
+from heretix.store import accounts as rows
 from heretix.store.jobs import stop_jobs
 
 if TYPE_CHECKING:
@@ -30,15 +32,13 @@ if TYPE_CHECKING:
 
     from heretix.store import Store
 
-# Passwords: hashed slowly, never kept, and checked in the same time whoever is asked for.
-
 MIN_PASSWORD_CHARS: Final = 10
 MAX_PASSWORD_CHARS: Final = 1024
 """Hashing takes time in proportion; nobody may ask for hours of it."""
 
 
 def check_password(text: str) -> str:
-    """A password that may be set, or an error that doesn't repeat it."""
+    """Check that a password may be set; the error doesn't repeat it."""
     if not MIN_PASSWORD_CHARS <= len(text) <= MAX_PASSWORD_CHARS:
         raise AccountError(
             f"`password` must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS:,} characters, "
@@ -66,11 +66,11 @@ class Passwords:
         return self._hasher.hash(secrets.token_urlsafe(32))
 
     def hash(self, password: str) -> str:
-        """The hash of a password, with its salt and parameters."""
+        """Hash a password, with its salt and parameters."""
         return self._hasher.hash(password)
 
-    def fits(self, password: str, kept: str | None) -> bool:
-        """Whether a password is the one that was hashed. Without a hash it takes as long."""
+    def verify(self, password: str, kept: str | None) -> bool:
+        """Compare a password with the hash that was kept. Without a hash it takes as long."""
         from argon2.exceptions import InvalidHashError, VerificationError
 
         # Made on the first call, whoever that is about: it mustn't tell names apart.
@@ -83,12 +83,10 @@ class Passwords:
             return False
         return kept is not None
 
-    def outdated(self, kept: str) -> bool:
-        """Whether a hash was made with other parameters than today's."""
+    def needs_rehash(self, kept: str) -> bool:
+        """Tell that a hash was made with other parameters than today's."""
         return self._hasher.check_needs_rehash(kept)
 
-
-# Attempts to sign in: counted in the store, so that all servers on it agree, and limited.
 
 WINDOW_S: Final = 900.0
 _BOTH: Final = 10
@@ -100,7 +98,10 @@ _NAME: Final = 200
 
 
 class Attempts:
-    """Counts before the password is checked: attempts made at the same moment all count."""
+    """Attempts to sign in, counted in the store, so that all servers on it agree.
+
+    One counts before its password is checked: those made at the same moment all count.
+    """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
@@ -110,8 +111,7 @@ class Attempts:
         """Count an attempt; raise when there were too many lately."""
         now = self._clock()
         limits = _limits(name, address)
-        with self._store.writing() as connection:
-            counted = rows.count_attempts(connection, limits, now=now, window_s=WINDOW_S)
+        counted = self._store.write(rows.count_attempts, limits, now=now, window_s=WINDOW_S)
         waits = [
             since + WINDOW_S - now
             for subject, (count, since) in counted.items()
@@ -125,17 +125,16 @@ class Attempts:
                 retry_after_s=wait_s,
             )
 
-    def succeeded(self, name: str, address: str | None) -> None:
+    def clear(self, name: str, address: str | None) -> None:
         """Forget the failures of this name from here; the attempt itself was none."""
         both, *others = _limits(name, address)
-        with self._store.writing() as connection:
-            rows.forget_attempts(
-                connection, cleared=[both], forgiven=others, before=self._clock() - WINDOW_S
-            )
+        self._store.write(
+            rows.forget_attempts, cleared=[both], forgiven=others, before=self._clock() - WINDOW_S
+        )
 
 
 def _limits(name: str, address: str | None) -> dict[str, int]:
-    """The counts that an attempt adds to, the one of name and address first."""
+    """Name the counts that an attempt adds to, the one of name and address first."""
     who, place = folded(name), address or ""
     limits = {_subject("both", who, place): _BOTH, _subject("name", who): _NAME}
     if address is not None:
@@ -145,16 +144,14 @@ def _limits(name: str, address: str | None) -> dict[str, int]:
 
 def _subject(*parts: str) -> str:
     # Hashed: what was typed as a name may be a password, and may be long.
-    return hashlib.sha256("\x00".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256_text("\x00".join(parts))
 
-
-# People: accounts, and how somebody proves to be who they say. Every change is in the log.
 
 _WRONG = "the name or the password is wrong"
 
 
 class People:
-    """The accounts of one store. `by` is whoever makes a change, for the log."""
+    """The accounts of one store. Every change is in the log, where `by` says who made it."""
 
     def __init__(
         self,
@@ -192,8 +189,8 @@ class People:
             "password_hash": (
                 None if password is None else self._passwords.hash(check_password(password))
             ),
-            **_quota_columns(quotas),
-            "created_at": iso(self._clock()),
+            **asdict(quotas),
+            "created_at": utc_text(self._clock()),
         }
         with self._store.writing() as connection:
             if not rows.insert_person(connection, row):
@@ -202,33 +199,21 @@ class People:
         return Person.of(row)
 
     def list(self, *, limit: int = 100, offset: int = 0) -> list[Person]:
-        """People by name."""
-        with self._store.reading() as connection:
-            return [
-                Person.of(row) for row in rows.list_people(connection, limit=limit, offset=offset)
-            ]
+        """List people by name."""
+        return [
+            Person.of(row)
+            for row in self._store.read(rows.select_people, limit=limit, offset=offset)
+        ]
 
     def count(self) -> int:
-        """How many accounts there are. None: whoever reaches this machine is its operator."""
-        with self._store.reading() as connection:
-            return rows.count_people(connection)
+        """Count the accounts. None: whoever reaches this machine is its operator."""
+        return self._store.read(rows.count_people)
 
     def find(self, name: str) -> Person:
-        """The person of a name, in whatever case it is written."""
-        with self._store.reading() as connection:
-            row = rows.person_by_name(connection, folded(name))
+        """Find the person of a name, in whatever case it is written."""
+        row = self._store.read(rows.select_person_by_name, folded(name))
         if row is None:
-            raise RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
-        return Person.of(row)
-
-    def get(self, person_id: str) -> Person:
-        """The person of an id."""
-        if person_id == LOCAL.id:
-            return LOCAL
-        with self._store.reading() as connection:
-            row = rows.person_by_id(connection, person_id)
-        if row is None:
-            raise RecordError(f"`{person_id[:60]}` is nobody's id")
+            raise _unknown(name)
         return Person.of(row)
 
     def set_role(
@@ -241,7 +226,7 @@ class People:
         self, name: str, quotas: Quotas, *, by: Person = LOCAL, address: str | None = None
     ) -> Person:
         """Say how much a person may use."""
-        return self._change(name, _quota_columns(quotas), "person.quotas", by=by, address=address)
+        return self._change(name, asdict(quotas), "person.quotas", by=by, address=address)
 
     def set_password(
         self, name: str, password: str, *, by: Person = LOCAL, address: str | None = None
@@ -282,21 +267,19 @@ class People:
         return self._change(name, {"active": True}, "person.enable", by=by, address=address)
 
     def authenticate(self, name: str, password: str, *, address: str | None = None) -> Person:
-        """Whoever has this name and password. An unknown name takes as long as a known one."""
+        """Check a name and password. An unknown name takes as long as a known one."""
         self._attempts.begin(name, address)
-        with self._store.reading() as connection:
-            row = rows.person_by_name(connection, folded(name))
+        row = self._store.read(rows.select_person_by_name, folded(name))
         kept = row["password_hash"] if row is not None and row["active"] else None
-        if not self._passwords.fits(password, kept):
+        if not self._passwords.verify(password, kept):
             self._note_refusal(row, address)
             raise SignInError(_WRONG)
         assert row is not None
         assert kept is not None
-        self._attempts.succeeded(name, address)
-        if self._passwords.outdated(kept):
+        self._attempts.clear(name, address)
+        if self._passwords.needs_rehash(kept):
             new = self._passwords.hash(password)
-            with self._store.writing() as connection:
-                rows.replace_hash(connection, row["person_id"], old=kept, new=new)
+            self._store.write(rows.replace_password_hash, row["person_id"], old=kept, new=new)
         return Person.of(row)
 
     def sign_in(
@@ -329,23 +312,25 @@ class People:
     ) -> Person:
         """Change a row; `ends` their sessions, and `stops` their jobs, in one transaction."""
         with self._store.writing() as connection:
-            row = rows.person_by_name(connection, folded(name), lock=True)
+            row = rows.select_person_by_name(connection, folded(name), lock=True)
             if row is None:
-                raise RecordError(
-                    f"`{name[:60]}` names nobody; `heretix users list` shows who is here"
-                )
+                raise _unknown(name)
             rows.update_person(connection, row["person_id"], values)
             if ends:
                 rows.delete_sessions(connection, row["person_id"])
             now = self._clock()
             note(connection, now, what, by=by, subject=row["name"], address=address)
-            for job_id in _stopped(connection, row, iso(now)) if stops else ():
+            for job_id in _stop_jobs(connection, row, utc_text(now)) if stops else ():
                 note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
         return Person.of({**row, **values})
 
 
-def _stopped(connection: Connection, row: dict[str, Any], stamp: str) -> list[str]:
-    """The jobs of a person that were stopped, with the reason written into each."""
+def _unknown(name: str) -> RecordError:
+    return RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
+
+
+def _stop_jobs(connection: Connection, row: dict[str, Any], stamp: str) -> list[str]:
+    """Stop the jobs of a person, with the reason written into each; their ids."""
     return stop_jobs(
         connection,
         row["person_id"],
@@ -356,11 +341,3 @@ def _stopped(connection: Connection, row: dict[str, Any], stamp: str) -> list[st
         error_kind=AccessError.__name__,
         stamp=stamp,
     )
-
-
-def _quota_columns(quotas: Quotas) -> dict[str, int | None]:
-    return {
-        "jobs_per_day": quotas.jobs_per_day,
-        "running_jobs": quotas.running_jobs,
-        "usd_micros_per_day": quotas.usd_micros_per_day,
-    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.store import people as rows
+from heretix.core.clock import utc_text
+from heretix.store import accounts as rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from heretix.store import Store
 
 NOBODY: Final = "nobody"
-"""Who it was when nobody had signed in."""
+"""Stands for somebody who hasn't signed in."""
 _MOST: Final = 1000
 
 
@@ -35,7 +35,7 @@ class AuditEntry:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> AuditEntry:
-        """The entry in a row of `audit`."""
+        """Read a row of `audit`."""
         return cls(**{name: row[name] for name in cls.__slots__})
 
 
@@ -66,11 +66,14 @@ class Audit:
         who: str | None = None,
         what: str | None = None,
     ) -> list[AuditEntry]:
-        """Entries, the newest first; `before` is the `seq` at which the last page ended."""
-        with self._store.reading() as connection:
-            found = rows.audit_entries(
-                connection, before=before, limit=max(1, min(limit, _MOST)), who=who, what=what
-            )
+        """List entries, the newest first; `before` is the `seq` at which the last page ended."""
+        found = self._store.read(
+            rows.select_audit_entries,
+            before=before,
+            limit=max(1, min(limit, _MOST)),
+            who=who,
+            what=what,
+        )
         return [AuditEntry.of(row) for row in found]
 
 
@@ -84,10 +87,10 @@ def note(
     address: str | None = None,
 ) -> None:
     """Add an entry in the transaction that does what it tells of: both happen, or neither."""
-    rows.append_audit(
+    rows.insert_audit_entry(
         connection,
         {
-            "at": iso(now),
+            "at": utc_text(now),
             "person_id": by.id if by else None,
             "who": by.name if by else NOBODY,
             "what": what,
@@ -95,9 +98,3 @@ def note(
             "address": address,
         },
     )
-
-
-def iso(seconds: float) -> str:
-    """Seconds since 1970 as the store writes times: UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

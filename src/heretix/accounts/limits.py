@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.canonical import sha256_hex
 from heretix.core.errors import ConflictError, TooManyRequestsError, UsageError
-from heretix.store import people as rows
+from heretix.store import accounts as rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heretix.store import Store
 
-# A limit on how much one person or address may ask of this process in a short time.
-
 
 class RateLimiter:
-    """A bucket of tokens for each key: it fills at `per_s` and holds `burst`.
+    """A token bucket for each person or address: it fills at `per_s` and holds `burst`.
 
     Only keys that asked lately are kept; a bucket that is left alone is full again anyway.
     """
@@ -66,8 +64,6 @@ class RateLimiter:
             )
 
 
-# Replies to writes: whoever sends the same write again, with the same key, gets the same reply.
-
 KEPT_S: Final = 24 * 3600.0
 """Replies are kept for a day; nobody tries again for longer."""
 MAX_KEY_CHARS: Final = 200
@@ -84,23 +80,26 @@ class StoredReply:
 
 
 class Replies:
-    """The replies of one store, by scope (who asked, and for what) and key."""
+    """Idempotent replies: a write that is sent again, with the same key, gets the same reply.
+
+    They are kept by scope (who asked, and for what) and key.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
 
     def begin(self, scope: str, key: str, body: bytes) -> StoredReply | None:
-        """None: the write is yours to do, then `finish` or `abandon` it. Else the reply it got."""
+        """Take a write to do, then `finish` or `abandon` it (None), or get the reply it got."""
         check_key(key)
         now = self._clock()
-        sha256 = hashlib.sha256(body).hexdigest()
+        sha256 = sha256_hex(body)
         row = {"scope": scope, "key": key, "body_sha256": sha256, "begun_at": now}
         with self._store.writing() as connection:
-            rows.prune_replies(connection, before=now - KEPT_S)
-            if rows.begin_reply(connection, row):
+            rows.delete_replies_before(connection, before=now - KEPT_S)
+            if rows.insert_reply(connection, row):
                 return None
-            known = rows.reply(connection, scope, key)
+            known = rows.select_reply(connection, scope, key)
             if known is None:
                 raise ConflictError(f"`{key}` was given up this moment; send the request again")
             if known["body_sha256"] != sha256:
@@ -111,23 +110,21 @@ class Replies:
                 return StoredReply(status=known["status"], response_json=known["response_json"])
             if now - known["begun_at"] < _ABANDONED_S:
                 raise ConflictError(f"`{key}` is being worked on; ask again in a moment")
-            rows.drop_reply(connection, scope, key)
-            rows.begin_reply(connection, row)
+            rows.delete_open_reply(connection, scope, key)
+            rows.insert_reply(connection, row)
         return None
 
     def finish(self, scope: str, key: str, *, status: int, response_json: str) -> None:
         """Keep the reply."""
-        with self._store.writing() as connection:
-            rows.finish_reply(connection, scope, key, status=status, response_json=response_json)
+        self._store.write(rows.update_reply, scope, key, status=status, response_json=response_json)
 
     def abandon(self, scope: str, key: str) -> None:
-        """The write came to nothing: the same key may try again."""
-        with self._store.writing() as connection:
-            rows.drop_reply(connection, scope, key)
+        """Give a write up that came to nothing: the same key may try again."""
+        self._store.write(rows.delete_open_reply, scope, key)
 
 
 def check_key(key: str) -> str:
-    """A key for a write, as a caller may choose one."""
+    """Check the key of a write that a caller chose."""
     if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise UsageError(
             f"`key` must be 1 to {MAX_KEY_CHARS} printable ASCII characters, such as a UUID, "

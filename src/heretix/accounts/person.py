@@ -12,11 +12,9 @@ from heretix.core.errors import AccessError, AccountError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What a person may do, in three steps.
-
 
 class Role(StrEnum):
-    """Each step may do all that the one before may; compared by rank, not by spelling."""
+    """Permissions in three steps, compared by rank: each may do all that the one before may."""
 
     READER = "reader"
     """Look at everything that was measured."""
@@ -50,8 +48,6 @@ def _rank(other: object) -> int:
     return other.rank
 
 
-# A person: a name, a role, and how much of everything they may use.
-
 MAX_NAME_CHARS: Final = 40
 _LOCAL_NAME: Final = "local"
 _REFUSED: Final = {":": "a colon", "/": "a slash"}
@@ -60,7 +56,7 @@ _REFUSED: Final = {":": "a colon", "/": "a slash"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """How much a person may use. None: no limit."""
+    """Limits on what a person may use. None: no limit."""
 
     jobs_per_day: int | None = None
     running_jobs: int | None = None
@@ -89,24 +85,20 @@ class Person:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Person:
-        """The person in a row of `people`."""
+        """Read a row of `people`."""
         return cls(
             id=row["person_id"],
             name=row["name"],
             role=Role(row["role"]),
             active=row["active"],
             created_at=row["created_at"],
-            quotas=Quotas(
-                jobs_per_day=row["jobs_per_day"],
-                running_jobs=row["running_jobs"],
-                usd_micros_per_day=row["usd_micros_per_day"],
-            ),
+            quotas=Quotas(**{name: row[name] for name in Quotas.__slots__}),
             has_password=row["password_hash"] is not None,
         )
 
     @property
     def is_local(self) -> bool:
-        """Whoever sits at the machine: there is no account behind it."""
+        """Tell that this is whoever sits at the machine, without an account."""
         return self.id == LOCAL.id
 
     def require(self, role: Role) -> None:
@@ -132,7 +124,7 @@ LOCAL: Final = Person(
 
 
 def check_name(text: str) -> str:
-    """A name as it is kept: in one Unicode form, or refused. Markup is as good as anything."""
+    """Bring a name into one Unicode form, or refuse it. Markup is as good as anything."""
     name = unicodedata.normalize("NFKC", text)
     if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise AccountError(
@@ -153,5 +145,5 @@ def check_name(text: str) -> str:
 
 
 def folded(name: str) -> str:
-    """What two names have in common that people can't tell apart by case or width."""
+    """Fold a name, so that two that people can't tell apart by case or width are equal."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.accounts.audit import iso, note
+from heretix.accounts.audit import note
 from heretix.accounts.person import Person, Role
+from heretix.core.canonical import sha256_hex, sha256_text
+from heretix.core.clock import utc_text
 from heretix.core.errors import AccessError, AccountError, RecordError, SignInError
-from heretix.store import people as rows
+from heretix.store import accounts as rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heretix.store import Store
 
-# Secrets that are handed out once: random, and known to the store by their hash only.
-
-SECRET_BYTES: Final = 32
-
-
-def new_secret(prefix: str = "") -> str:
-    """256 random bits as text."""
-    return prefix + secrets.token_urlsafe(SECRET_BYTES)
-
-
-def hashed(secret: str) -> str:
-    """What the store keeps. A plain hash will do: nobody can guess 256 random bits."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-# Sessions: a browser that is signed in, known by a random token that only it has.
-
+# Sessions and tokens are 256 random bits that are handed out once; the store has their plain hash,
+# since nobody can guess them.
+_SECRET_BYTES: Final = 32
 IDLE_S: Final = 24 * 3600.0
 """A session that wasn't used for so long is over."""
 LIFETIME_S: Final = 14 * 24 * 3600.0
 """However much it is used, a session is over after so long."""
 _TOUCH_S: Final = 60.0
-"""A page view is no reason to write; one a minute is."""
+"""A page view, or a call, is no reason to write; one a minute is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +42,8 @@ class Session:
 
     @property
     def csrf(self) -> str:
-        """What a form has to send along. It follows from the token, so nothing more is kept."""
-        return hashlib.sha256(b"heretix csrf\x00" + self.token.encode()).hexdigest()
+        """Derive what a form has to send along from the token, so nothing more is kept."""
+        return sha256_hex(b"heretix csrf\x00" + self.token.encode())
 
     def check_csrf(self, value: str | None) -> None:
         """Raise unless the form came from a page of this session."""
@@ -71,18 +58,9 @@ class Session:
 class Sessions:
     """The sessions of one store."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], float],
-        *,
-        idle_s: float = IDLE_S,
-        lifetime_s: float = LIFETIME_S,
-    ) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._idle_s = idle_s
-        self._lifetime_s = lifetime_s
 
     def open(
         self, person: Person, *, address: str | None = None, replacing: str | None = None
@@ -90,16 +68,19 @@ class Sessions:
         """Sign a person in. The token is always new, and the one it replaces is worth nothing."""
         now = self._clock()
         session = Session(
-            token=new_secret(), person=person, created_at=now, expires_at=now + self._lifetime_s
+            token=secrets.token_urlsafe(_SECRET_BYTES),
+            person=person,
+            created_at=now,
+            expires_at=now + LIFETIME_S,
         )
         with self._store.writing() as connection:
             if replacing is not None:
-                rows.delete_session(connection, hashed(replacing))
-            rows.prune_sessions(connection, now=now)
+                rows.delete_session(connection, sha256_text(replacing))
+            rows.delete_expired_sessions(connection, now=now)
             rows.insert_session(
                 connection,
                 {
-                    "token_sha256": hashed(session.token),
+                    "token_sha256": sha256_text(session.token),
                     "person_id": person.id,
                     "created_at": now,
                     "seen_at": now,
@@ -111,22 +92,20 @@ class Sessions:
         return session
 
     def find(self, token: str, *, used: bool = True) -> Session:
-        """The session of a token; one that is over, or whose person is disabled, is refused.
+        """Find the session of a token; one that is over, or whose person is disabled, is refused.
 
         It lasts longer for being `used`.
         """
         now = self._clock()
-        sha256 = hashed(token)
-        with self._store.reading() as connection:
-            row = rows.session_and_person(connection, sha256)
-        if row is None or now >= row["expires_at"] or now >= row["seen_at"] + self._idle_s:
+        sha256 = sha256_text(token)
+        row = self._store.read(rows.select_session, sha256)
+        if row is None or now >= row["expires_at"] or now >= row["seen_at"] + IDLE_S:
             raise SignInError("the session is over; sign in again")
         person = Person.of(row)
         if not person.active:
             raise SignInError("the account is disabled; ask an operator")
         if used and now - row["seen_at"] >= _TOUCH_S:
-            with self._store.writing() as connection:
-                rows.touch_session(connection, sha256, now)
+            self._store.write(rows.update_session_seen, sha256, now)
         return Session(
             token=token,
             person=person,
@@ -137,24 +116,14 @@ class Sessions:
     def close(self, token: str, *, address: str | None = None) -> None:
         """Sign out. A session that is gone already is no error."""
         with self._store.writing() as connection:
-            person_id = rows.delete_session(connection, hashed(token))
-            row = rows.person_by_id(connection, person_id) if person_id else None
+            person_id = rows.delete_session(connection, sha256_text(token))
+            row = rows.select_person(connection, person_id) if person_id else None
             if row is not None:
                 note(connection, self._clock(), "session.close", by=Person.of(row), address=address)
 
-    def close_all(self, person_id: str, *, keep: str | None = None) -> int:
-        """End all sessions of a person, but for that of the token `keep`; how many there were."""
-        with self._store.writing() as connection:
-            return rows.delete_sessions(
-                connection, person_id, keep=hashed(keep) if keep is not None else None
-            )
-
-
-# Tokens: how programs say on whose behalf they ask. Shown once, kept as a hash.
 
 PREFIX: Final = "htx_"
 """Lets people, and programs that look for leaked secrets, see what it is."""
-_TOKEN_TOUCH_S: Final = 60.0
 _MAX_LABEL_CHARS: Final = 80
 _LONGEST_S: Final = 3650 * 86_400.0
 _WRONG: Final = "the token isn't known, or was revoked; `heretix users tokens` makes another"
@@ -175,16 +144,16 @@ class Token:
 
     @property
     def ends(self) -> str | None:
-        """When it is over by itself; None: never."""
-        return None if self.expires_at is None else iso(self.expires_at)
+        """Tell when it is over by itself; None: never."""
+        return None if self.expires_at is None else utc_text(self.expires_at)
 
     def has_expired(self, now: float) -> bool:
-        """It is over by itself, revoked or not."""
+        """Tell that it is over by itself, revoked or not."""
         return self.expires_at is not None and now >= self.expires_at
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Token:
-        """The token in a row of `tokens`."""
+        """Read a row of `tokens`."""
         return cls(
             id=row["token_id"],
             person_id=row["person_id"],
@@ -241,13 +210,13 @@ class Tokens:
                 f"got {expires_in_s}; leave it out for a token that doesn't expire"
             )
         now = self._clock()
-        secret = new_secret(PREFIX)
+        secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         token = Token(
             id=f"token-{secrets.token_hex(6)}",
             person_id=person.id,
             label=label,
             role=role or person.role,
-            created_at=iso(now),
+            created_at=utc_text(now),
             expires_at=None if expires_in_s is None else now + expires_in_s,
             last_used_at=None,
             revoked_at=None,
@@ -257,7 +226,7 @@ class Tokens:
                 connection,
                 {
                     "token_id": token.id,
-                    "token_sha256": hashed(secret),
+                    "token_sha256": sha256_text(secret),
                     "person_id": person.id,
                     "label": label,
                     "role": token.role.value,
@@ -269,12 +238,11 @@ class Tokens:
         return IssuedToken(secret=secret, token=token)
 
     def verify(self, secret: str, *, used: bool = True) -> Person:
-        """Whoever a token speaks for, with the lower of the two roles; being `used` is noted."""
+        """Find whom a token speaks for, with the lower of the two roles; note that it is `used`."""
         if not secret.startswith(PREFIX):
             raise SignInError(_WRONG)
         now = self._clock()
-        with self._store.reading() as connection:
-            row = rows.token_and_person(connection, hashed(secret))
+        row = self._store.read(rows.select_token_with_person, sha256_text(secret))
         if row is None or row["revoked_at"] is not None:
             raise SignInError(_WRONG)
         if row["expires_at"] is not None and now >= row["expires_at"]:
@@ -282,24 +250,22 @@ class Tokens:
         person = Person.of(row)
         if not person.active:
             raise SignInError("the account is disabled; ask an operator")
-        if used and now - (row["last_used_at"] or 0.0) >= _TOKEN_TOUCH_S:
-            with self._store.writing() as connection:
-                rows.touch_token(connection, row["token_id"], now)
+        if used and now - (row["last_used_at"] or 0.0) >= _TOUCH_S:
+            self._store.write(rows.update_token, row["token_id"], {"last_used_at": now})
         return replace(person, role=min(person.role, Role(row["token_role"])))
 
     def list(self, person_id: str | None = None) -> list[Token]:
-        """Tokens, the newest first: of one person, or of all."""
-        with self._store.reading() as connection:
-            return [Token.of(row) for row in rows.list_tokens(connection, person_id)]
+        """List tokens, the newest first: of one person, or of all."""
+        return [Token.of(row) for row in self._store.read(rows.select_tokens, person_id)]
 
     def revoke(self, token_id: str, *, by: Person, address: str | None = None) -> None:
         """End a token: its owner may, and an operator. One that has ended is left as it is."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = rows.token_by_id(connection, token_id)
+            row = rows.select_token(connection, token_id)
             # Somebody else's token looks as if it didn't exist.
             if row is None or (row["person_id"] != by.id and by.role < Role.OPERATOR):
                 raise RecordError(f"`{token_id}` names no token of yours")
             if row["revoked_at"] is None:
-                rows.update_token(connection, token_id, {"revoked_at": iso(now)})
+                rows.update_token(connection, token_id, {"revoked_at": utc_text(now)})
                 note(connection, now, "token.revoke", by=by, subject=token_id, address=address)

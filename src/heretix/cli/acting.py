@@ -29,7 +29,6 @@ __all__ = [
     "amount_of",
     "clock_at",
     "counter",
-    "duration_ms",
     "measured",
     "say",
     "side_of",
@@ -67,16 +66,12 @@ NO_EPISODE = (
 NO_ACCOUNT = (
     "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
 )
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
-_DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 _KEYED = re.compile(r"`by:[^`]+`")
 _WAYS_ON = {
     "wrong_state": "; `heretix episode show EPISODE` says what comes next",
     "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
 }
-_LONGEST_MS = 36_500 * _UNITS_MS["d"]
-"""A century: what comes of longer times is no date any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,13 +153,13 @@ def clock_at(text: str | None) -> Clock:
 
     Held earlier, it would let somebody bet or reveal after the time for it.
     """
-    from heretix.core.clock import HeldClock, SystemClock
+    from heretix.core.clock import CENTURY_MS, HeldClock, SystemClock, parse_duration_ms
 
     if text is None:
         return SystemClock()
     now_ms = SystemClock().now_ms()
     if text.startswith("+"):
-        return HeldClock(now_ms + duration_ms("--at", text[1:]))
+        return HeldClock(now_ms + parse_duration_ms("--at", text[1:]))
     from datetime import UTC, datetime
 
     from heretix.core.errors import UsageError
@@ -178,27 +173,12 @@ def clock_at(text: str | None) -> Clock:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     at_ms = int(moment.timestamp() * 1000)
-    if not now_ms <= at_ms <= now_ms + _LONGEST_MS:
+    if not now_ms <= at_ms <= now_ms + CENTURY_MS:
         raise UsageError(
             f"`--at` must lie within a century from now, got {text!r}; time only runs forwards, "
             "and +0s is now"
         )
     return HeldClock(at_ms)
-
-
-def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as 10m or 1d12h."""
-    from heretix.core.errors import UsageError
-
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UsageError(
-            f"`{name}` must be a duration such as 30s, 10m, 36h, 7d or 1d12h, got {text!r}"
-        )
-    length_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
-    if length_ms > _LONGEST_MS:
-        raise UsageError(f"`{name}` must be at most a century (36500d), got {text!r}")
-    return length_ms
 
 
 def amount_of(text: str, currency: str = "PLAY") -> int:

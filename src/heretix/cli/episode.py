@@ -712,6 +712,7 @@ def _proposal(
     begin_after: str,
     times: tuple[str, str | None, str | None, str, str],
 ) -> Proposal:
+    from heretix.core.clock import parse_duration_ms
     from heretix.core.errors import ConfigError
     from heretix.economy.episode.state import Parameters
     from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
@@ -727,7 +728,7 @@ def _proposal(
     if not 0 < base_rate < 1:
         raise ConfigError(f"`--base-rate` must lie between 0 and 1, got {base_rate:g}")
     challenge_for, candle, freeze_after, durability, dispute_for = times
-    length = acting.duration_ms("--challenge-for", challenge_for)
+    length = parse_duration_ms("--challenge-for", challenge_for)
     return Proposal(
         claim=claim,
         models=tuple(models),
@@ -739,16 +740,16 @@ def _proposal(
         B=sizes["B"],
         seed_stake=acting.amount_of(seed_stake),
         seed_heretic_ppm=round(base_rate * 1_000_000),
-        challenge_after_ms=acting.duration_ms("--begin-after", begin_after),
+        challenge_after_ms=parse_duration_ms("--begin-after", begin_after),
         challenge_for_ms=length,
-        candle_ms=length // 7 if candle is None else acting.duration_ms("--candle", candle),
+        candle_ms=length // 7 if candle is None else parse_duration_ms("--candle", candle),
         reveal_for_ms=length // 7
         if freeze_after is None
-        else acting.duration_ms("--freeze-after", freeze_after),
+        else parse_duration_ms("--freeze-after", freeze_after),
         parameters=Parameters(
             judges=judges,
-            durability_ms=acting.duration_ms("--durability", durability),
-            dispute_window_ms=acting.duration_ms("--dispute-for", dispute_for),
+            durability_ms=parse_duration_ms("--durability", durability),
+            dispute_window_ms=parse_duration_ms("--dispute-for", dispute_for),
         ),
     )
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.accounts import LOCAL, Person, Role
-from heretix.accounts.audit import iso, note
+from heretix.accounts.audit import note
 from heretix.accounts.limits import check_key
 from heretix.config import Claim
+from heretix.core.clock import utc_text
 from heretix.core.errors import (
     ConfigError,
     ConflictError,
@@ -32,9 +33,9 @@ from heretix.measurement.measurement import Measurement, plan_content, prepare
 from heretix.providers.catalog import require_key
 from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
+from heretix.store.accounts import select_person
 from heretix.store.documents import find_bundle, save_bundle
 from heretix.store.jobs import mean_latency_ms
-from heretix.store.people import person_by_id
 from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def plan_request(
     # Imported as needed: a server answers before anybody plans.
 
     measurement = asked(request, settings, budget_usd=request.budget_usd, calls=calls)
-    bundles = gathered(request, settings, stamp=iso(time.time()))
+    bundles = gathered(request, settings, stamp=utc_text(time.time()))
     measurement = with_bundles(measurement, request, bundles)
     estimate = measurement.estimate(store)
     duration_s, basis = _duration(measurement, estimate, store)
@@ -378,12 +379,12 @@ class Jobs:
             state = JobState(row["state"])
             if state.ended:
                 raise ConflictError(f"`{job_id}` is {state.value} already; nothing is left to stop")
-            values: dict[str, Any] = {"cancel_requested": True, "updated_at": iso(now)}
+            values: dict[str, Any] = {"cancel_requested": True, "updated_at": utc_text(now)}
             if state is JobState.QUEUED:
                 values |= {
                     "state": JobState.CANCELLED.value,
                     "cancel_requested": False,
-                    "finished_at": iso(now),
+                    "finished_at": utc_text(now),
                 }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
@@ -413,7 +414,7 @@ class Jobs:
             _take_turn(connection, request)
             _require_free(connection, request)
             # All that it has cost counts again, on this day: rather too much than too little.
-            day = iso(now)[:10]
+            day = utc_text(now)[:10]
             values = {
                 "state": JobState.QUEUED.value,
                 "cancel_requested": False,
@@ -426,7 +427,7 @@ class Jobs:
                 "error_kind": None,
                 "finished_at": None,
                 "progress_json": Progress().as_json(),
-                "updated_at": iso(now),
+                "updated_at": utc_text(now),
             }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.resume", by=by, subject=job_id, address=address)
@@ -439,7 +440,7 @@ class Jobs:
             row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
             if not JobState(row["state"]).ended:
                 raise ConflictError(f"`{job_id}` is {row['state']}; cancel it first")
-            if row["day"] == iso(now)[:10] and by.role < Role.OPERATOR:
+            if row["day"] == utc_text(now)[:10] and by.role < Role.OPERATOR:
                 raise ConflictError(
                     f"`{job_id}` counts against today's quotas; it can be deleted tomorrow"
                 )
@@ -449,7 +450,7 @@ class Jobs:
     def usage(self, person: Person) -> Usage:
         """What a person has used today."""
         with self._store.reading() as connection:
-            found = rows.count_use(connection, person.id, iso(self._clock())[:10])
+            found = rows.count_use(connection, person.id, utc_text(self._clock())[:10])
         return Usage(jobs_today=found[0], active_jobs=found[1], usd_micros_today=found[2])
 
     def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
@@ -537,7 +538,7 @@ class Jobs:
         return measurement.models
 
     def _row(self, owner: Person, request: Request, key: str | None) -> dict[str, Any]:
-        stamp = iso(self._clock())
+        stamp = utc_text(self._clock())
         return {
             "job_id": f"job-{uuid.uuid4()}",
             "owner_id": owner.id,
@@ -652,7 +653,7 @@ def _fresh(connection: Connection, person: Person, role: Role) -> Person:
     """The person as the store has them now; nobody else submits for them in the meantime."""
     if person.is_local:
         return person
-    row = person_by_id(connection, person.id, lock=True)
+    row = select_person(connection, person.id, lock=True)
     if row is None:
         raise RecordError(f"`{person.name}` has no account any more")
     fresh = Person.of(row)
@@ -664,7 +665,7 @@ def _owner(connection: Connection, row: dict[str, Any], by: Person, role: Role) 
     """Whose quotas a job counts against, whoever resumes it."""
     if row["owner_id"] == by.id:
         return _fresh(connection, by, role)
-    found = person_by_id(connection, row["owner_id"], lock=True)
+    found = select_person(connection, row["owner_id"], lock=True)
     return LOCAL if found is None else Person.of(found)
 
 

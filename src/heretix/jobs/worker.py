@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from heretix.accounts.audit import iso
 from heretix.core.canonical import decode
-from heretix.core.clock import HeldClock
+from heretix.core.clock import HeldClock, utc_text
 from heretix.core.errors import (
     ConflictError,
     HeretixError,
@@ -434,7 +433,7 @@ class Worker:
         worker = new_owner()
         now = time.time()
         with self._store.writing() as connection:
-            until, stamp = now + self._lease_s, iso(time.time())
+            until, stamp = now + self._lease_s, utc_text(time.time())
             row = rows.claim_job(connection, worker, now=now, until=until, stamp=stamp, ours=ours)
         if row is None:
             return None
@@ -594,7 +593,7 @@ class Worker:
         state: JobState,
         problem: BaseException | None = None,
     ) -> None:
-        stamp = iso(time.time())
+        stamp = utc_text(time.time())
         values = {
             **_news(tracker, tracker.progress("ended")),
             "state": state.value,
@@ -642,7 +641,7 @@ def _news(tracker: Tracker, progress: Progress) -> dict[str, Any]:
     return {
         "progress_json": progress.as_json(),
         "spent_micros": tracker.spent_micros,
-        "updated_at": iso(time.time()),
+        "updated_at": utc_text(time.time()),
     }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import stamina
 
+from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import (
     BudgetReachedError,
     CallTimeoutError,
@@ -31,7 +32,7 @@ from heretix.core.errors import (
     UsageError,
 )
 from heretix.core.lenses import RPL
-from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
+from heretix.measurement.execution import Execution, begin, finish, make_sample
 from heretix.measurement.lane import Retry
 from heretix.measurement.measurement import bank_of, replan
 from heretix.measurement.runner import Observer, Silence
@@ -315,12 +316,6 @@ class BatchDesk:
             # A store in trouble shows at the next write; a missed beat alone does no harm.
             with contextlib.suppress(StoreError):
                 await asyncio.to_thread(self.store.write, extend_leases, owner)
-
-
-def utc_text(moment: datetime) -> str:
-    """A moment as the store keeps it: UTC, to the millisecond."""
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 # From a measurement to batches at providers: what isn't stored yet is submitted, at half price.

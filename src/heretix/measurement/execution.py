@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from heretix.core.canonical import canonical_json
+from heretix.core.clock import utc_now
 from heretix.measurement.build import build_run
 from heretix.measurement.record import PluginRecord
 from heretix.sample import Sample, logit_of, read_answer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heretix.providers.base import Reply
     from heretix.providers.prices import Price
 
-__all__ = ["Execution", "begin", "finish", "make_sample", "plan_json", "utc_now"]
+__all__ = ["Execution", "begin", "finish", "make_sample", "plan_json"]
 
 
 @dataclass(slots=True, eq=False)
@@ -226,8 +226,3 @@ def plan_json(plan: Plan) -> str:
             "options": plan.options.as_dict(),
         }
     )
-
-
-def utc_now() -> str:
-    """The time, UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

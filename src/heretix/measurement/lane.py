@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import stamina
 
+from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
     BudgetReachedError,
@@ -27,7 +28,7 @@ from heretix.core.errors import (
     RejectedError,
     RetryableError,
 )
-from heretix.measurement.execution import Execution, begin, finish, make_sample, utc_now
+from heretix.measurement.execution import Execution, begin, finish, make_sample
 from heretix.measurement.pacing import Limits, Pace
 from heretix.store.batches import select_holding_batches
 from heretix.store.samples import claim_leases, release_leases, select_answers

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from heretix.core.clock import utc_text_of_ms
 from heretix.economy.episode.state import Fate, State, kept_positions
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
@@ -42,7 +42,7 @@ def money(amount: int, currency: str) -> str:
 
 def moment(at_ms: int) -> str:
     """A moment in UTC, to the second."""
-    return datetime.fromtimestamp(at_ms // 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return utc_text_of_ms(at_ms)
 
 
 def balances_table(holdings: Sequence[Holding]) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.clock import utc_now
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
@@ -16,7 +17,6 @@ from heretix.evidence.bundle import Bundle
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
 from heretix.jobs import MeasureRequest
-from heretix.measurement.execution import utc_now
 from heretix.providers.catalog import parse_model
 from heretix.web.templating import amount_of, duration_ms
 

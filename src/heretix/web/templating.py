@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from heretix.core.clock import UNITS_MS, parse_duration_ms
 from heretix.core.errors import HeretixError, RefusedError, UsageError
 from heretix.core.lenses import LENSES, RPL
 from heretix.economy.exchange import require_currency
@@ -113,9 +114,6 @@ CODES: Final[Mapping[str, str]] = {
     "reversal": "reversal",
     "correction": "correction",
 }
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_LONGEST_MS: Final = 3_650 * _UNITS_MS["d"]
-_DURATION: Final = re.compile(r"(\d+)([smhdw])")
 
 
 def money(amount: int | None, currency: str) -> str:
@@ -151,27 +149,19 @@ def amount_of(name: str, text: str, currency: str) -> int:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as 10m or 1d12h."""
-    parts = _DURATION.findall(text.strip())
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
-        raise UsageError(
-            f"`{name}` must be a duration such as 30s, 10m, 36h, 7d or 1d12h, got {text!r}"
-        )
-    length = sum(int(number[:12]) * _UNITS_MS[unit] for number, unit in parts)
-    if length > _LONGEST_MS:
-        raise UsageError(f"`{name}` must be ten years at most, got {text!r}")
-    return length
+    """Read milliseconds from a duration of ten years at most, such as 10m or 1d12h."""
+    return parse_duration_ms(
+        name, text.strip(), longest_ms=3_650 * UNITS_MS["d"], rule="ten years at most"
+    )
 
 
 def span(ms: int) -> str:
     """A length of time in its largest whole units."""
     parts, left = [], ms
-    for unit, size in sorted(_UNITS_MS.items(), key=lambda item: -item[1]):
-        count, left = divmod(left, size)
-        if count and unit != "w":
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNITS_MS[unit])
+        if count:
             parts.append(f"{count} {unit}")
-        elif count:
-            parts.append(f"{count * 7} d")
     return " ".join(parts[:2]) or "at once"
 
 

@@ -1,4 +1,4 @@
-"""Accounts in the database: people, sessions, tokens, attempts, audit log, idempotent replies."""
+"""Accounts: people, sessions, tokens, attempts to sign in, audit log, idempotent replies."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from heretix.store.schema import attempts, audit, idempotency, people, sessions,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import RowMapping, Select
+    from sqlalchemy import Select
     from sqlalchemy.sql.dml import ReturningInsert
-
-# People in the database: accounts, sessions, tokens, attempts to sign in, and the audit log.
 
 _SESSION: Final = select(
     people,
@@ -55,26 +53,28 @@ def insert_person(connection: Connection, row: dict[str, Any]) -> bool:
     return connection.scalar(insertion.returning(people.c.person_id), row) is not None
 
 
-def person_by_name(connection: Connection, folded_name: str, *, lock: bool = False) -> Row | None:
-    """The account of a folded name; with `lock`, nobody else changes it in the meantime."""
+def select_person_by_name(
+    connection: Connection, folded_name: str, *, lock: bool = False
+) -> Row | None:
+    """Read the account of a folded name; with `lock`, nobody else changes it in the meantime."""
     statement = select(people).where(people.c.folded_name == folded_name)
     return _first(connection, statement.with_for_update() if lock else statement)
 
 
-def person_by_id(connection: Connection, person_id: str, *, lock: bool = False) -> Row | None:
-    """The account of an id; with `lock`, nobody else changes it in the meantime."""
+def select_person(connection: Connection, person_id: str, *, lock: bool = False) -> Row | None:
+    """Read the account of an id; with `lock`, nobody else changes it in the meantime."""
     statement = select(people).where(people.c.person_id == person_id)
     return _first(connection, statement.with_for_update() if lock else statement)
 
 
-def list_people(connection: Connection, *, limit: int, offset: int) -> list[Row]:
-    """Accounts by name."""
+def select_people(connection: Connection, *, limit: int, offset: int) -> list[Row]:
+    """Read accounts by name."""
     statement = select(people).order_by(people.c.folded_name).limit(limit).offset(offset)
     return _all(connection, statement)
 
 
 def count_people(connection: Connection) -> int:
-    """How many accounts there are, disabled ones included."""
+    """Count accounts, disabled ones included."""
     return int(connection.scalar(select(func.count()).select_from(people)) or 0)
 
 
@@ -83,7 +83,7 @@ def update_person(connection: Connection, person_id: str, values: dict[str, Any]
     connection.execute(update(people).where(people.c.person_id == person_id).values(values))
 
 
-def replace_hash(connection: Connection, person_id: str, *, old: str, new: str) -> None:
+def replace_password_hash(connection: Connection, person_id: str, *, old: str, new: str) -> None:
     """Put a newer hash in the place of `old`, unless the password was changed meanwhile."""
     connection.execute(
         update(people)
@@ -97,13 +97,13 @@ def insert_session(connection: Connection, row: dict[str, Any]) -> None:
     connection.execute(insert(sessions), row)
 
 
-def session_and_person(connection: Connection, token_sha256: str) -> Row | None:
-    """A session with the account that it belongs to."""
+def select_session(connection: Connection, token_sha256: str) -> Row | None:
+    """Read a session with the account that it belongs to."""
     statement = _SESSION.where(sessions.c.token_sha256 == token_sha256)
     return _first(connection, statement)
 
 
-def touch_session(connection: Connection, token_sha256: str, seen_at: float) -> None:
+def update_session_seen(connection: Connection, token_sha256: str, seen_at: float) -> None:
     """Note that a session was used."""
     connection.execute(
         update(sessions).where(sessions.c.token_sha256 == token_sha256).values(seen_at=seen_at)
@@ -116,15 +116,12 @@ def delete_session(connection: Connection, token_sha256: str) -> str | None:
     return connection.scalar(statement.returning(sessions.c.person_id))
 
 
-def delete_sessions(connection: Connection, person_id: str, *, keep: str | None = None) -> int:
-    """End all sessions of a person, but for the one of the hash `keep`."""
-    statement = delete(sessions).where(sessions.c.person_id == person_id)
-    if keep is not None:
-        statement = statement.where(sessions.c.token_sha256 != keep)
-    return connection.execute(statement).rowcount
+def delete_sessions(connection: Connection, person_id: str) -> None:
+    """End all sessions of a person."""
+    connection.execute(delete(sessions).where(sessions.c.person_id == person_id))
 
 
-def prune_sessions(connection: Connection, *, now: float) -> None:
+def delete_expired_sessions(connection: Connection, *, now: float) -> None:
     """Forget sessions whose time is over."""
     connection.execute(delete(sessions).where(sessions.c.expires_at < now))
 
@@ -134,29 +131,24 @@ def insert_token(connection: Connection, row: dict[str, Any]) -> None:
     connection.execute(insert(tokens), row)
 
 
-def token_and_person(connection: Connection, token_sha256: str) -> Row | None:
-    """A token with the account that it belongs to."""
+def select_token_with_person(connection: Connection, token_sha256: str) -> Row | None:
+    """Read a token with the account that it belongs to."""
     statement = _TOKEN.where(tokens.c.token_sha256 == token_sha256)
     return _first(connection, statement)
 
 
-def token_by_id(connection: Connection, token_id: str) -> Row | None:
-    """A token by its public id."""
+def select_token(connection: Connection, token_id: str) -> Row | None:
+    """Read a token by its public id."""
     statement = select(tokens).where(tokens.c.token_id == token_id)
     return _first(connection, statement)
 
 
-def list_tokens(connection: Connection, person_id: str | None) -> list[Row]:
-    """Tokens, the newest first: of one person, or of all."""
+def select_tokens(connection: Connection, person_id: str | None) -> list[Row]:
+    """Read tokens, the newest first: of one person, or of all."""
     statement = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.token_id)
     if person_id is not None:
         statement = statement.where(tokens.c.person_id == person_id)
     return _all(connection, statement)
-
-
-def touch_token(connection: Connection, token_id: str, used_at: float) -> None:
-    """Note that a token was used."""
-    update_token(connection, token_id, {"last_used_at": used_at})
 
 
 def update_token(connection: Connection, token_id: str, values: dict[str, Any]) -> None:
@@ -193,12 +185,12 @@ def forget_attempts(
     connection.execute(delete(attempts).where(attempts.c.since < before))
 
 
-def append_audit(connection: Connection, row: dict[str, Any]) -> None:
+def insert_audit_entry(connection: Connection, row: dict[str, Any]) -> None:
     """Add an entry to the log."""
     connection.execute(insert(audit), row)
 
 
-def audit_entries(
+def select_audit_entries(
     connection: Connection,
     *,
     before: int | None,
@@ -206,7 +198,7 @@ def audit_entries(
     who: str | None,
     what: str | None,
 ) -> list[Row]:
-    """Entries of the log, the newest first."""
+    """Read entries of the log, the newest first."""
     statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
     if before is not None:
         statement = statement.where(audit.c.seq < before)
@@ -246,22 +238,19 @@ def _one_more(dialect: str) -> ReturningInsert[int, float]:
     )
 
 
-# Answers to writes in the database, by who asked and the key that came with the request.
-
-
-def begin_reply(connection: Connection, row: dict[str, Any]) -> bool:
+def insert_reply(connection: Connection, row: dict[str, Any]) -> bool:
     """Take a key; False when somebody has it."""
     insertion = conflict_insert(connection.dialect.name, idempotency).on_conflict_do_nothing()
     return connection.scalar(insertion.returning(idempotency.c.key), row) is not None
 
 
-def reply(connection: Connection, scope: str, key: str) -> RowMapping | None:
-    """What is known of a key; nobody else changes it in the meantime."""
+def select_reply(connection: Connection, scope: str, key: str) -> Row | None:
+    """Read what is known of a key; nobody else changes it in the meantime."""
     statement = select(idempotency).where(_is(scope, key)).with_for_update()
-    return connection.execute(statement).mappings().first()
+    return _first(connection, statement)
 
 
-def finish_reply(
+def update_reply(
     connection: Connection, scope: str, key: str, *, status: int, response_json: str
 ) -> None:
     """Keep the answer."""
@@ -272,12 +261,12 @@ def finish_reply(
     )
 
 
-def drop_reply(connection: Connection, scope: str, key: str) -> None:
+def delete_open_reply(connection: Connection, scope: str, key: str) -> None:
     """Let a key go that has no answer."""
     connection.execute(delete(idempotency).where(_is(scope, key), idempotency.c.status.is_(None)))
 
 
-def prune_replies(connection: Connection, *, before: float) -> None:
+def delete_replies_before(connection: Connection, *, before: float) -> None:
     """Forget old answers."""
     connection.execute(delete(idempotency).where(idempotency.c.begun_at < before))
 

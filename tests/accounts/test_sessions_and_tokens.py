@@ -82,16 +82,6 @@ def test_a_disabled_person_is_out_at_once(people, ada):
     assert people.tokens.verify(issued.secret) == people.find("ada")
 
 
-def test_all_sessions_but_one_can_be_closed(people, ada):
-    """The one that asks for it stays."""
-    kept, *others = [people.sign_in("ada", PASSWORD) for _ in range(3)]
-    assert people.sessions.close_all(ada.id, keep=kept.token) == 2
-    assert people.sessions.find(kept.token).person == ada
-    for session in others:
-        with pytest.raises(SignInError):
-            people.sessions.find(session.token)
-
-
 def test_a_form_proves_which_session_it_belongs_to(people, ada):
     """The value of another session, or none, is refused."""
     session, other = people.sign_in("ada", PASSWORD), people.sign_in("ada", PASSWORD)
