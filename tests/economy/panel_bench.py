@@ -119,8 +119,8 @@ class Bench:
     def open(self, episode):
         return asyncio.run(self.panel.open(self.question(episode), episode.terms.models))
 
-    def hear(self, episode, number=0, **options):
-        return asyncio.run(self.panel.hear(episode, number, **options))
+    def measure_gate(self, episode, number=0, **options):
+        return asyncio.run(self.panel.measure_gate(episode, number, **options))
 
     def judge(self, episode, stage="first", **options):
         return asyncio.run(self.panel.judge(episode, stage, **options))

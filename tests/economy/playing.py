@@ -11,6 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import settings
+from invariants import breaches
 
 from heretix.economy.episode.challenges import (
     BroughtEvidence,
@@ -49,7 +50,6 @@ from heretix.economy.ledger import (
     Escrow,
     Group,
     Ledger,
-    breaches,
     escrow_account,
     house_account,
     stake_mismatch,

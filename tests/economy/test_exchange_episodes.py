@@ -480,8 +480,8 @@ def test_the_newest_episode_is_the_one_written_last(table):
 
     terms = table.episode.terms
     for at_ms in (5_000_000, 10, 10, 5_000_000, 0):
-        clerk = Exchange(table.store, clock=HeldClock(at_ms))
-        last = clerk.draft(terms)
+        workflow = Exchange(table.store, clock=HeldClock(at_ms))
+        last = workflow.draft(terms)
         assert table.exchange.episodes(limit=1)[0].id == last
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from invariants import breaches
 from playing import MACHINE_TIMEOUT_S, economy_settings
 
 from heretix.economy.ledger import (
@@ -17,7 +18,6 @@ from heretix.economy.ledger import (
     Group,
     Ledger,
     Status,
-    breaches,
     escrow_account,
     house_account,
     user_account,

@@ -41,8 +41,8 @@ def record_of(bench, execution):
     return RunRecord.model_validate_json(bench.store.read(find_record, execution).record_json)
 
 
-def passes(hearing, direction=Direction.UP):
-    return pass_gate(hearing.evidence.gate, direction, Parameters().gate).passed
+def passes(inputs, direction=Direction.UP):
+    return pass_gate(inputs.evidence.gate, direction, Parameters().gate).passed
 
 
 def void(*measurements):
@@ -67,13 +67,13 @@ def test_a_belief_beyond_the_bounds_is_held_within_them(bench):
 def test_upward_evidence_passes_the_gate(bench):
     """A planted move of one in log-odds is seen, with its direction and its size."""
     episode = bench.challenged(bench.episode(), bundle_of(PAPER))
-    hearing = bench.hear(episode)
-    assert passes(hearing)
-    assert not passes(hearing, Direction.DOWN)
-    assert hearing.evidence.gate.slots == 16
-    assert hearing.evidence.gate.ci_width_ppm < 200_000
-    assert abs(logit(hearing.evidence.belief_ppm / 1e6) - (logit(0.7) + 1.0)) < 0.3
-    sides = [record_of(bench, execution) for execution in hearing.executions]
+    inputs = bench.measure_gate(episode)
+    assert passes(inputs)
+    assert not passes(inputs, Direction.DOWN)
+    assert inputs.evidence.gate.slots == 16
+    assert inputs.evidence.gate.ci_width_ppm < 200_000
+    assert abs(logit(inputs.evidence.belief_ppm / 1e6) - (logit(0.7) + 1.0)) < 0.3
+    sides = [record_of(bench, execution) for execution in inputs.executions]
     assert [record.lens for record in sides] == ["HEL", "NUL"]
     assert sides[0].sampler.tpl_indices == sides[1].sampler.tpl_indices
 
@@ -81,9 +81,9 @@ def test_upward_evidence_passes_the_gate(bench):
 def test_downward_evidence_passes_the_gate_only_downwards(bench):
     """The direction is what was declared, not what came out."""
     episode = bench.challenged(bench.episode(models=("sim:down?hel=-1",)), bundle_of(PAPER))
-    hearing = bench.hear(episode)
-    assert passes(hearing, Direction.DOWN)
-    assert not passes(hearing, Direction.UP)
+    inputs = bench.measure_gate(episode)
+    assert passes(inputs, Direction.DOWN)
+    assert not passes(inputs, Direction.UP)
 
 
 def test_evidence_without_effect_fails_the_gate_at_its_nominal_rate(bench):
@@ -92,24 +92,24 @@ def test_evidence_without_effect_fails_the_gate_at_its_nominal_rate(bench):
     passed = 0
     for n in range(24):
         episode = bench.episode(models=(f"sim:idle{n}?hel=0",), name=f"ep-{n}", B=1000)
-        passed += passes(bench.hear(bench.challenged(episode, bundle)))
+        passed += passes(bench.measure_gate(bench.challenged(episode, bundle)))
     assert passed <= 2
 
 
 def test_a_model_that_never_moves_says_nothing_of_a_direction(bench):
     """The same answers on both sides: only the drawn repeats differ, about half of them upwards."""
     episode = bench.challenged(bench.episode(models=("mock:gpt-5",)), bundle_of(PAPER))
-    assert 400_000 < bench.hear(episode).evidence.gate.p_up_ppm < 600_000
+    assert 400_000 < bench.measure_gate(episode).evidence.gate.p_up_ppm < 600_000
 
 
 def test_the_same_episode_and_stage_give_the_same_numbers(bench, tmp_path, sqlite_template):
     """Seeds follow from the episode and the stage, so a second store comes to the same reading."""
-    first = bench.hear(bench.challenged(bench.episode(), bundle_of(PAPER)))
+    first = bench.measure_gate(bench.challenged(bench.episode(), bundle_of(PAPER)))
     again = tmp_path / "again.sqlite"
     again.write_bytes(sqlite_template.read_bytes())
     with Store.open(str(again)) as store:
         other = Bench(store)
-        second = other.hear(other.challenged(other.episode(), bundle_of(PAPER)))
+        second = other.measure_gate(other.challenged(other.episode(), bundle_of(PAPER)))
     assert first.evidence == second.evidence
     assert first.executions != second.executions
 
@@ -200,7 +200,7 @@ def test_answers_that_break_the_contract_void(bench):
     spoilt = tuple(f"mock:m{n}?fenced=0.4" for n in range(3))
     episode = bench.accepted(bench.episode(judges=spoilt), bundle_of(PAPER))
     assert void(bench.judge(episode).measurement) is VoidReason.LOW_COMPLIANCE
-    gate = bench.hear(bench.challenged(bench.episode(models=spoilt[:1]), bundle_of(PAPER)))
+    gate = bench.measure_gate(bench.challenged(bench.episode(models=spoilt[:1]), bundle_of(PAPER)))
     assert gate.evidence is None
     assert "compliance" in gate.reason
 
@@ -222,8 +222,8 @@ def test_accepted_evidence_is_shown_before_what_comes_next(bench):
     first, second = bundle_of(PAPER), bundle_of(REPLY)
     episode = bench.accepted(bench.episode(), first)
     later = replace(bench.challenged(episode, first, second), steps=episode.steps)
-    hearing = bench.hear(later, 1)
-    after, before = (record_of(bench, execution) for execution in hearing.executions)
+    inputs = bench.measure_gate(later, 1)
+    after, before = (record_of(bench, execution) for execution in inputs.executions)
     assert [item.id for item in before.evidence.items] == ["E01"]
     assert [item.id for item in after.evidence.items] == ["E01", "E02"]
     assert before.lens == after.lens == "HEL"
@@ -235,45 +235,47 @@ def test_redundant_evidence_flood_has_nothing_to_show(bench):
     first, again = bundle_of(PAPER), bundle_of(PAPER, PAPER.upper(), title="Another title")
     episode = bench.accepted(bench.episode(), first)
     later = replace(bench.challenged(episode, first, again), steps=episode.steps)
-    hearing = bench.hear(later, 1)
-    assert (hearing.evidence, hearing.executions) == (None, ())
-    assert hearing.reason == "it shows nothing new"
-    assert {item.reason for item in hearing.left_out} == {"it was shown before"}
+    inputs = bench.measure_gate(later, 1)
+    assert (inputs.evidence, inputs.executions) == (None, ())
+    assert inputs.reason == "it shows nothing new"
+    assert {item.reason for item in inputs.left_out} == {"it was shown before"}
 
 
 def test_prompt_injection_in_evidence_is_flagged_and_never_shown(bench):
     """A document that gives orders doesn't reach a model, and alone it can't pass the gate."""
     canary = bundle_of(CANARY_TEXT)
-    hearing = bench.hear(bench.challenged(bench.episode(), canary))
-    assert hearing.evidence is None
-    assert "looks like an instruction" in hearing.left_out[0].reason
+    inputs = bench.measure_gate(bench.challenged(bench.episode(), canary))
+    assert inputs.evidence is None
+    assert "looks like an instruction" in inputs.left_out[0].reason
     mixed = bundle_of(PAPER, CANARY_TEXT)
-    hearing = bench.hear(bench.challenged(bench.episode(name="ep-2"), mixed))
-    shown = record_of(bench, hearing.executions[0]).evidence.items
+    inputs = bench.measure_gate(bench.challenged(bench.episode(name="ep-2"), mixed))
+    shown = record_of(bench, inputs.executions[0]).evidence.items
     assert ["tin whiskers" in item.text for item in shown] == [True]
-    assert CANARY_TEXT not in record_of(bench, hearing.executions[0]).model_dump_json()
+    assert CANARY_TEXT not in record_of(bench, inputs.executions[0]).model_dump_json()
 
 
 def test_flags_that_were_left_off_a_bundle_help_nobody(bench):
     """The text itself is screened: what a bundle says of its documents is its maker's word."""
     flagged = bundle_of(PAPER, CANARY_TEXT)
     items = tuple(replace(item, flags=()) for item in flagged.items)
-    hearing = bench.hear(bench.challenged(bench.episode(), replace(flagged, items=items)))
-    assert len(hearing.left_out) == 1
+    inputs = bench.measure_gate(bench.challenged(bench.episode(), replace(flagged, items=items)))
+    assert len(inputs.left_out) == 1
 
 
 def test_unrevealed_copied_and_misplaced_evidence_is_not_measured(bench):
     """Whatever can't count makes no calls, and says why."""
     bundle = bundle_of(PAPER)
     episode = bench.challenged(bench.episode(), bundle, bundle)
-    assert bench.hear(episode, 1).reason == "an earlier challenge brought the same evidence"
+    assert bench.measure_gate(episode, 1).reason == "an earlier challenge brought the same evidence"
     hidden = replace(episode.challenges[0], bundle_sha256=None, fate=Fate.COMMITTED)
-    assert bench.hear(replace(episode, challenges=(hidden,))).reason == "it was never revealed"
+    assert (
+        bench.measure_gate(replace(episode, challenges=(hidden,))).reason == "it was never revealed"
+    )
     other = bundle_of(PAPER, claim="Copper whiskers do.")
-    assert "another claim" in bench.hear(bench.challenged(bench.episode(), other)).reason
+    assert "another claim" in bench.measure_gate(bench.challenged(bench.episode(), other)).reason
     flood = bundle_of(*(f"{PAPER} Number {n}." for n in range(8)))
     nine = replace(flood, items=(*flood.items, replace(flood.items[0], id="E09")))
-    assert "at most 8" in bench.hear(bench.challenged(bench.episode(), nine)).reason
+    assert "at most 8" in bench.measure_gate(bench.challenged(bench.episode(), nine)).reason
 
 
 def test_evidence_that_was_never_handed_in_holds_nobody_up(bench):
@@ -282,8 +284,8 @@ def test_evidence_that_was_never_handed_in_holds_nobody_up(bench):
     missing = replace(episode.challenges[0], bundle_sha256=sha("nowhere"))
     episode = replace(episode, challenges=(missing,))
     with pytest.raises(RecordError, match="names no stored bundle"):
-        bench.hear(episode)
-    assert bench.hear(episode, final=True).reason == "its evidence was never handed in"
+        bench.measure_gate(episode)
+    assert bench.measure_gate(episode, final=True).reason == "its evidence was never handed in"
 
 
 def test_a_lens_with_documents_shows_them_on_both_sides(bench):
@@ -294,7 +296,7 @@ def test_a_lens_with_documents_shows_them_on_both_sides(bench):
     episode = bench.challenged(bench.episode(lens=lens), bundle_of(PAPER))
     opening = bench.open(episode)
     assert record_of(bench, opening.executions[0]).lens == "MEL"
-    after, before = (record_of(bench, e) for e in bench.hear(episode).executions)
+    after, before = (record_of(bench, e) for e in bench.measure_gate(episode).executions)
     assert (len(before.evidence.items), len(after.evidence.items)) == (1, 2)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from invariants import breaches
 from playing import MACHINE_TIMEOUT_S, PROFILE
 
 from heretix.core.errors import UsageError
 from heretix.economy.episode.state import State
-from heretix.economy.ledger import breaches, verify
+from heretix.economy.ledger import verify
 from heretix.economy.simulation.agents import Kind
 from heretix.economy.simulation.play import (
     DEFAULT_AGENTS,

@@ -108,8 +108,8 @@ class Counter:
 
         return Panel(self.store, self.settings, observer=observer)
 
-    def clerk(self, observer: Observer | None = None) -> EpisodeWorkflow:
-        """The clerk that has things measured."""
+    def workflow(self, observer: Observer | None = None) -> EpisodeWorkflow:
+        """The workflow that has things measured."""
         from heretix.economy.judging.workflow import EpisodeWorkflow
 
         return EpisodeWorkflow(

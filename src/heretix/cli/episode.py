@@ -76,12 +76,12 @@ def brought_by(
 ) -> Bundle:
     """The documents, or the bundle, that a person brings."""
     from heretix.core.errors import UsageError
-    from heretix.economy.judging.panel import arrange, objection
+    from heretix.economy.judging.panel import arrange, find_objection
 
     if bool(documents) == (bundle is not None):
         raise UsageError("`--document` or `--bundle` is needed, and only one of them")
     brought = _loaded(counter, bundle) if bundle is not None else _built(claim, documents or [])
-    refused = objection(brought, claim)
+    refused = find_objection(brought, claim)
     if refused is not None:
         raise UsageError(f"`evidence` can't be brought: {refused}")
     shown = arrange([brought])
@@ -392,7 +392,7 @@ def open_episode(
             )
             samples = K * R * len(proposal.models)
             with acting.watched(samples, as_json=as_json) as tally:
-                drafted = acting.measured(counter.clerk(tally).draft(proposal))
+                drafted = acting.measured(counter.workflow(tally).draft(proposal))
             # Terms count from the moment they were written: that is when it opens, too.
             held = counter.held(drafted.at_ms)
             claim = drafted.episode
@@ -545,19 +545,21 @@ def judge(
         exchange = counter.exchange
         found = exchange.episode(episode)
         terms = found.terms
-        pending = counter.clerk().pending(found)
+        pending = counter.workflow().pending(found)
         samples = 2 * terms.K * terms.R * len(terms.models) * len(pending)
         with acting.watched(samples, as_json=as_json) as tally:
-            clerk = counter.clerk(tally)
-            while (result := acting.measured(clerk.judge_next(episode, final=final))) is not None:
+            workflow = counter.workflow(tally)
+            while (
+                result := acting.measured(workflow.judge_next(episode, final=final))
+            ) is not None:
                 heard.append(result)
         found = exchange.episode(episode)
         if as_json:
             print_json([encode(item) for item in heard])
             return
         for item in heard:
-            gate = item.hearing.evidence
-            why = item.hearing.reason or ""
+            gate = item.inputs.evidence
+            why = item.inputs.reason or ""
             if gate is not None:
                 p_up, width = gate.gate.p_up_ppm / 1e6, gate.gate.ci_width_ppm / 1e6
                 why = f"P(up) {p_up:.4f}, interval {width:.3f} wide"
@@ -578,10 +580,10 @@ def measure(
         episode = counter.named(episode)
         found = counter.exchange.episode(episode)
         samples = 2 * found.terms.K * found.terms.R * len(found.judges)
-        if counter.clerk().next_stage(episode) is None:
+        if counter.workflow().next_stage(episode) is None:
             samples = 0
         with acting.watched(samples, as_json=as_json) as tally:
-            after = acting.measured(counter.clerk(tally).measure(episode, final=final))
+            after = acting.measured(counter.workflow(tally).measure(episode, final=final))
         say_where(counter, after, as_json=as_json)
 
 
@@ -662,7 +664,7 @@ def rule(
         found = counter.exchange.episode(episode)
         samples = 4 * found.terms.K * found.terms.R * len(found.judges)
         with acting.watched(samples, as_json=as_json) as tally:
-            work = counter.clerk(tally).rule(episode, ground_confirmed=confirmed, final=final)
+            work = counter.workflow(tally).rule(episode, ground_confirmed=confirmed, final=final)
             after = acting.measured(work)
         say_where(counter, after, as_json=as_json)
 

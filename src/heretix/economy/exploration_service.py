@@ -1,4 +1,4 @@
-"""The exploration track on a store: credits for findings, their decay, everybody's standing."""
+"""Exploration service: credits for stored findings, their decay, and everybody's standing."""
 
 from __future__ import annotations
 
@@ -166,8 +166,6 @@ def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_d
     return min(int(row["balance"]), left)
 
 
-# The exploration track: credits for stored findings, their decay, and everybody's standing.
-
 _WEEK_DAYS: Final = 7
 
 
@@ -215,7 +213,7 @@ class Prospect:
 
 
 class ExplorationService:
-    """Rules and store together; one transaction a move."""
+    """Credit findings and decay credits on a store, one transaction a move."""
 
     def __init__(
         self,

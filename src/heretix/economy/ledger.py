@@ -326,19 +326,6 @@ def client_group(account: str, key: str) -> str:
     return f"by:{account}:{key}"
 
 
-def reversal(transfer: Transfer) -> Draft:
-    """The draft that undoes a transfer. Its id follows from the transfer's: undone once at most."""
-    return Draft(
-        id=f"reverse:{transfer.id}",
-        debit=transfer.credit,
-        credit=transfer.debit,
-        amount=transfer.amount,
-        currency=transfer.currency,
-        code=Code.REVERSAL,
-        episode=transfer.episode,
-    )
-
-
 # A statement: a group of transfers in the making, each with the sentence that explains it.
 
 
@@ -447,26 +434,18 @@ def transfer_hash(*, id_: str, body: str, seq: int, prev_hash: str) -> str:
 def link(group: Group, *, last_seq: int, last_hash: str) -> tuple[Transfer, ...]:
     """Give a group's drafts their places at the end of the chain."""
     transfers = []
-    for draft in group.drafts:
-        last_seq += 1
+    for seq, draft in enumerate(group.drafts, start=last_seq + 1):
         body = body_hash(draft, group.id)
-        hash_ = transfer_hash(id_=draft.id, body=body, seq=last_seq, prev_hash=last_hash)
-        transfers.append(
-            Transfer(
-                id=draft.id,
-                body_hash=body,
-                debit=draft.debit,
-                credit=draft.credit,
-                amount=draft.amount,
-                currency=draft.currency,
-                code=draft.code,
-                episode=draft.episode,
-                group=group.id,
-                seq=last_seq,
-                prev_hash=last_hash,
-                hash=hash_,
-            )
+        hash_ = transfer_hash(id_=draft.id, body=body, seq=seq, prev_hash=last_hash)
+        transfer = Transfer(
+            **{name: getattr(draft, name) for name in Draft.__slots__},
+            body_hash=body,
+            group=group.id,
+            seq=seq,
+            prev_hash=last_hash,
+            hash=hash_,
         )
+        transfers.append(transfer)
         last_hash = hash_
     return tuple(transfers)
 
@@ -496,15 +475,6 @@ def verify(transfers: Iterable[Transfer]) -> Verification:
     return Verification(count=count, last_hash=last_hash, faults=tuple(faults))
 
 
-def replay(transfers: Iterable[Transfer]) -> dict[str, int]:
-    """Balances that follow from the transfers alone."""
-    balances: defaultdict[str, int] = defaultdict(int)
-    for transfer in transfers:
-        balances[transfer.debit] -= transfer.amount
-        balances[transfer.credit] += transfer.amount
-    return dict(balances)
-
-
 def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]:
     if transfer.seq != seq:
         yield f"place {transfer.seq} stands where place {seq} belongs"
@@ -524,8 +494,6 @@ def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]
         yield f"the amount is {transfer.amount}, not above zero"
 
 
-# The ledger's rules: what is refused, in which order, and what is written otherwise.
-#
 # `judge` decides about one group from what the group touches; a database loads just that, asks,
 # and writes what `link` returns in the same transaction. `Ledger` does the same in memory.
 
@@ -555,21 +523,6 @@ class Status(StrEnum):
     ESCROW_NOT_EMPTY = "escrow_not_empty"
     """The group leaves money in the pots of an episode that has ended."""
     APPLIED = "applied"
-
-    @property
-    def http_status(self) -> int:
-        """What a web service answers."""
-        return _HTTP.get(self, 422)
-
-
-_HTTP: Final[Mapping[Status, int]] = {
-    Status.APPLIED: 200,
-    Status.ALREADY_APPLIED: 200,
-    Status.UNKNOWN_ACCOUNT: 404,
-    Status.UNKNOWN_EPISODE: 404,
-    Status.ID_CONFLICT: 409,
-    Status.CLOSED_EPISODE: 409,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -942,38 +895,8 @@ def crossed_currencies(
             yield Breach("one_currency", transfer.id, f"{transfer.currency} between {sorted(ends)}")
 
 
-def broken_replay(transfers: Iterable[Transfer], balances: Mapping[str, int]) -> Iterator[Breach]:
-    """The chain verifies, and replaying it gives the balances."""
-    chain = tuple(transfers)
-    for fault in verify(chain).faults:
-        yield Breach("chain", fault.id, fault.detail)
-    replayed = replay(chain)
-    for name in sorted(replayed.keys() | balances.keys()):
-        expected, kept = replayed.get(name, 0), balances.get(name, 0)
-        if expected != kept:
-            yield Breach("replay", name, f"the chain gives {expected}, the balance is {kept}")
-
-
 def stake_mismatch(escrow: str, balance: int, stakes: Iterable[int]) -> Iterator[Breach]:
     """The stake pot of an episode holds exactly its open positions."""
     total = sum(stakes)
     if balance != total:
         yield Breach("stakes", escrow, f"holds {balance}, the open positions are {total}")
-
-
-def breaches(
-    *,
-    accounts: Mapping[str, Account],
-    balances: Mapping[str, int],
-    episodes: Mapping[str, bool],
-    transfers: Iterable[Transfer],
-) -> tuple[Breach, ...]:
-    """Everything that doesn't hold of a ledger; empty when all is well."""
-    chain = tuple(transfers)
-    return (
-        *unbalanced_currencies(accounts, balances),
-        *overdrafts(accounts, balances),
-        *leftover_escrows(accounts, balances, episodes),
-        *crossed_currencies(accounts, chain),
-        *broken_replay(chain, balances),
-    )

@@ -21,30 +21,6 @@ from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "FEE",
-    "MAX_POOL",
-    "MICRO",
-    "TAU_MAX",
-    "Bought",
-    "BuyRefused",
-    "BuyStatus",
-    "Line",
-    "Market",
-    "MarketSettlement",
-    "Position",
-    "Quote",
-    "Seeded",
-    "Side",
-    "buy",
-    "give_back",
-    "market_of",
-    "price_ppm",
-    "quote",
-    "seed_market",
-    "settle_market",
-]
-
 MICRO: Final = 1_000_000
 """K: micro-shares in a share."""
 TAU_MAX: Final = 350_000

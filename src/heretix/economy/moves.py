@@ -191,7 +191,7 @@ def _reveal(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challeng
 
 
 def _read_evidence(given: Mapping[str, Any], sha256: str, claim: str) -> Bundle:
-    from heretix.economy.judging.panel import objection
+    from heretix.economy.judging.panel import find_objection
     from heretix.evidence.bundle import read_bundle
 
     try:
@@ -200,7 +200,7 @@ def _read_evidence(given: Mapping[str, Any], sha256: str, claim: str) -> Bundle:
         raise UsageError(str(exc)) from exc
     if bundle.bundle_id != sha256:
         raise UsageError(f"`bundle` is {bundle.bundle_id}, not the {sha256} that is revealed")
-    if (refused := objection(bundle, claim)) is not None:
+    if (refused := find_objection(bundle, claim)) is not None:
         raise UsageError(f"`bundle` can't be brought as evidence: {refused}")
     return bundle
 
@@ -231,7 +231,7 @@ def _settle(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
 
 def _plan_judge(actor: Actor, episode_id: str) -> Step:
     workflow = actor.workflow
-    episode = workflow.to_judge(episode_id)
+    episode = workflow.require_frozen(episode_id)
     times = 2 * len(workflow.pending(episode))
     return Step(claim=episode.terms.claim, models=episode.terms.models, times=times)
 
@@ -255,7 +255,7 @@ def _measure(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Awaitab
 
 
 def _plan_rule(actor: Actor, episode_id: str) -> Step:
-    episode = actor.workflow.to_rule(episode_id)
+    episode = actor.workflow.require_disputed(episode_id)
     stage = f"round:{episode.disputes[-1].round}"
     return Step(claim=episode.terms.claim, models=episode.judges, stage=stage, times=4)
 

@@ -218,7 +218,9 @@ class Proceeding:
             budget_left_usd=lambda: tracker.budget_left_usd,
             opener=opener,
         )
-        self._clerk = EpisodeWorkflow(store, self._exchange, panel, clock=clock, settings=settings)
+        self._workflow = EpisodeWorkflow(
+            store, self._exchange, panel, clock=clock, settings=settings
+        )
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""
@@ -241,7 +243,7 @@ class Proceeding:
         self._exchange.ensure_house(proposal.currency)
         if not self._exchange.knows(draft_id(key)):
             self._expect(proposal.K * proposal.R, runs=len(proposal.models))
-            await self._clerk.draft(proposal, key=key)
+            await self._workflow.draft(proposal, key=key)
         if self._request.opens:
             self._open(draft_id(key), proposal)
 
@@ -270,7 +272,7 @@ class Proceeding:
         request = self._request
         episode = self._exchange.episode(self._episode)
         if request.move == "judge":
-            return tuple(self._clerk.pending(episode))
+            return tuple(self._workflow.pending(episode))
         if request.stage is None:
             return () if episode.measured_ms is not None else ("conclusion",)
         if request.move == "measure":
@@ -294,11 +296,11 @@ class Proceeding:
     async def _step(self) -> None:
         request = self._request
         if request.move == "judge":
-            await self._clerk.judge_next(self._episode, final=request.final)
+            await self._workflow.judge_next(self._episode, final=request.final)
         elif request.move == "measure":
-            await self._clerk.measure(self._episode, final=request.final)
+            await self._workflow.measure(self._episode, final=request.final)
         else:
-            await self._clerk.rule(
+            await self._workflow.rule(
                 self._episode, ground_confirmed=request.confirmed, final=request.final
             )
 

@@ -225,7 +225,7 @@ class Stage:
         self._draws = _Draws(f"demonstration {known}")
         self.exchange = Exchange(store, clock=self._clock, entropy=self._draws)
         self.track = ExplorationService(store, clock=self._clock)
-        self._clerk = EpisodeWorkflow(
+        self._workflow = EpisodeWorkflow(
             store, self.exchange, Panel(store, settings), clock=self._clock, settings=settings
         )
         self._moves = 0
@@ -240,7 +240,7 @@ class Stage:
     ) -> str:
         """Measure what the lens's model believes, and write an episode down."""
         sign = 1 if direction is Direction.UP else -1
-        drafted = await self._clerk.draft(
+        drafted = await self._workflow.draft(
             Proposal(
                 claim=claim,
                 models=(f"sim:demo-lens?prior=0.5&hel={sign * 0.9}&template_sd=0.2",),
@@ -308,16 +308,16 @@ class Stage:
     async def freeze_and_judge(self, episode: str) -> None:
         """Draw the close and the judges, and hear every challenge."""
         self.exchange.freeze(episode)
-        while await self._clerk.judge_next(episode) is not None:
+        while await self._workflow.judge_next(episode) is not None:
             pass
 
     async def measure(self, episode: str) -> None:
         """Have the judges measured, or conclude without: whichever is due."""
-        await self._clerk.measure(episode)
+        await self._workflow.measure(episode)
 
     async def rule(self, episode: str) -> None:
         """Have the larger panel measure."""
-        await self._clerk.rule(episode)
+        await self._workflow.rule(episode)
 
     def dispute(self, episode: str, person: str, ground: Ground, units: int) -> None:
         """Put a bond against a result."""

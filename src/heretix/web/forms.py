@@ -11,7 +11,7 @@ from heretix.core.clock import utc_now
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
-from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, objection
+from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, find_objection
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.retrieval import retrieve_provided
@@ -364,7 +364,7 @@ class EvidenceForm:
         found = retrieve_provided(claim, list(documents.values()))
         if not isinstance(found, Bundle):
             raise found
-        refused = objection(found, claim)
+        refused = find_objection(found, claim)
         if refused is not None:
             raise ConfigError(f"`documents` can't be brought: {refused}")
         shown = arrange([found])

@@ -96,8 +96,6 @@ def _require_secret(name: str, value: bytes) -> bytes:
     return value
 
 
-# Challenges: evidence is committed by hash, revealed, and judged in the order of commitment.
-#
 # Judging waits for the freeze, when every reveal is in: only then is it known who was first.
 
 

@@ -1,4 +1,4 @@
-"""Sealed evidence: what a challenger keeps between committing and revealing.
+"""Sealed file: the commitment secret that a challenger keeps until the reveal.
 
 Until the reveal nobody else may have it. It holds all that the reveal needs; losing it loses the
 stake.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, RefusedError
 from heretix.economy.episode.challenges import evidence_commitment
 from heretix.economy.episode.state import Denial
@@ -40,8 +41,20 @@ class Secret:
         return evidence_commitment(self.nonce, self.bundle.bundle_id, account)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File(Record):
+    """The fields of a reveal file."""
+
+    format: Literal["heretix-reveal/1"]
+    episode: str
+    number: int | None
+    person: str
+    nonce: bytes
+    bundle: dict[str, Any]
+
+
 def dump_secret(secret: Secret) -> str:
-    """The secret as the text of a file."""
+    """Write the secret as the text of a file."""
     content = {
         "format": FORMAT,
         "episode": secret.episode,
@@ -55,27 +68,30 @@ def dump_secret(secret: Secret) -> str:
 
 def load_secret(text: str, source: str = "the reveal file") -> Secret:
     """Read a secret; every hash of its bundle is checked."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from heretix.core.validation import explain
+
     try:
-        content: Any = json.loads(text)
-    except (ValueError, RecursionError) as exc:
+        content = TypeAdapter(_File).validate_json(text)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        if first["type"] == "json_invalid":
+            raise RecordError(
+                f"`{source}` isn't JSON ({first['msg']}); give what `heretix episode challenge` "
+                "wrote"
+            ) from exc
         raise RecordError(
-            f"`{source}` isn't JSON ({exc}); give what `heretix episode challenge` wrote"
+            f"`{source}` must be what committing to evidence gave you ({FORMAT}), and was "
+            f"changed or cut off: {explain(first)}"
         ) from exc
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RecordError(
-            f"`{source}` must be what committing to evidence gave you ({FORMAT}); it isn't"
-        )
-    try:
-        number = content["number"]
-        return Secret(
-            episode=str(content["episode"]),
-            number=None if number is None else int(number),
-            person=str(content["person"]),
-            nonce=bytes.fromhex(content["nonce"]),
-            bundle=read_bundle(content["bundle"], source),
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise RecordError(f"`{source}` lacks {exc}; it was changed or cut off") from exc
+    return Secret(
+        episode=content.episode,
+        number=content.number,
+        person=content.person,
+        nonce=content.nonce,
+        bundle=read_bundle(content.bundle, source),
+    )
 
 
 def find_commitment(secret: Secret, episode: Episode, person: str) -> int:

@@ -320,14 +320,9 @@ class Denied:
     detail: str
 
 
-def may_become(state: State, target: State) -> bool:
-    """Whether an episode can pass from one state to another."""
-    return target in TRANSITIONS[state]
-
-
 def moved_to(episode: Episode, target: State) -> Episode:
     """The episode in its next state. Callers have checked that it may get there."""
-    assert may_become(episode.state, target), f"{episode.state} -> {target}"
+    assert target in TRANSITIONS[episode.state], f"{episode.state} -> {target}"
     return replace(episode, state=target)
 
 

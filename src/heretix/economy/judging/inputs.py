@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from heretix.economy.repository import StoredMeasurement
     from heretix.store import Store
 
-# From records to what the economy's rules are told: a belief, a gate, a judging measurement.
-#
-# Everything follows from stored records and a seed, so that anyone who has them can work it out
-# again. Differences are paired by wording, and one draw of wordings serves all models and sides:
-# what a wording does to an answer cancels.
-
 BEFORE: Final = "before"
 AFTER: Final = "after"
 """The sides of a difference: without the evidence in question, and with it."""

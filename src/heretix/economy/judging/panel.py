@@ -123,7 +123,7 @@ def read_lens(text: str) -> EpisodeLens:
     return EpisodeLens(clause=clause, bundle_id=bundle_id or None)
 
 
-def objection(bundle: Bundle, claim: str) -> str | None:
+def find_objection(bundle: Bundle, claim: str) -> str | None:
     """Why a bundle can't be brought as evidence on a claim, or None."""
     if bundle.claim != claim:
         return f"it was made for another claim: {bundle.claim!r}"
@@ -304,7 +304,9 @@ class Panel:
         _refuse_failures(records)
         return Opening(c0_ppm=belief_ppm(records), executions=_named(records))
 
-    async def hear(self, episode: Episode, number: int, *, final: bool = False) -> GateInputs:
+    async def measure_gate(
+        self, episode: Episode, number: int, *, final: bool = False
+    ) -> GateInputs:
         """The lens with and without a challenge's evidence, on top of what was accepted before.
 
         Calls that failed are no fault of the challenger's: then nothing is decided, unless this
@@ -326,7 +328,7 @@ class Panel:
             if not final:
                 raise
             return GateInputs(evidence=None, reason="its evidence was never handed in")
-        refused = objection(brought, terms.claim)
+        refused = find_objection(brought, terms.claim)
         if refused is not None:
             return GateInputs(evidence=None, reason=refused)
         before, after = arrange(accepted), arrange([*accepted, brought])
@@ -378,7 +380,7 @@ class Panel:
         return question.K * question.R * len(models) * sides
 
     def compute_cost(self, question: Question, models: Sequence[str]) -> int | None:
-        """What hearing one challenge costs in minor units; None where a price isn't known.
+        """Return what judging one challenge costs in minor units; None where a price isn't known.
 
         It is counted with as many documents as a challenge may bring.
         """

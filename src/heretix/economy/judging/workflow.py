@@ -147,11 +147,6 @@ def _identities(names: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
     return tuple(resolve_model(name, settings).identity for name in names)
 
 
-# The clerk: has an episode's next step measured, and tells the exchange what came of it.
-#
-# Whatever the exchange would refuse anyway is refused before a single call is made.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafted:
     """An episode on paper, and the belief it starts from."""
@@ -168,11 +163,14 @@ class JudgedChallenge:
 
     number: int
     fate: Fate
-    hearing: GateInputs
+    inputs: GateInputs
 
 
 class EpisodeWorkflow:
-    """An exchange and a panel on one store."""
+    """Have an episode's next step measured, and tell the exchange what came of it.
+
+    Whatever the exchange would refuse anyway is refused before a single call is made.
+    """
 
     def __init__(
         self,
@@ -209,28 +207,28 @@ class EpisodeWorkflow:
         waiting = {Fate.COMMITTED, Fate.REVEALED}
         return [challenge.number for challenge in episode.challenges if challenge.fate in waiting]
 
-    def to_judge(self, episode_id: str) -> Episode:
+    def require_frozen(self, episode_id: str) -> Episode:
         """The episode, if challenges can be judged now."""
         return _in_state(self._exchange.episode(episode_id), State.FROZEN)
 
     async def judge_next(self, episode_id: str, *, final: bool = False) -> JudgedChallenge | None:
         """Judge the earliest challenge that is left; None when there is none."""
-        episode = self.to_judge(episode_id)
+        episode = self.require_frozen(episode_id)
         pending = self.pending(episode)
         if not pending:
             return None
         number = pending[0]
-        hearing = await self._panel.hear(episode, number, final=final)
+        inputs = await self._panel.measure_gate(episode, number, final=final)
         after = self._exchange.judge_challenge(
             episode_id,
             number,
-            hearing.evidence,
+            inputs.evidence,
             source=Source(
-                executions=hearing.executions,
+                executions=inputs.executions,
                 bundle_id=episode.challenges[number].bundle_sha256,
             ),
         )
-        return JudgedChallenge(number=number, fate=after.challenges[number].fate, hearing=hearing)
+        return JudgedChallenge(number=number, fate=after.challenges[number].fate, inputs=inputs)
 
     def next_stage(self, episode_id: str) -> Literal["first", "second"] | None:
         """The judging measurement that is due now; None when there is nothing to measure for."""
@@ -265,7 +263,7 @@ class EpisodeWorkflow:
             source=Source(executions=judged.executions),
         )
 
-    def to_rule(self, episode_id: str) -> Episode:
+    def require_disputed(self, episode_id: str) -> Episode:
         """The episode, if its last dispute waits for a ruling."""
         episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
@@ -280,7 +278,7 @@ class EpisodeWorkflow:
 
         Whether a recomputation differs can be worked out, and is unless somebody says so.
         """
-        episode = self.to_rule(episode_id)
+        episode = self.require_disputed(episode_id)
         dispute = episode.disputes[-1]
         if ground_confirmed is None:
             # In a thread, because every number is worked out again: who waits mustn't stand still.

@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from heretix.economy.market import Market, Position, Side
     from heretix.economy.simulation.world import Bundle, Claim, World
 
-__all__ = ["COMPUTE_COST", "PROBE_COST", "Books", "Moment", "Shown", "Table"]
-
 COMPUTE_COST: Final = 20
 """What measuring one challenge costs, in minor units: the least that a stake can be."""
 PROBE_COST: Final = 5

@@ -27,8 +27,6 @@ from heretix.providers.mock import normal, uniform
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LENS", "POOL", "Bundle", "Claim", "Nature", "World", "sign_of"]
-
 LENS: Final = "lens-model"
 POOL: Final = tuple(f"judge-{n:02d}" for n in range(12))
 """Models that judges are drawn from; everyone can ask them at home, nobody knows the draw."""
