@@ -16,7 +16,6 @@ from heretix.core.settings import Settings
 from heretix.measurement.measurement import prepare
 from heretix.measurement.record import Artifact, RunRecord, write_artifact
 from heretix.measurement.verify import read_artifacts
-from heretix.report.notebook import belief_html
 from heretix.store import Store
 
 if TYPE_CHECKING:
@@ -73,6 +72,9 @@ class Belief:
         write_artifact(Path(path), Artifact.of([self.record]))
 
     def _repr_html_(self) -> str:
+        # Imported as needed: drawing brings charts along.
+        from heretix.report.document import belief_html
+
         return belief_html(self.record)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from faultserver import by_prompt, silence
 from heretix.measurement.verify import read_artifacts, verify_run
-from heretix.report.notebook import belief_html
+from heretix.report.document import belief_html
 
 needs_tools = pytest.mark.skipif(
     not (shutil.which("jq") and shutil.which("sqlite3")), reason="jq or sqlite3 isn't installed"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heretix.evidence.policy.check import check, check_file
-from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.policy import check_file, check_policy, load_policy
 from heretix.evidence.policy.rules import Kind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -120,5 +119,5 @@ def test_public_lists_import_and_their_coverage_is_known(tmp_path, capsys):
     assert coverage["university_domains"] > 0.5
     assert 0.1 < coverage["rsp_domains"] < 0.7
     assert [len(rule.skipped) for rule in overlay.rules[: len(LISTS)]] == [0, 0, 0]
-    messages = [problem.message for problem in check(overlay)]
+    messages = [problem.message for problem in check_policy(overlay)]
     assert any("`rsp_domains` contradicts itself" in message for message in messages)

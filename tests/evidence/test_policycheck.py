@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heretix.evidence.policy.check import check_file
+from heretix.evidence.policy.policy import check_file
 
 HEAD = "version: test_1\nrules:\n"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from heretix.core.errors import PolicyError
-from heretix.evidence.policy.check import check_file
-from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.policy import check_file, load_policy
 
 
 def write_policy(folder: Path, file: str, content: str, spec: str, *, rule: str = "") -> Path:

@@ -456,7 +456,7 @@ def diff(
 @policy_app.command("check")
 def check(policy: PolicyArgument = "default", as_json: opt.JsonOption = False) -> None:
     """Look for rules that can never apply, contradictions and slips. Ends with 1 on errors."""
-    from heretix.evidence.policy.check import check_file
+    from heretix.evidence.policy.policy import check_file
     from heretix.evidence.policy.rules import Level
 
     loaded, problems = check_file(policy)

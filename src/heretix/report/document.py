@@ -15,14 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import LENSES
+from heretix.measurement.assemble import as_they_are
+from heretix.measurement.record import Artifact
 from heretix.measurement.verify import verify_artifact
-from heretix.report.charts import bootstrap_distribution, chart_svg, template_forest
+from heretix.report.charts import (
+    belief_vector,
+    bootstrap_distribution,
+    chart_svg,
+    document_influence,
+    evidence_controls,
+    model_comparison,
+    template_forest,
+)
 from heretix.report.charts.beliefs import claim_of, run_names
 from heretix.report.charts.figure import drawable, listed, number, retitled, shortened, wrapped
+from heretix.report.charts.studies import drift
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
-from heretix.report.grouping import Picture, experiment_runs, plain_runs, shared_pictures
 from heretix.report.method import method_lines
-from heretix.report.words import MISQUOTED, drop_detail, run_warnings, span, warning_label
+from heretix.report.words import LEGACY, MISQUOTED, drop_detail, run_warnings, span, warning_label
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -31,8 +41,108 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from heretix.measurement.record import Artifact, RunRecord, SampleRecord
+    from heretix.measurement.record import ExperimentRecord, RunRecord, SampleRecord
     from heretix.measurement.verify import Verification
+    from heretix.report.charts import Chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A chart, what it is called in a report, and the runs whose answers are behind it."""
+
+    title: str
+    chart: Chart
+    runs: tuple[RunRecord, ...]
+    claim: str | None = None
+    """None where it is about several."""
+
+
+def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
+    """The runs that measure a belief itself, each once, in the order given."""
+    runs = []
+    for artifact in artifacts:
+        if artifact.lenses is not None:
+            runs += as_they_are(artifact.runs, claim_of(artifact))
+        else:
+            runs += [run for run in artifact.runs if not (run.evidence and run.evidence.variant)]
+    return _once(runs)
+
+
+def experiment_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
+    """The runs that were made to be compared with others: variants of bundles, and negations."""
+    plain = {run.execution_id for run in plain_runs(artifacts)}
+    every = _once([run for artifact in artifacts for run in artifact.runs])
+    return [run for run in every if run.execution_id not in plain]
+
+
+def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """A record that was named twice is one record."""
+    return list({(run.execution_id, run.sha256): run for run in runs}.values())
+
+
+def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
+    """Belief vectors: those recorded, and those that single runs of one claim make up."""
+    found = [artifact for artifact in artifacts if artifact.lenses is not None]
+    loose = plain_runs([artifact for artifact in artifacts if artifact.lenses is None])
+    for claim in dict.fromkeys(run.claim for run in loose):
+        own = as_they_are(loose, claim)
+        for model in dict.fromkeys(run.model for run in own):
+            runs = [run for run in own if run.model == model]
+            lenses = {run.lens for run in runs}
+            # With a lens measured twice there isn't one vector, and none is made up.
+            if len(lenses) > 1 and len(lenses) == len(runs):
+                found.append(Artifact.of(runs))
+    return found
+
+
+def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> list[Picture]:
+    """The charts that more than one run stands behind."""
+    runs = plain_runs(artifacts)
+    pictures = []
+    if len(runs) > 1:
+        chart = model_comparison(runs, theme=theme)
+        pictures.append(Picture(title="Side by side", chart=chart, runs=tuple(runs)))
+    for artifact in vectors(artifacts):
+        pictures += _of_vector(artifact, theme)
+    for run_id in dict.fromkeys(run.run_id for run in runs):
+        same = tuple(run for run in runs if run.run_id == run_id)
+        if len(same) > 1:
+            chart = drift(same, theme=theme)
+            pictures.append(Picture(title="Over time", chart=chart, runs=same, claim=same[0].claim))
+    return pictures
+
+
+def _of_vector(artifact: Artifact, theme: Theme) -> list[Picture]:
+    pictures = []
+    claim = claim_of(artifact)
+    for model in dict.fromkeys(run.model for run in artifact.runs):
+        own = [run for run in artifact.runs if run.model == model]
+        plain = as_they_are(own, claim)
+        chart = belief_vector(artifact, model, theme=theme)
+        pictures.append(Picture(title="Belief vector", chart=chart, runs=tuple(plain), claim=claim))
+        records = [record for record in artifact.experiments or [] if record.model == model]
+        kinds = (
+            ("Influence of each document", document_influence, True),
+            ("Controls", evidence_controls, False),
+        )
+        for title, draw, left_out in kinds:
+            chosen = [r for r in records if r.variant.startswith("without:") is left_out]
+            if chosen:
+                behind = _behind(chosen, own, plain)
+                chart = draw(artifact, model, theme=theme)
+                pictures.append(Picture(title=title, chart=chart, runs=behind, claim=claim))
+    return pictures
+
+
+def _behind(
+    records: Sequence[ExperimentRecord], runs: Sequence[RunRecord], plain: Sequence[RunRecord]
+) -> tuple[RunRecord, ...]:
+    """The variants themselves, and the lenses as they are that they were compared with."""
+    variants = {record.execution_id for record in records}
+    lenses = {record.lens for record in records}
+    whole = [run for run in plain if run.lens in lenses]
+    return (*whole, *(run for run in runs if run.execution_id in variants))
+
 
 _SHOWN_DIFFERENCES: Final = 20
 _NAMED_SOURCES: Final = 6
@@ -360,3 +470,48 @@ def _size(svg: str) -> tuple[float, float]:
     found = _SIZE.search(svg)
     assert found is not None, "a drawing says how large it is"
     return float(found.group(1)), float(found.group(2))
+
+
+# A belief in a notebook: one self-contained piece of HTML, no scripts.
+
+_BAR_PX = 420
+
+
+def belief_html(run: RunRecord) -> str:
+    """The headline of a run, with its interval drawn."""
+    belief = run.aggregates
+    parts = [
+        '<div style="font-family:sans-serif;max-width:34em">',
+        f"<strong>{escape(run.claim)}</strong>",
+        f'<div style="color:#666">{escape(run.model)} · {escape(run.prompt_version)}</div>',
+    ]
+    if belief.prob_true_rpl is None or belief.ci95 is None:
+        parts.append(f"<div>No estimate: {escape(run.reason or '')}</div>")
+    else:
+        lo, hi = belief.ci95
+        parts.append(
+            f"<div>p(true) <b>{belief.prob_true_rpl:.3f}</b>, 95% CI {span(lo, hi)}, "
+            f"stability {belief.stability_score:.2f} ({belief.stability_band})</div>"
+        )
+        parts.append(_interval_bar(belief.prob_true_rpl, lo, hi))
+    parts += [f"<div><em>{text}</em></div>" for text in _belief_labels(run)]
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _belief_labels(run: RunRecord) -> list[str]:
+    legacy = LEGACY if run.aggregation.agg == "simple" else None
+    return [label for label in (warning_label(run), legacy) if label]
+
+
+def _interval_bar(prob: float, lo: float, hi: float) -> str:
+    x, left, right = (4 + value * (_BAR_PX - 8) for value in (prob, lo, hi))
+    return (
+        f'<svg width="{_BAR_PX}" height="22" role="img" '
+        f'aria-label="95% interval from {lo:.3f} to {hi:.3f}">'
+        f'<line x1="4" x2="{_BAR_PX - 4}" y1="11" y2="11" stroke="#bbb"/>'
+        f'<line x1="{_BAR_PX / 2}" x2="{_BAR_PX / 2}" y1="6" y2="16" stroke="#bbb"/>'
+        f'<line x1="{left:.1f}" x2="{right:.1f}" y1="11" y2="11" stroke="#0a7ea4" '
+        'stroke-width="5"/>'
+        f'<circle cx="{x:.1f}" cy="11" r="5" fill="#0a7ea4"/></svg>'
+    )

@@ -30,7 +30,7 @@ from heretix.report.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rich.console import Console, ConsoleOptions
+    from rich.console import Console, ConsoleOptions, JustifyMethod
 
     from heretix.belief.paired import Difference
     from heretix.measurement.measurement import Estimate, Measurement
@@ -152,10 +152,7 @@ def plan_view(plan: Plan) -> RenderableType:
         ("max_output_tokens", str(plan.max_output_tokens)),
         *((name, str(value)) for name, value in plan.options.as_dict().items()),
     )
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("template", "slots", "attempts"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("wording")
+    table = _table(">template", ">slots", ">attempts", "~wording")
     for index, attempts in plan.counts.items():
         wording = _one_line(plan.bank.paraphrases[index])
         table.add_row(str(index), str(attempts // plan.R), str(attempts), wording)
@@ -187,13 +184,8 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
     wide = width >= _WIDE
     models = {run.model for run in runs}
     with_model = wide or (len(models) > 1 and width >= _NARROW)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("run", no_wrap=True)
-    table.add_column("lens", no_wrap=True)
-    table.add_column("p(true)" if wide else "p", justify="right", no_wrap=True)
-    table.add_column("95% CI", no_wrap=True)
-    if wide:
-        table.add_column("stability", no_wrap=True)
+    stability = ["stability"] if wide else []
+    table = _table("run", "lens", ">p(true)" if wide else ">p", "95% CI", *stability)
     if with_model:
         # It may wrap, which it doesn't: so it gives way as the claim does, and no number has to.
         table.add_column("model", max_width=width // (5 if wide else 6))
@@ -228,11 +220,8 @@ def _what(run: RunSummary | StartedExecution, *, whole: bool) -> str:
 
 def unfinished_table(executions: Sequence[StartedExecution], *, width: int) -> Table:
     """Executions that have no record: what each measures, and how far it came."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("execution", "lens", "samples"):
-        table.add_column(name, no_wrap=True)
-    if width >= _NARROW:
-        table.add_column("begun, UTC", no_wrap=True)
+    begun_column = ["begun, UTC"] if width >= _NARROW else []
+    table = _table("execution", "lens", "samples", *begun_column)
     table.add_column("model", max_width=22)
     table.add_column("claim")
     for execution in executions:
@@ -269,10 +258,7 @@ def verification_view(found: Verification) -> RenderableType:
 
 def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> RenderableType:
     """Two runs side by side, and the difference of their beliefs."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    table.add_column("A")
-    table.add_column("B")
+    table = _table("~", "~A", "~B")
     rows = [
         ("claim", a.claim, b.claim),
         ("model", a.model, b.model),
@@ -342,12 +328,7 @@ def _evidence_line(shown: EvidenceRecord) -> Text:
 
 def _template_table(run: RunRecord) -> Table:
     assert run.diagnostics is not None
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("template", "n", "p"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("range", no_wrap=True)
-    table.add_column("without it", justify="right", no_wrap=True)
-    table.add_column("")
+    table = _table(">template", ">n", ">p", "range", ">without it", "~")
     for row in run.diagnostics.templates:
         style = "dim" if row.trimmed else "cyan"
         table.add_row(
@@ -399,6 +380,16 @@ def _provenance(run: RunRecord) -> Table:
     )
 
 
+def _table(*columns: str) -> Table:
+    """A plain table: `>` begins the name of a column of numbers, `~` of one that may wrap."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        name = column.lstrip(">~")
+        justify: JustifyMethod = "right" if column.startswith(">") else "left"
+        table.add_column(name, justify=justify, no_wrap=not column.startswith("~"))
+    return table
+
+
 def _facts(*pairs: tuple[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -442,11 +433,9 @@ def _prob(run: RunRecord) -> str:
 
 def _stability(run: RunRecord) -> str:
     belief = run.aggregates
-    return (
-        "—"
-        if belief.stability_score is None
-        else (f"{belief.stability_score:.2f} ({belief.stability_band})")
-    )
+    if belief.stability_score is None:
+        return "—"
+    return f"{belief.stability_score:.2f} ({belief.stability_band})"
 
 
 T = TypeVar("T")
@@ -480,11 +469,7 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
     head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
     if version := bundle["policy"]["version"]:
         head.append(f" (policy {version})", style="dim")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("id", "class", "r"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("published", no_wrap=True)
-    table.add_column("stance", no_wrap=True)
+    table = _table("id", "class", "r", "published", "stance")
     table.add_column("publisher", overflow="fold")
     # Beside the other columns a narrow terminal would leave a quote one word a line.
     quotes = Table.grid(padding=(0, 2))
@@ -537,11 +522,7 @@ def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]
 
 
 def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("lens", no_wrap=True)
-    table.add_column("p(true)", justify="right", no_wrap=True)
-    table.add_column("95% CI", no_wrap=True)
-    table.add_column("")
+    table = _table("lens", ">p(true)", "95% CI", "~")
     notes = []
     for line in lines:
         if line.prob_true is None or line.ci95 is None:
@@ -620,10 +601,7 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
         for bundle in artifact.bundles or []
         for item in bundle["items"]
     }
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("lens", "variant", "p(true)", "lens − variant"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("")
+    table = _table("lens", "variant", "p(true)", "lens − variant", "~")
     for record in found:
         left_out = record.variant.removeprefix("without:")
         table.add_row(

@@ -23,6 +23,7 @@ from heretix.report.charts.figure import (
     interval_panel,
     layer,
     listed,
+    literal,
     notice,
     prob_axis,
     row_axis,
@@ -64,13 +65,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         ),
     ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        return notice(
-            f"No estimate: {run.reason}",
-            title=run.claim,
-            subtitle=subtitle[:1],
-            description="Answers of each wording.",
-            theme=theme,
-        )
+        return _no_estimate(run, "Answers of each wording.", theme)
     rows = _rows(run, theme)
     silent = _silent(run, first_row=len(rows))
     lo, hi = belief.ci95
@@ -94,6 +89,16 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         ),
         theme=theme,
         wide=True,
+    )
+
+
+def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
+    return notice(
+        f"No estimate: {run.reason}",
+        title=run.claim,
+        subtitle=[run_subtitle(run)],
+        description=description,
+        theme=theme,
     )
 
 
@@ -196,7 +201,6 @@ def _templates(
     theme: Theme,
 ) -> list[dict[str, Any]]:
     x = prob_axis()
-    literal = {"type": "nominal", "scale": None}
     y = row_axis(len(rows) + len(silent))
     place = {row["template"]: row for row in rows}
     answers = [
@@ -213,14 +217,14 @@ def _templates(
             x={**x, "field": "min"},
             x2={"field": "max"},
             y=y,
-            color={**literal, "field": "colour"},
+            color=literal("colour"),
         ),
         layer(
             {"type": "tick", "thickness": 1.5, "size": 10},
             answers,
             x={**x, "field": "prob"},
             y=y,
-            color={**literal, "field": "colour"},
+            color=literal("colour"),
         ),
         layer(
             {"type": "point", "size": 80, "strokeWidth": 1.8, "shape": SHAPES[run.lens]}
@@ -228,8 +232,8 @@ def _templates(
             rows,
             x={**x, "field": "prob"},
             y=y,
-            stroke={**literal, "field": "colour"},
-            fill={**literal, "field": "fill"},
+            stroke=literal("colour"),
+            fill=literal("fill"),
             tooltip=[
                 {"field": "label", "type": "nominal", "title": "wording"},
                 {"field": "said", "type": "nominal", "title": "p(true)"},
@@ -241,7 +245,7 @@ def _templates(
             x={"value": WIDTH + 14},
             y=y,
             text={"field": "said"},
-            color={**literal, "field": "ink"},
+            color=literal("ink"),
         ),
     ]
     if silent:
@@ -288,13 +292,7 @@ def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         ),
     ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        return notice(
-            f"No estimate: {run.reason}",
-            title=run.claim,
-            subtitle=subtitle[:1],
-            description="Bootstrap distribution.",
-            theme=theme,
-        )
+        return _no_estimate(run, "Bootstrap distribution.", theme)
     lo, hi = belief.ci95
     return figure(
         {
@@ -363,8 +361,8 @@ def _bars(
         x={**_x(), "field": "from", "bin": {"binned": True}},
         x2={"field": "to"},
         y=y,
-        color={"field": "fill", "type": "nominal", "scale": None},
-        stroke={"field": "rim", "type": "nominal", "scale": None},
+        color=literal("fill"),
+        stroke=literal("rim"),
         tooltip=[
             {"field": "from", "type": "quantitative", "format": ".4f"},
             {"field": "to", "type": "quantitative", "format": ".4f"},
@@ -469,19 +467,35 @@ def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
 
 def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
     belief = run.aggregates
-    lo, hi = belief.ci95 or (None, None)
-    return IntervalRow(
+    return _lens_row(
+        run.lens,
+        theme,
         label=name[0],
         detail=name[1],
         value=belief.prob_true_rpl,
-        lo=lo,
-        hi=hi,
+        ci95=belief.ci95,
         reason=f"no estimate: {run.reason}",
         note=warning_word(run),
-        colour=theme.colour(run.lens),
-        shape=SHAPES[run.lens],
-        hollow=LENSES[run.lens].hollow,
     )
+
+
+def _lens_row(
+    lens: str, theme: Theme, *, ci95: tuple[float, float] | None, **content: Any
+) -> IntervalRow:
+    """A row in the look of its lens."""
+    lo, hi = ci95 or (None, None)
+    return IntervalRow(
+        lo=lo,
+        hi=hi,
+        colour=theme.colour(lens),
+        shape=SHAPES[lens],
+        hollow=LENSES[lens].hollow,
+        **content,
+    )
+
+
+def _ends(metric: MetricRecord | None) -> tuple[float, float] | None:
+    return (metric.lo, metric.hi) if metric else None
 
 
 def _variant(run: RunRecord) -> str:
@@ -551,17 +565,14 @@ def _metrics(artifact: Artifact, model: str) -> MetricsRecord | None:
 
 
 def _lenses_row(line: LensRecord, theme: Theme) -> IntervalRow:
-    lo, hi = line.ci95 or (None, None)
-    return IntervalRow(
+    return _lens_row(
+        line.lens,
+        theme,
         label=f"{line.lens} · {LENSES[line.lens].label}",
         value=line.prob_true,
-        lo=lo,
-        hi=hi,
+        ci95=line.ci95,
         reason=missing_reason(line.reason),
         note="quotes made up: not to be trusted" if line.trusted is False else "",
-        colour=theme.colour(line.lens),
-        shape=SHAPES[line.lens],
-        hollow=LENSES[line.lens].hollow,
     )
 
 
@@ -601,15 +612,7 @@ def _in_order(effects: Mapping[str, MetricRecord]) -> list[tuple[str, MetricReco
 
 
 def _effect(label: str, found: MetricRecord, lens: str, theme: Theme) -> IntervalRow:
-    return IntervalRow(
-        label=label,
-        value=found.value,
-        lo=found.lo,
-        hi=found.hi,
-        colour=theme.colour(lens),
-        shape=SHAPES[lens],
-        hollow=LENSES[lens].hollow,
-    )
+    return _lens_row(lens, theme, label=label, value=found.value, ci95=_ends(found))
 
 
 def _heading(text: str, theme: Theme) -> dict[str, Any]:
@@ -714,16 +717,14 @@ def _chart(
 
 def _influence_row(record: ExperimentRecord, label: str, detail: str, theme: Theme) -> IntervalRow:
     found = record.difference
-    return IntervalRow(
+    return _lens_row(
+        record.lens,
+        theme,
         label=label,
         detail=detail,
         value=found.value if found else None,
-        lo=found.lo if found else None,
-        hi=found.hi if found else None,
+        ci95=_ends(found),
         reason=missing_reason(record.reason),
-        colour=theme.colour(record.lens),
-        shape=SHAPES[record.lens],
-        hollow=LENSES[record.lens].hollow,
     )
 
 

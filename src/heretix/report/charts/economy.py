@@ -17,6 +17,7 @@ from heretix.report.charts.figure import (
     figure,
     layer,
     listed,
+    literal,
     shortened,
     small_text,
     time_axis,
@@ -320,7 +321,7 @@ def _axes() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _path(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]]:
     x, y = _axes()
-    shape = {"field": "shape", "type": "nominal", "scale": None}
+    shape = literal("shape")
     return [
         layer(
             {"type": "line", "interpolate": "step-after", "color": theme.ink, "strokeWidth": 2},
@@ -334,7 +335,7 @@ def _path(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]]:
             x=x,
             y=y,
             shape=shape,
-            color={"field": "colour", "type": "nominal", "scale": None},
+            color=literal("colour"),
             tooltip=[
                 {"field": "step", "type": "quantitative"},
                 {"field": "account", "type": "nominal"},
@@ -362,7 +363,7 @@ def _wanted(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]
         short,
         x=x,
         y={**y, "field": "wanted"},
-        shape={"field": "shape", "type": "nominal", "scale": None},
+        shape=literal("shape"),
     )
     return [line, points]
 
@@ -600,14 +601,13 @@ def _labels(
         for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True)
     ]
     y = {"field": "y", "type": "quantitative", "scale": None}
-    literal = {"type": "nominal", "scale": None}
     text = [
         layer(
             {"type": "text", "align": "left", "baseline": "middle", "fontWeight": weight},
             [row for row in key if row["weight"] == weight],
             x={"value": WIDTH + 26},
             y=y,
-            color={**literal, "field": "ink"},
+            color=literal("ink"),
             text={"field": "name"},
         )
         for weight in ("normal", "bold")
@@ -620,7 +620,7 @@ def _labels(
         x2={"value": WIDTH + 22},
         y={**y, "field": "end"},
         y2={"field": "y"},
-        color={**literal, "field": "colour"},
+        color=literal("colour"),
     )
     return [leader, *text]
 

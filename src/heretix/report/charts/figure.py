@@ -78,6 +78,11 @@ def layer(
     }
 
 
+def literal(field: str) -> dict[str, Any]:
+    """A channel whose values are drawn as they stand: colours, shapes."""
+    return {"field": field, "type": "nominal", "scale": None}
+
+
 def prob_axis(title: str = "p(true), a probability") -> dict[str, Any]:
     """A probability along the bottom: all of it, from 0 to 1, so that no chart flatters."""
     return {
@@ -173,7 +178,6 @@ LABEL_CHARS: Final = 46
 _STEP_PX: Final = 30
 _TALL_STEP_PX: Final = 38
 _REASON_CHARS: Final = 80
-_LITERAL: Final = {"type": "nominal", "scale": None}
 _ZERO_IS_PLAIN: Final = "abs(datum.value) < 1e-9 ? '0' : format(datum.value, '+.2f')"
 
 
@@ -296,16 +300,16 @@ def _drawn(
         x={**axis, "field": "lo"},
         x2={"field": "hi"},
         y=y,
-        color={**_LITERAL, "field": "colour"},
+        color=literal("colour"),
     )
     points = layer(
         {"type": "point", "size": 95, "strokeWidth": 2, "opacity": 1},
         rows,
         x={**axis, "field": "value"},
         y=y,
-        shape={**_LITERAL, "field": "shape"},
-        stroke={**_LITERAL, "field": "colour"},
-        fill={**_LITERAL, "field": "fill"},
+        shape=literal("shape"),
+        stroke=literal("colour"),
+        fill=literal("fill"),
         tooltip=tooltip,
     )
     beside = {"x": {"value": WIDTH + 14}, "y": y}

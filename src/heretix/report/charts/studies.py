@@ -16,6 +16,7 @@ from heretix.report.charts.figure import (
     figure,
     layer,
     listed,
+    literal,
     notice,
     prob_axis,
     small_text,
@@ -149,7 +150,7 @@ def _known(
             rows,
             x=x,
             y=y,
-            fill={"field": "fill", "type": "nominal", "scale": None},
+            fill=literal("fill"),
             shape={
                 "field": "served",
                 "type": "nominal",
