@@ -1,38 +1,28 @@
-"""Who acts, when, and under which key: what the commands of the economy share."""
+"""Shared parts of the economy's commands: the actor, the clock, keys, and moves as commands."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.core.errors import RecordError, UsageError
+from heretix.economy.moves import Actor, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from heretix.core.clock import Clock
-    from heretix.core.settings import Settings
-    from heretix.economy.exchange import Exchange
-    from heretix.economy.judging.panel import Panel
-    from heretix.economy.judging.workflow import EpisodeWorkflow
+    from heretix.economy.episode.state import Episode
     from heretix.economy.market import Side
-    from heretix.measurement.runner import Observer, Tally
-    from heretix.store import Store
-
-__all__ = [
-    "Counter",
-    "amount_of",
-    "clock_at",
-    "counter",
-    "measured",
-    "say",
-    "side_of",
-]
+    from heretix.economy.moves import Field, Move
+    from heretix.measurement.runner import Tally
 
 AsOption = Annotated[
     str, typer.Option("--as", help="Who acts. Play money: a name is all it takes.", metavar="NAME")
@@ -72,59 +62,24 @@ _WAYS_ON = {
     "wrong_state": "; `heretix episode show EPISODE` says what comes next",
     "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
 }
+_LONGEST_MS = 36_500 * 86_400_000
+"""A century: what comes of longer times is no date any more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counter:
-    """Where business is done: a store, its exchange, and the time."""
-
-    store: Store
-    exchange: Exchange
-    clock: Clock
-    settings: Settings
-
-    def named(self, ref: str) -> str:
-        """The id of the episode that `ref` means: an id, or the newest one."""
-        from heretix.core.errors import RecordError
-
-        if ref != LATEST:
-            return ref
-        newest = self.exchange.episodes(limit=1)
-        if not newest:
-            raise RecordError(f"`latest` names no episode: {NO_EPISODE}")
-        return newest[0].id
-
-    def held(self, at_ms: int) -> Counter:
-        """The same counter at a moment that has just passed."""
-        from heretix.core.clock import HeldClock
-        from heretix.economy.exchange import Exchange
-
-        clock = HeldClock(at_ms)
-        return replace(self, clock=clock, exchange=Exchange(self.store, clock=clock))
-
-    def panel(self, observer: Observer | None = None) -> Panel:
-        """The panel that measures into this store."""
-        from heretix.economy.judging.panel import Panel
-
-        return Panel(self.store, self.settings, observer=observer)
-
-    def workflow(self, observer: Observer | None = None) -> EpisodeWorkflow:
-        """The workflow that has things measured."""
-        from heretix.economy.judging.workflow import EpisodeWorkflow
-
-        return EpisodeWorkflow(
-            self.store,
-            self.exchange,
-            self.panel(observer),
-            clock=self.clock,
-            settings=self.settings,
-        )
+def resolve_episode(actor: Actor, ref: str) -> str:
+    """Return the id of the episode that `ref` means: an id, or the newest one."""
+    if ref != LATEST:
+        return ref
+    newest = actor.exchange.episodes(limit=1)
+    if not newest:
+        raise RecordError(f"`latest` names no episode: {NO_EPISODE}")
+    return newest[0].id
 
 
 @contextlib.contextmanager
-def counter(
+def open_economy(
     db: str | None, at: str | None = None, *, create: bool = True, absent: str = NO_EPISODE
-) -> Iterator[Counter]:
+) -> Iterator[Actor]:
     """Open the store for business. The operator's accounts are made on first use.
 
     Without `create` there must be one; `absent` says what to do first where there is none. One
@@ -143,7 +98,7 @@ def counter(
         if store.writable:
             exchange.ensure_house()
         try:
-            yield Counter(store=store, exchange=exchange, clock=clock, settings=settings)
+            yield Actor(store=store, exchange=exchange, clock=clock, settings=settings)
         except RefusedError as exc:
             raise RefusedError(_readable(str(exc), exc.status), status=exc.status) from exc
 
@@ -162,8 +117,6 @@ def clock_at(text: str | None) -> Clock:
         return HeldClock(now_ms + parse_duration_ms("--at", text[1:]))
     from datetime import UTC, datetime
 
-    from heretix.core.errors import UsageError
-
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:
@@ -181,31 +134,8 @@ def clock_at(text: str | None) -> Clock:
     return HeldClock(at_ms)
 
 
-def amount_of(text: str, currency: str = "PLAY") -> int:
-    """Minor units of an amount as people write it."""
-    from decimal import Decimal, DecimalException
-
-    from heretix.core.errors import UsageError
-    from heretix.economy.exchange import require_currency
-    from heretix.economy.ledger import MAX_AMOUNT
-
-    exponent = require_currency(currency).exponent
-    try:
-        minor = Decimal(text).scaleb(exponent)
-        # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
-        if not (minor.is_finite() and 0 < minor <= MAX_AMOUNT and minor == int(minor)):
-            raise DecimalException
-    except DecimalException as exc:
-        raise UsageError(
-            f"`amount` must be above 0 with at most {exponent} decimals, and at most "
-            f"{MAX_AMOUNT // 10**exponent}, got {text[:40]!r}"
-        ) from exc
-    return int(minor)
-
-
 def side_of(text: str) -> Side:
     """The side that a word or its first letter names."""
-    from heretix.core.errors import UsageError
     from heretix.economy.market import Side
 
     word = text.strip().lower()
@@ -231,7 +161,7 @@ def say(text: str, style: str | None = None) -> None:
     opt.console().print(text, style=style, markup=False, emoji=False)
 
 
-def measured(work: Coroutine[Any, Any, Any]) -> Any:
+def run_measurement(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a measurement to its end; Ctrl-C says that nothing was decided."""
     import stamina.instrumentation
 
@@ -263,3 +193,95 @@ def _readable(message: str, status: str) -> str:
     # A move is named by its idempotency key, which tells a person nothing.
     said = _KEYED.sub("the move", said)
     return said + _WAYS_ON.get(status, "")
+
+
+# Moves as commands, made from their definitions.
+
+
+def add_move_command(
+    app: typer.Typer, move: Move, show: Callable[[Actor, str, Any, bool], None]
+) -> None:
+    """Add the command of a move; `show` prints what came of it, as JSON if asked."""
+    parameters: dict[str, tuple[Any, Any]] = {"episode": (EpisodeArgument, inspect.Parameter.empty)}
+    parameters |= {field.name: _option(field) for field in move.fields}
+    if move.role == "explorer":
+        parameters |= {"person": (AsOption, "me"), "key": (KeyOption, None)}
+    parameters |= {
+        "at": (AtOption, None),
+        "db": (opt.DbOption, None),
+        "as_json": (opt.JsonOption, False),
+    }
+
+    def command(**given: Any) -> None:
+        with open_economy(given["db"], given["at"], create=False) as opened:
+            key = key_of(given.get("key"))
+            actor = replace(opened, person=given.get("person", ""), key=key)
+            episode = resolve_episode(actor, given["episode"])
+            made = _make_move(actor, move, episode, given)
+            show(actor, episode, made, given["as_json"])
+
+    command.__doc__ = move.help
+    command.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
+            for name, (kind, value) in parameters.items()
+        ]
+    )
+    app.command(move.name, short_help=move.brief or None)(command)
+
+
+def _make_move(actor: Actor, move: Move, episode_id: str, given: Mapping[str, Any]) -> Any:
+    episode = actor.exchange.episode(episode_id)
+    values = {field.name: _read_option(field, given[field.name], episode) for field in move.fields}
+    if move.make is not None:
+        return move.make(actor, episode_id, values)
+    assert move.plan is not None, "it is made or measured"
+    assert move.measure is not None, "it is made or measured"
+    step, terms = move.plan(actor, episode_id), episode.terms
+    samples = terms.K * terms.R * len(step.models) * step.times
+    with watched(samples, as_json=given["as_json"]) as tally:
+        return run_measurement(move.measure(replace(actor, observer=tally), episode_id, values))
+
+
+def _option(field: Field) -> tuple[Any, Any]:
+    """Make the option of a field, by its kind, and its default."""
+    flag, default = f"--{field.label.replace('_', '-')}", inspect.Parameter.empty
+    match field.kind:
+        case "flag":
+            return Annotated[bool, typer.Option(flag, help=field.help)], False
+        case "yes_no":
+            both = f"{flag}/--not-{flag.removeprefix('--')}"
+            return Annotated[bool | None, typer.Option(both, help=field.help)], None
+        case "choice":
+            assert field.choices is not None, "a choice has choices"
+            names = [choice.value for choice in field.choices]
+            said = f"{', '.join(names[:-1])} or {names[-1]}."
+            return Annotated[str, typer.Option(flag, help=said)], names[0]
+        case "bond":
+            said = "What is put behind it (else the least)."
+            return Annotated[str | None, typer.Option(flag, help=said)], None
+        case "whole":
+            option = typer.Option(flag, help=field.help, min=field.least, max=field.most)
+            return Annotated[int, option], default
+        case _:
+            return Annotated[str, typer.Option(flag, help=field.help)], default
+
+
+def _read_option(field: Field, value: Any, episode: Episode) -> Any:
+    match field.kind:
+        case "choice":
+            assert field.choices is not None, "a choice has choices"
+            known = {choice.value: choice for choice in field.choices}
+            if value not in known:
+                raise UsageError(
+                    f"`--{field.label}` must be one of {', '.join(known)}, got {value!r}"
+                )
+            return known[value]
+        case "bond" | "amount" if value is not None:
+            return parse_amount(value, episode.terms.currency, most=field.most)
+        case "bond":
+            assert field.least_of is not None, "a bond has a least"
+            return field.least_of(episode)
+        case _:
+            return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,12 @@ import typer
 from heretix.cli import acting
 from heretix.cli import options as opt
 from heretix.cli.output import print_json, print_json_text
+from heretix.core.canonical import encode
+from heretix.core.errors import RecordError
+from heretix.economy.episode.state import State
+from heretix.economy.ledger import user_account
+from heretix.economy.market import Side, price_ppm
+from heretix.economy.moves import STAKE, Actor, parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,14 +47,12 @@ def list_markets(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List markets that take bets."""
-    from heretix.core.canonical import encode
-    from heretix.economy.episode.state import State
     from heretix.report.terminal_economy import episodes_table
 
-    with acting.counter(db, create=False) as counter:
+    with acting.open_economy(db, create=False) as actor:
         states = (None,) if everything else (State.OPEN, State.CHALLENGE)
         found = [
-            item for state in states for item in counter.exchange.episodes(state=state, limit=limit)
+            item for state in states for item in actor.exchange.episodes(state=state, limit=limit)
         ]
     found = sorted(found, key=lambda item: -item.created_ms)[:limit]
     if as_json:
@@ -64,14 +68,12 @@ def show(
     episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """Show the two pools of an episode: prices, what they imply, what is staked."""
-    from heretix.core.canonical import encode
-    from heretix.economy.market import Side, price_ppm
     from heretix.report.terminal_economy import market_view
 
-    with acting.counter(db, create=False) as counter:
-        episode = counter.named(episode)
-        found = counter.exchange.episode(episode)
-        positions = counter.exchange.positions(episode)
+    with acting.open_economy(db, create=False) as actor:
+        episode = acting.resolve_episode(actor, episode)
+        found = actor.exchange.episode(episode)
+        positions = actor.exchange.positions(episode)
     if not as_json:
         opt.console().print(market_view(found, positions))
         return
@@ -107,12 +109,10 @@ def quote(
     """Say what a bet would buy now, the gain it is sure of if it wins, and the most it can lose."""
     from heretix.report.terminal_economy import quote_view
 
-    with acting.counter(db, create=False) as counter:
-        episode = counter.named(episode)
-        currency = counter.exchange.episode(episode).terms.currency
-        offer = counter.exchange.quote(
-            episode, acting.side_of(side), acting.amount_of(amount, currency)
-        )
+    with acting.open_economy(db, create=False) as actor:
+        episode = acting.resolve_episode(actor, episode)
+        currency = actor.exchange.episode(episode).terms.currency
+        offer = actor.exchange.quote(episode, acting.side_of(side), parse_amount(amount, currency))
     if as_json:
         print_json(_plain(offer))
     else:
@@ -139,21 +139,21 @@ def buy(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Bet. The stake is locked until the episode ends, and can lose 35% of itself at most."""
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import money, quote_view
 
     chosen = acting.key_of(key)
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        exchange = counter.exchange
+    with acting.open_economy(db, at, create=False) as opened:
+        actor = replace(opened, person=person, key=chosen)
+        episode = acting.resolve_episode(actor, episode)
+        exchange = actor.exchange
         currency = exchange.episode(episode).terms.currency
-        wanted, stake = acting.side_of(side), acting.amount_of(amount, currency)
-        exchange.join(person, currency)
+        wanted, stake = acting.side_of(side), parse_amount(amount, currency)
         # A retry under a key of one's own must ask for the same thing, whatever the price is now.
         offer = None if key is not None else exchange.quote(episode, wanted, stake)
         if min_shares is None:
             min_shares = 0 if offer is None else offer.shares * _SLIPPAGE[0] // _SLIPPAGE[1]
-        position = exchange.stake(episode, person, wanted, stake, min_shares=min_shares, key=chosen)
+        given = {"side": wanted, "amount": stake, "min_shares": min_shares}
+        position: Any = STAKE.run(actor, episode, given)
         left = exchange.balance(person, currency)
     if as_json:
         print_json({"key": chosen, "position": encode(position), "balance": left})
@@ -169,13 +169,11 @@ def positions(
     person: acting.AsOption = "me", db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """List a person's bets, newest first."""
-    from heretix.core.canonical import encode
-    from heretix.economy.ledger import user_account
     from heretix.report.terminal_economy import positions_table
 
     user_account(person, "PLAY")  # A name that can't be anybody's is a mistake, not a newcomer.
-    with acting.counter(db, create=False) as counter:
-        found = counter.exchange.positions_of(person)
+    with acting.open_economy(db, create=False) as actor:
+        found = actor.exchange.positions_of(person)
     if as_json:
         print_json(encode(tuple(found)))
     elif found:
@@ -185,7 +183,6 @@ def positions(
 
 
 def _plain(offer: Any) -> dict[str, Any]:
-    from heretix.economy.market import price_ppm
 
     tau = offer.tau_max_ppm
     return {
@@ -223,14 +220,13 @@ def explain(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Explain every payment of an episode, and each reward down to the numbers it is made of."""
-    from heretix.economy.ledger import user_account
 
-    with acting.counter(db, create=False) as counter:
-        episode = counter.named(episode)
-        found = counter.exchange.episode(episode)
+    with acting.open_economy(db, create=False) as actor:
+        episode = acting.resolve_episode(actor, episode)
+        found = actor.exchange.episode(episode)
         account = None if person is None else user_account(person, found.terms.currency).id
-        statements = counter.exchange.statements(episode)
-        settlement = counter.exchange.settlement(episode)
+        statements = actor.exchange.statements(episode)
+        settlement = actor.exchange.settlement(episode)
     if as_json:
         print_json(_rewards_plain(statements, settlement, account))
         return
@@ -272,7 +268,6 @@ def _show_rewards(settlement: Settlement | None, account: str | None) -> None:
 def _rewards_plain(
     statements: list[StoredStatement], settlement: Settlement | None, account: str | None
 ) -> dict[str, object]:
-    from heretix.core.canonical import encode
     from heretix.economy.rewards import explain as lines_of
 
     book = settlement.rewards if settlement else None
@@ -313,11 +308,10 @@ def join(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Give a person an account and a purse of play money. Betting does it too."""
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import balances_table
 
-    with acting.counter(db) as counter:
-        holding = counter.exchange.join(name)
+    with acting.open_economy(db) as actor:
+        holding = actor.exchange.join(name)
     if as_json:
         print_json(encode(holding))
     else:
@@ -334,8 +328,8 @@ def issue(
 ) -> None:
     """Make play money and give it to someone."""
     chosen = acting.key_of(key)
-    with acting.counter(db, at) as counter:
-        (transfer,) = counter.exchange.issue(who, acting.amount_of(amount), key=chosen)
+    with acting.open_economy(db, at) as actor:
+        (transfer,) = actor.exchange.issue(who, parse_amount(amount), key=chosen)
     typer.echo(f"{transfer.amount} minor units to {transfer.credit}")
     acting.say_key(chosen, given=key)
 
@@ -351,11 +345,10 @@ def balances(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show accounts and what they hold."""
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import balances_table
 
-    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
-        found = counter.exchange.balances(person=person, episode=episode, currency=currency)
+    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+        found = actor.exchange.balances(person=person, episode=episode, currency=currency)
     if as_json:
         print_json(encode(tuple(found)))
     elif found:
@@ -376,14 +369,12 @@ def history(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List transfers, newest first."""
-    from heretix.core.canonical import encode
-    from heretix.economy.ledger import user_account
     from heretix.report.terminal_economy import history_table
 
     if person is not None and account is None:
         account = user_account(person, "PLAY").id
-    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
-        found = counter.exchange.history(account=account, episode=episode, limit=limit)
+    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+        found = actor.exchange.history(account=account, episode=episode, limit=limit)
     if as_json:
         print_json(encode(tuple(found)))
     elif found:
@@ -396,11 +387,10 @@ def history(
 @ledger_app.command("verify")
 def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Replay every transfer from the first: hashes, balances, pots. Ends with 1 if one is off."""
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import ledger_view
 
-    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
-        report = counter.exchange.verify()
+    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+        report = actor.exchange.verify()
     if as_json:
         print_json({**encode(report), "ok": report.ok})
     else:
@@ -417,10 +407,9 @@ def export(
     db: opt.DbOption = None,
 ) -> None:
     """Write the chain of transfers as JSON lines, first to last."""
-    from heretix.core.errors import RecordError
 
-    with acting.counter(db, create=False, absent=acting.NO_ACCOUNT) as counter:
-        lines = counter.exchange.export()
+    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+        lines = actor.exchange.export()
         if out is None:
             for line in lines:
                 print_json_text(line)
@@ -465,7 +454,6 @@ def credit(
     A claim is credited once, to whoever asks first. Ends with 1 when it earns nothing.
     """
     from heretix.config import check_claim
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import credited_view
 
     with _track(db, at) as track:
@@ -508,15 +496,13 @@ def reputation(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show one person's standing: reputation, challenges, credits."""
-    from heretix.core.errors import RecordError
-    from heretix.economy.ledger import user_account
     from heretix.report.terminal_economy import standing_view
 
     user_account(person, "XC")  # A name that can't be anybody's is a mistake, not a newcomer.
-    with _counter(db, at) as counter:
-        found = _track_of(counter).standing(person)
+    with _counter(db, at) as actor:
+        found = _track_of(actor).standing(person)
         # Whoever challenged or explored has an account; so has a newcomer, who did nothing yet.
-        if not counter.exchange.balances(person=person):
+        if not actor.exchange.balances(person=person):
             raise RecordError(
                 f"`{person}` names nobody who has taken part here; "
                 "`heretix explore leaderboard` shows who has"
@@ -576,15 +562,15 @@ def feed(
 
 @contextmanager
 def _track(db: str | None, at: str | None) -> Iterator[ExplorationService]:
-    with _counter(db, at) as counter:
-        yield _track_of(counter)
+    with _counter(db, at) as actor:
+        yield _track_of(actor)
 
 
-def _counter(db: str | None, at: str | None) -> AbstractContextManager[acting.Counter]:
-    return acting.counter(db, at, create=False, absent=opt.NOTHING_SHOWN)
+def _counter(db: str | None, at: str | None) -> AbstractContextManager[Actor]:
+    return acting.open_economy(db, at, create=False, absent=opt.NOTHING_SHOWN)
 
 
-def _track_of(counter: acting.Counter) -> ExplorationService:
+def _track_of(actor: Actor) -> ExplorationService:
     from heretix.economy.exploration_service import ExplorationService
 
-    return ExplorationService(counter.store, clock=counter.clock)
+    return ExplorationService(actor.store, clock=actor.clock)

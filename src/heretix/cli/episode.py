@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,14 +15,32 @@ import typer
 from heretix.cli import acting
 from heretix.cli import options as opt
 from heretix.cli.output import print_json
-from heretix.core.errors import RecordError
+from heretix.core.canonical import encode
+from heretix.core.clock import parse_duration_ms
+from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageError
 from heretix.core.lenses import HEL, SHOWING
+from heretix.economy.episode.challenges import SECRET_BYTES
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
+from heretix.economy.episode.state import Parameters, State
+from heretix.economy.judging.gate import Direction
+from heretix.economy.moves import (
+    BEGIN,
+    COMMIT,
+    JUDGE,
+    MOVES,
+    OPEN,
+    REVEAL,
+    STAKE,
+    Actor,
+    parse_amount,
+    reach_ppm,
+    reveal_fields,
+)
 
 if TYPE_CHECKING:
     from heretix.economy.episode.state import Episode
     from heretix.economy.judging.inputs import Recheck
-    from heretix.economy.judging.workflow import Proposal
+    from heretix.economy.judging.workflow import JudgedChallenge, Proposal
     from heretix.evidence.bundle import Bundle
 
 # The file that a challenger keeps between committing and revealing.
@@ -57,7 +76,7 @@ def read_secret(path: Path) -> Secret:
 # Evidence as a person brings it to an episode: documents, or a bundle of them.
 
 
-def lens_of(counter: acting.Counter, lens: str, bundle: str | None, claim: str) -> str:
+def lens_of(actor: Actor, lens: str, bundle: str | None, claim: str) -> str:
     """The lens of the terms, with the bundle that is shown from the start."""
     from heretix.economy.judging.panel import EpisodeLens, read_lens
     from heretix.evidence.bundle import dump_bundle
@@ -66,21 +85,18 @@ def lens_of(counter: acting.Counter, lens: str, bundle: str | None, claim: str) 
     clause = read_lens(lens).clause
     if bundle is None:
         return clause
-    found = brought_by(counter, claim.strip(), None, bundle)
-    counter.store.write(save_bundle, found.bundle_id, found.claim, found.lens, dump_bundle(found))
+    found = brought_by(actor, claim.strip(), None, bundle)
+    actor.store.write(save_bundle, found.bundle_id, found.claim, found.lens, dump_bundle(found))
     return str(EpisodeLens(clause=clause, bundle_id=found.bundle_id))
 
 
-def brought_by(
-    counter: acting.Counter, claim: str, documents: list[str] | None, bundle: str | None
-) -> Bundle:
+def brought_by(actor: Actor, claim: str, documents: list[str] | None, bundle: str | None) -> Bundle:
     """The documents, or the bundle, that a person brings."""
-    from heretix.core.errors import UsageError
     from heretix.economy.judging.panel import arrange, find_objection
 
     if bool(documents) == (bundle is not None):
         raise UsageError("`--document` or `--bundle` is needed, and only one of them")
-    brought = _loaded(counter, bundle) if bundle is not None else _built(claim, documents or [])
+    brought = _loaded(actor, bundle) if bundle is not None else _built(claim, documents or [])
     refused = find_objection(brought, claim)
     if refused is not None:
         raise UsageError(f"`evidence` can't be brought: {refused}")
@@ -92,11 +108,11 @@ def brought_by(
     return brought
 
 
-def _loaded(counter: acting.Counter, ref: str) -> Bundle:
+def _loaded(actor: Actor, ref: str) -> Bundle:
     from heretix.evidence.bundle import bundle_in_file, load_bundle
     from heretix.store.documents import find_bundle
 
-    return bundle_in_file(ref) or load_bundle(counter.store.read(find_bundle, ref), ref)
+    return bundle_in_file(ref) or load_bundle(actor.store.read(find_bundle, ref), ref)
 
 
 def _built(claim: str, documents: list[str]) -> Bundle:
@@ -117,21 +133,18 @@ _RECORD_WANTED = "give what `heretix episode export --out` wrote"
 app = typer.Typer(help="Adjudication episodes: evidence, judges, settlement.", no_args_is_help=True)
 
 
-def say_where(
-    counter: acting.Counter, episode: Episode, *, as_json: bool, whole: bool = False
-) -> None:
+def say_where(actor: Actor, episode: Episode, *, as_json: bool, whole: bool = False) -> None:
     """Show an episode as a move left it; the whole of it, terms and times too, if asked."""
-    from heretix.core.canonical import encode
     from heretix.report.terminal_economy import episode_view
 
-    exchange = counter.exchange
+    exchange = actor.exchange
     if as_json:
         print_json(encode(episode))
         return
     told = exchange.measurements(episode.id)
     positions = exchange.positions(episode.id)
     opt.console().print(episode_view(episode, positions, told, whole=whole))
-    _say_outcome(counter, episode)
+    _say_outcome(actor, episode)
 
 
 @app.command("list")
@@ -144,17 +157,14 @@ def list_episodes(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List episodes, newest first."""
-    from heretix.core.canonical import encode
-    from heretix.core.errors import UsageError
-    from heretix.economy.episode.state import State
     from heretix.report.terminal_economy import episodes_table
 
     if state is not None and state not in {item.value for item in State}:
         known = ", ".join(item.value for item in State)
         raise UsageError(f"`--state` must be one of {known}, got {state!r}")
-    with acting.counter(db, create=False) as counter:
+    with acting.open_economy(db, create=False) as actor:
         wanted = None if state is None else State(state)
-        found = counter.exchange.episodes(state=wanted, limit=limit)
+        found = actor.exchange.episodes(state=wanted, limit=limit)
     if as_json:
         print_json(encode(tuple(found)))
     elif found:
@@ -168,9 +178,9 @@ def show(
     episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """Show an episode: market, times, challenges, measurements, and what comes next."""
-    with acting.counter(db, create=False) as counter:
-        episode = counter.named(episode)
-        say_where(counter, counter.exchange.episode(episode), as_json=as_json, whole=True)
+    with acting.open_economy(db, create=False) as actor:
+        episode = acting.resolve_episode(actor, episode)
+        say_where(actor, actor.exchange.episode(episode), as_json=as_json, whole=True)
 
 
 @app.command("export")
@@ -182,11 +192,10 @@ def export(
     db: opt.DbOption = None,
 ) -> None:
     """Write everything that is needed to redo an episode elsewhere."""
-    from heretix.core.errors import RecordError
 
-    with acting.counter(db, create=False) as counter:
-        episode = counter.named(episode)
-        record = counter.exchange.record(episode)
+    with acting.open_economy(db, create=False) as actor:
+        episode = acting.resolve_episode(actor, episode)
+        record = actor.exchange.record(episode)
     if out is None:
         print_json(record)
         return
@@ -208,7 +217,6 @@ def verify(
     Of an episode in the store, the measurements are worked out again from their samples too.
     Ends with 1 when something doesn't follow.
     """
-    from heretix.core.canonical import encode
     from heretix.economy.audit import verify_episode
     from heretix.economy.judging.inputs import recheck
     from heretix.report.terminal_economy import breaches_view
@@ -217,11 +225,11 @@ def verify(
     if Path(ref).is_file() or ref.endswith(".json"):
         record = _read(Path(ref))
     else:
-        with acting.counter(db, create=False) as counter:
-            ref = counter.named(ref)
-            record = counter.exchange.record(ref)
-            told = counter.exchange.measurements(ref)
-            again = recheck(counter.store, counter.exchange.episode(ref), told)
+        with acting.open_economy(db, create=False) as actor:
+            ref = acting.resolve_episode(actor, ref)
+            record = actor.exchange.record(ref)
+            told = actor.exchange.measurements(ref)
+            again = recheck(actor.store, actor.exchange.episode(ref), told)
     audit = verify_episode(record)
     ok = audit.ok and all(item.ok for item in again)
     if as_json:
@@ -251,7 +259,6 @@ def verify(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from heretix.core.errors import RecordError
 
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -265,9 +272,9 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _say_outcome(counter: acting.Counter, episode: Episode) -> None:
+def _say_outcome(actor: Actor, episode: Episode) -> None:
     """Who won, what q is, or why it is void."""
-    settlement = counter.exchange.settlement(episode.id)
+    settlement = actor.exchange.settlement(episode.id)
     if settlement is None:
         return
     outcome = settlement.outcome
@@ -372,11 +379,14 @@ def open_episode(
 
     With --practice everything runs here and costs nothing.
     """
-    with acting.counter(db, at) as counter:
-        held = counter
-        claim = counter.named(claim)
-        if not _is_draft(counter, claim):
-            lens = lens_of(counter, lens, bundle, claim)
+    from heretix.core.clock import HeldClock
+    from heretix.economy.exchange import Exchange
+
+    with acting.open_economy(db, at) as actor:
+        held = actor
+        claim = acting.resolve_episode(actor, claim)
+        if not _is_draft(actor, claim):
+            lens = lens_of(actor, lens, bundle, claim)
             proposal = _proposal(
                 claim,
                 lens=lens,
@@ -392,11 +402,16 @@ def open_episode(
             )
             samples = K * R * len(proposal.models)
             with acting.watched(samples, as_json=as_json) as tally:
-                drafted = acting.measured(counter.workflow(tally).draft(proposal))
+                workflow = replace(actor, observer=tally).workflow
+                drafted = acting.run_measurement(workflow.draft(proposal))
             # Terms count from the moment they were written: that is when it opens, too.
-            held = counter.held(drafted.at_ms)
+            clock = HeldClock(drafted.at_ms)
+            held = replace(actor, clock=clock, exchange=Exchange(actor.store, clock=clock))
             claim = drafted.episode
-        found = held.exchange.episode(claim) if draft_only else _opened(held, claim)
+        if not draft_only:
+            held.exchange.open(claim)
+            held.begin_if_due(claim)
+        found = held.exchange.episode(claim)
         say_where(held, found, as_json=as_json, whole=True)
 
 
@@ -425,55 +440,43 @@ def challenge(
 
     A larger stake lets the credited belief move further, and earn more; it is the bond as well.
     """
-    from heretix.core.canonical import encode
-    from heretix.core.errors import RecordError, RefusedError, UsageError
-    from heretix.economy.episode.challenges import SECRET_BYTES
-    from heretix.economy.judging.gate import Direction
-    from heretix.economy.judging.panel import Question
     from heretix.report.terminal_economy import money
 
-    chosen = acting.key_of(key)
+    direction = Direction.DOWN if down else Direction.UP
     if out.exists():
         raise RecordError(f"`{out}` exists; a reveal file is never overwritten: choose another")
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        exchange = counter.exchange
-        found = _begun(counter, episode)
-        terms = found.terms
-        brought = brought_by(counter, terms.claim, document, bundle)
-        exchange.join(person, terms.currency)
-        cost = counter.panel().compute_cost(Question.of(found.id, terms), terms.models) or 0
-        least = exchange.min_stake(episode, person, compute_cost=cost)
-        amount = least if stake is None else acting.amount_of(stake, terms.currency)
+    with acting.open_economy(db, at, create=False) as opened:
+        actor = replace(opened, person=person, key=acting.key_of(key))
+        episode = acting.resolve_episode(actor, episode)
+        found = actor.begin_if_due(episode)
+        currency = found.terms.currency
+        brought = brought_by(actor, found.terms.claim, document, bundle)
+        least = actor.least_challenge(found)
+        amount = least if stake is None else parse_amount(stake, currency)
         if amount < least:
-            said = f"{money(least, terms.currency)}, got {money(amount, terms.currency)}"
+            said = f"{money(least, currency)}, got {money(amount, currency)}"
             raise UsageError(f"`--stake` must be at least {said}")
         nonce = secrets.token_bytes(SECRET_BYTES)
         secret = Secret(episode=episode, number=None, person=person, nonce=nonce, bundle=brought)
+        commitment = secret.commitment(person, currency)
+        given = {"direction": direction, "commitment": commitment, "amount": amount}
         # The file first: a commitment whose nonce is lost can never be revealed.
         write_secret(out, secret)
         try:
-            taken = exchange.commit(
-                episode,
-                person,
-                direction=Direction.DOWN if down else Direction.UP,
-                commitment=secret.commitment(person, terms.currency),
-                amount=amount,
-                key=chosen,
-                compute_cost=cost,
-            )
+            taken: Any = COMMIT.run(actor, episode, given)
         except RefusedError:
             # Only now is it sure that nothing was taken. After anything else it may have been.
             out.unlink(missing_ok=True)
             raise
     if as_json:
-        print_json({"key": chosen, "challenge": encode(taken), "reveal": str(out)})
+        print_json({"key": actor.key, "challenge": encode(taken), "reveal": str(out)})
         return
     acting.say(
-        f"challenge {taken.number} committed: {money(taken.stake, terms.currency)} that the belief "
+        f"challenge {taken.number} committed: {money(taken.stake, currency)} that the belief "
         f"goes {taken.direction.value}"
     )
-    acting.say(_reach(found, taken.stake, down=down), style="dim")
+    start, end = found.belief_ppm / 1e6, reach_ppm(found, taken.stake, direction) / 1e6
+    acting.say(f"as a bond it covers a move from {start:.2%} to {end:.2%}", style="dim")
     acting.say(f"keep {out} secret, then: heretix episode reveal {out}")
 
 
@@ -485,219 +488,68 @@ def reveal(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show the evidence that was committed to. Reveals end with the freeze."""
-    from heretix.core.canonical import encode
-    from heretix.economy.episode.sealed_file import find_commitment
-    from heretix.evidence.bundle import dump_bundle
-    from heretix.store.documents import save_bundle
 
     secret = read_secret(file)
-    bundle = secret.bundle
-    with acting.counter(db, at, create=False) as counter:
+    with acting.open_economy(db, at, create=False) as opened:
+        actor = replace(opened, person=secret.person)
         # A file is made before its commitment is taken, so it is known by the commitment.
-        found = counter.exchange.episode(secret.episode)
-        shown = counter.exchange.reveal(
-            secret.episode,
-            find_commitment(secret, found, secret.person),
-            secret.person,
-            nonce=secret.nonce,
-            bundle_sha256=bundle.bundle_id,
-        )
-        counter.store.write(
-            save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
-        )
+        given = reveal_fields(secret, actor.exchange.episode(secret.episode), secret.person)
+        shown: Any = REVEAL.run(actor, secret.episode, given)
     if as_json:
         print_json(encode(shown))
     else:
-        count = len(bundle.items)
+        count = len(secret.bundle.items)
         documents = "1 document" if count == 1 else f"{count} documents"
-        name = bundle.bundle_id[:16]
+        name = secret.bundle.bundle_id[:16]
         acting.say(f"challenge {shown.number} revealed: {documents}, bundle {name}")
 
 
-@app.command("freeze", short_help="Reveal the seed; draw the close and the judges.")
-def freeze(
-    episode: acting.EpisodeArgument,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Reveal the seed, draw the close and the judges; stakes after the close come back."""
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        _begun(counter, episode)
-        say_where(counter, counter.exchange.freeze(episode), as_json=as_json)
+def _show_after(actor: Actor, episode: str, made: Any, as_json: bool) -> None:
+    """Show the episode as a move left it."""
+    del made
+    say_where(actor, actor.exchange.episode(episode), as_json=as_json)
 
 
-@app.command("judge", short_help="Measure the lens with and without each challenge's evidence.")
-def judge(
-    episode: acting.EpisodeArgument,
-    final: FinalOption = False,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Measure the lens with and without each challenge's evidence, in the order of commitment."""
-    from heretix.core.canonical import encode
-
-    heard = []
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        exchange = counter.exchange
-        found = exchange.episode(episode)
-        terms = found.terms
-        pending = counter.workflow().pending(found)
-        samples = 2 * terms.K * terms.R * len(terms.models) * len(pending)
-        with acting.watched(samples, as_json=as_json) as tally:
-            workflow = counter.workflow(tally)
-            while (
-                result := acting.measured(workflow.judge_next(episode, final=final))
-            ) is not None:
-                heard.append(result)
-        found = exchange.episode(episode)
-        if as_json:
-            print_json([encode(item) for item in heard])
-            return
-        for item in heard:
-            gate = item.inputs.evidence
-            why = item.inputs.reason or ""
-            if gate is not None:
-                p_up, width = gate.gate.p_up_ppm / 1e6, gate.gate.ci_width_ppm / 1e6
-                why = f"P(up) {p_up:.4f}, interval {width:.3f} wide"
-            acting.say(f"challenge {item.number} {item.fate.value}: {why}")
-        say_where(counter, found, as_json=False)
-
-
-@app.command("measure", short_help="Have the judges measured: now, and a window later.")
-def measure(
-    episode: acting.EpisodeArgument,
-    final: FinalOption = False,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Have the judges measured: at the freeze, and again after the durability window."""
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        found = counter.exchange.episode(episode)
-        samples = 2 * found.terms.K * found.terms.R * len(found.judges)
-        if counter.workflow().next_stage(episode) is None:
-            samples = 0
-        with acting.watched(samples, as_json=as_json) as tally:
-            after = acting.measured(counter.workflow(tally).measure(episode, final=final))
-        say_where(counter, after, as_json=as_json)
-
-
-@app.command("settle")
-def settle(
-    episode: acting.EpisodeArgument,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Pay everybody, once the result can't be disputed any more. It happens once."""
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        say_where(counter, counter.exchange.close(episode), as_json=as_json)
-
-
-@app.command("dispute", short_help="Put a bond against the result: a larger panel measures.")
-def dispute(
-    episode: acting.EpisodeArgument,
-    ground: Annotated[
-        str,
-        typer.Option(
-            "--ground", help="recomputation_mismatch, wrong_lens_or_model or artifact_fraud."
-        ),
-    ] = "recomputation_mismatch",
-    bond: Annotated[
-        str | None, typer.Option("--bond", help="What is put behind it (else the least).")
-    ] = None,
-    person: acting.AsOption = "me",
-    key: acting.KeyOption = None,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Put a bond against the result: a larger panel is drawn and measures again."""
-    from heretix.core.errors import UsageError
-    from heretix.economy.episode.disputes import dispute_bond
-    from heretix.economy.episode.state import Ground
-
-    if ground not in {item.value for item in Ground}:
-        known = ", ".join(item.value for item in Ground)
-        raise UsageError(f"`--ground` must be one of {known}, got {ground!r}")
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        found = counter.exchange.episode(episode)
-        terms = found.terms
-        counter.exchange.join(person, terms.currency)
-        staked = found.market.money if found.market else 0
-        amount = (
-            dispute_bond(staked, terms.parameters)
-            if bond is None
-            else acting.amount_of(bond, terms.currency)
+def _show_judged(actor: Actor, episode: str, made: list[JudgedChallenge], as_json: bool) -> None:
+    """Show how each challenge was judged, then the episode."""
+    if as_json:
+        print_json(
+            [
+                {"number": it.number, "fate": it.fate.value, "hearing": encode(it.inputs)}
+                for it in made
+            ]
         )
-        counter.exchange.dispute(
-            episode, person, ground=Ground(ground), bond=amount, key=acting.key_of(key)
-        )
-        say_where(counter, counter.exchange.episode(episode), as_json=as_json)
+        return
+    for item in made:
+        gate = item.inputs.evidence
+        why = item.inputs.reason or ""
+        if gate is not None:
+            p_up, width = gate.gate.p_up_ppm / 1e6, gate.gate.ci_width_ppm / 1e6
+            why = f"P(up) {p_up:.4f}, interval {width:.3f} wide"
+        acting.say(f"challenge {item.number} {item.fate.value}: {why}")
+    _show_after(actor, episode, made, as_json)
 
 
-@app.command("rule")
-def rule(
-    episode: acting.EpisodeArgument,
-    confirmed: Annotated[
-        bool | None,
-        typer.Option(
-            "--confirmed/--not-confirmed",
-            help="Whether the ground was right; a recomputation is checked by itself.",
-        ),
-    ] = None,
-    final: FinalOption = False,
-    at: acting.AtOption = None,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
-    """Have the larger panel measure, and let its word stand."""
-    with acting.counter(db, at, create=False) as counter:
-        episode = counter.named(episode)
-        found = counter.exchange.episode(episode)
-        samples = 4 * found.terms.K * found.terms.R * len(found.judges)
-        with acting.watched(samples, as_json=as_json) as tally:
-            work = counter.workflow(tally).rule(episode, ground_confirmed=confirmed, final=final)
-            after = acting.measured(work)
-        say_where(counter, after, as_json=as_json)
+_BY_HAND = (STAKE, COMMIT, REVEAL, OPEN, BEGIN)
+"""Moves with a command of their own, above or in `heretix market`, or with none: evidence may be
+committed as soon as its time has come."""
+for _move in MOVES:
+    if _move not in _BY_HAND:
+        _show = _show_judged if _move is JUDGE else _show_after
+        acting.add_move_command(app, _move, _show)
 
 
-def _is_draft(counter: acting.Counter, ref: str) -> bool:
+def _is_draft(actor: Actor, ref: str) -> bool:
     """Whether `ref` names an episode rather than stating a claim."""
-    from heretix.core.errors import RefusedError
 
     try:
-        counter.exchange.episode(ref)
+        actor.exchange.episode(ref)
     except RefusedError:
         # A mistyped id isn't measured as if it were a claim: that would cost money.
         if _EPISODE_ID.fullmatch(ref):
             raise
         return False
     return True
-
-
-def _opened(counter: acting.Counter, episode: str) -> Episode:
-    """Open a draft, and let challenges begin if their time has come."""
-    counter.exchange.open(episode)
-    return _begun(counter, episode)
-
-
-def _begun(counter: acting.Counter, episode: str) -> Episode:
-    """The episode; nobody has to announce that the time for challenges has come."""
-    from heretix.economy.episode.state import State
-
-    found = counter.exchange.episode(episode)
-    due = found.terms.challenge_from_ms <= counter.clock.now_ms()
-    if found.state is State.OPEN and due:
-        return counter.exchange.begin_challenge(episode)
-    return found
 
 
 def _proposal(
@@ -714,9 +566,6 @@ def _proposal(
     begin_after: str,
     times: tuple[str, str | None, str | None, str, str],
 ) -> Proposal:
-    from heretix.core.clock import parse_duration_ms
-    from heretix.core.errors import ConfigError
-    from heretix.economy.episode.state import Parameters
     from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 
     if practice:
@@ -740,7 +589,7 @@ def _proposal(
         R=sizes["R"],
         T=sizes["T"],
         B=sizes["B"],
-        seed_stake=acting.amount_of(seed_stake),
+        seed_stake=parse_amount(seed_stake),
         seed_heretic_ppm=round(base_rate * 1_000_000),
         challenge_after_ms=parse_duration_ms("--begin-after", begin_after),
         challenge_for_ms=length,
@@ -754,13 +603,3 @@ def _proposal(
             dispute_window_ms=parse_duration_ms("--dispute-for", dispute_for),
         ),
     )
-
-
-def _reach(episode: Episode, stake: int, *, down: bool) -> str:
-    """How far the credited belief can move on a stake."""
-    from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
-
-    scale = episode.terms.parameters.reward_scale
-    end = farthest(scale, episode.belief_ppm, BELIEF_MIN if down else BELIEF_MAX, stake)
-    start = episode.belief_ppm
-    return f"as a bond it covers a move from {start / 1e6:.2%} to {end / 1e6:.2%}"

@@ -15,13 +15,13 @@ from heretix.economy.episode.disputes import dispute_bond
 from heretix.economy.episode.sealed_file import find_commitment
 from heretix.economy.episode.state import Ground, State
 from heretix.economy.judging.gate import Direction
-from heretix.economy.ledger import user_account
+from heretix.economy.ledger import MAX_AMOUNT, user_account
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
 from heretix.store.documents import save_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from enum import StrEnum
 
     from heretix.core.clock import Clock
@@ -65,6 +65,28 @@ class Field:
     def label(self) -> str:
         """The name by which people know it."""
         return self.typed or self.name
+
+
+def parse_amount(
+    text: str, currency: str = "PLAY", *, name: str = "amount", most: int = MAX_AMOUNT
+) -> int:
+    """Read an amount as people write it, in minor units."""
+    from decimal import Decimal, DecimalException
+
+    from heretix.economy.exchange import require_currency
+
+    exponent = require_currency(currency).exponent
+    try:
+        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
+        # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
+        if not (minor.is_finite() and 0 < minor <= most and minor == int(minor)):
+            raise DecimalException
+    except DecimalException as exc:
+        raise UsageError(
+            f"`{name}` must be above 0 with at most {exponent} decimals, and at most "
+            f"{most // 10**exponent}, got {text[:40]!r}"
+        ) from exc
+    return int(minor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +162,8 @@ class Move:
     """Its command, the address of its form, and its entry in the audit log."""
     role: Literal["explorer", "operator"]
     help: str
+    brief: str = ""
+    """The same in a line of a list of commands."""
     operation: str
     """Its name in the API."""
     path: str
@@ -155,7 +179,12 @@ class Move:
     """The place on the episode's page where its result is shown."""
     make: Callable[[Actor, str, Mapping[str, Any]], Made] | None = None
     plan: Callable[[Actor, str], Step] | None = None
-    measure: Callable[[Actor, str, Mapping[str, Any]], Awaitable[Any]] | None = None
+    measure: Callable[[Actor, str, Mapping[str, Any]], Coroutine[Any, Any, Any]] | None = None
+
+    def run(self, actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Made:
+        """Make the move at once."""
+        assert self.make is not None, "a move that measures is no move of a moment"
+        return self.make(actor, episode_id, given)
 
 
 def _stake(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Position:
@@ -250,7 +279,9 @@ def _plan_measure(actor: Actor, episode_id: str) -> Step:
     return Step(claim=episode.terms.claim, models=models, stage=stage)
 
 
-def _measure(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Awaitable[Episode]:
+def _measure(
+    actor: Actor, episode_id: str, given: Mapping[str, Any]
+) -> Coroutine[Any, Any, Episode]:
     return actor.workflow.measure(episode_id, final=given["final"])
 
 
@@ -260,7 +291,7 @@ def _plan_rule(actor: Actor, episode_id: str) -> Step:
     return Step(claim=episode.terms.claim, models=episode.judges, stage=stage, times=4)
 
 
-def _rule(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Awaitable[Episode]:
+def _rule(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Coroutine[Any, Any, Episode]:
     return actor.workflow.rule(episode_id, **given)
 
 
@@ -371,6 +402,7 @@ DISPUTE: Final = Move(
     name="dispute",
     role="explorer",
     help="Put a bond against the result, and have more judges drawn.",
+    brief="Put a bond against the result: a larger panel measures.",
     operation="dispute",
     path="disputes",
     schema="DisputeGiven",
@@ -404,6 +436,7 @@ FREEZE: Final = Move(
     name="freeze",
     role="operator",
     help="Reveal the secret, draw the close and the judges, give late stakes back.",
+    brief="Reveal the seed; draw the close and the judges.",
     operation="freeze_episode",
     path="freeze",
     make=_freeze,
@@ -412,6 +445,7 @@ JUDGE: Final = Move(
     name="judge",
     role="operator",
     help="Have every challenge that is left measured, in their order.",
+    brief="Measure the lens with and without each challenge's evidence.",
     operation="judge_challenges",
     path="judge",
     schema="Finality",
@@ -425,6 +459,7 @@ MEASURE: Final = Move(
     name="measure",
     role="operator",
     help="Have the judges measured: at the freeze, and again when the durability window is over.",
+    brief="Have the judges measured: now, and a window later.",
     operation="measure_episode",
     path="measure",
     schema="Finality",
@@ -438,6 +473,7 @@ RULE: Final = Move(
     name="rule",
     role="operator",
     help="Have the larger panel measure, and rule on the dispute.",
+    brief="Have the larger panel measure, and let its word stand.",
     operation="rule_on_dispute",
     path="rule",
     schema="Ruling",
@@ -460,6 +496,7 @@ SETTLE: Final = Move(
     name="settle",
     role="operator",
     help="Pay everybody what is due, or give everything back where the episode is void.",
+    brief="Pay everybody, once the result can't be disputed any more.",
     operation="settle_episode",
     path="settle",
     make=_settle,

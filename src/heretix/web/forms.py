@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.clock import utc_now
+from heretix.core.clock import UNITS_MS, parse_duration_ms, utc_now
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
 from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, find_objection
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.economy.market import MAX_POOL
+from heretix.economy.moves import parse_amount
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
 from heretix.jobs import MeasureRequest
 from heretix.providers.catalog import parse_model
-from heretix.web.templating import amount_of, duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,6 +194,7 @@ _WHOLE: Final = {"K": 64, "R": 32, "T": 64, "B": 100_000, "judges": 64}
 _BUNDLE: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_CHARS: Final = 10_000
 _MAX_MODELS: Final = 64
+_TEN_YEARS_MS: Final = 3_650 * UNITS_MS["d"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -245,7 +247,9 @@ class EpisodeForm:
             R=sizes["R"],
             T=sizes["T"],
             B=sizes["B"],
-            seed_stake=amount_of("seed stake", self.fields["seed_stake"], "PLAY"),
+            seed_stake=parse_amount(
+                self.fields["seed_stake"], "PLAY", name="seed stake", most=MAX_POOL
+            ),
             seed_heretic_ppm=self._base_rate_ppm(),
             challenge_after_ms=self._span("begin_after"),
             challenge_for_ms=self._span("challenge_for"),
@@ -296,7 +300,12 @@ class EpisodeForm:
         return round(percent * 10_000)
 
     def _span(self, name: str) -> int:
-        return duration_ms(name.replace("_", " "), self.fields[name])
+        return parse_duration_ms(
+            name.replace("_", " "),
+            self.fields[name].strip(),
+            longest_ms=_TEN_YEARS_MS,
+            rule="ten years at most",
+        )
 
 
 # Evidence as somebody brings it to a page: typed or uploaded, made into a bundle.
@@ -348,7 +357,11 @@ class EvidenceForm:
 
     def amount(self, least: int, currency: str) -> int:
         """The stake; without one, the least that is asked."""
-        return amount_of("stake", self.stake, currency) if self.stake.strip() else least
+        return (
+            parse_amount(self.stake, currency, name="stake", most=MAX_POOL)
+            if self.stake.strip()
+            else least
+        )
 
     def bring(self, claim: str) -> Brought:
         """The bundle of the documents, if it can be brought."""

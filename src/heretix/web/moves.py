@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -12,11 +12,12 @@ from pydantic import Field as ModelField
 
 from heretix.core.canonical import encode
 from heretix.core.errors import ConfigError, RecordError, RefusedError
+from heretix.economy.ledger import Status
+from heretix.economy.moves import parse_amount
 from heretix.jobs import EpisodeRequest
-from heretix.web.templating import amount_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from heretix.economy.episode.state import Episode
     from heretix.economy.judging.workflow import Proposal
@@ -25,14 +26,22 @@ if TYPE_CHECKING:
     from heretix.web.auth import Visit
     from heretix.web.state import AppState
 
+_T = TypeVar("_T")
 _YES_NO: Final = {"": None, "yes": "true", "no": "false"}
 
 
 def find_episode(app: AppState, episode_id: str) -> Episode:
-    """Load an episode; one that isn't there can't be found, which is another thing than refused."""
+    """Load an episode that is there."""
+    return read_episode(app.exchange.episode, episode_id)
+
+
+def read_episode(read: Callable[[str], _T], episode_id: str) -> _T:
+    """Read of an episode; one that isn't there can't be found: another thing than refused."""
     try:
-        return app.exchange.episode(episode_id)
+        return read(episode_id)
     except RefusedError as exc:
+        if exc.status != Status.UNKNOWN_EPISODE.value:
+            raise
         raise RecordError(str(exc)) from exc
 
 
@@ -40,9 +49,8 @@ def make_move(
     app: AppState, visit: Visit, move: Move, episode_id: str, given: Mapping[str, Any], key: str
 ) -> Made:
     """Make a move at once, and write into the audit log who made it, and from where."""
-    assert move.make is not None, "a move that measures is a job"
     find_episode(app, episode_id)
-    made = move.make(app.actor(visit.name, key), episode_id, given)
+    made = move.run(app.actor(visit.name, key), episode_id, given)
     app.people.audit.write(
         f"episode.{move.name}", by=visit.person, subject=episode_id, address=visit.address
     )
@@ -140,7 +148,7 @@ def read_form(move: Move, data: Mapping[str, Any], currency: str) -> dict[str, A
                     raise ConfigError(f"`{field.label}` must be ticked: {field.help}")
                 continue
             case "bond" if text is not None:
-                text = str(amount_of(field.label, text[:30], currency))
+                text = str(parse_amount(text[:30], currency, name=field.label, most=field.most))
             case "flag":
                 text = "true" if text else None
             case "yes_no":

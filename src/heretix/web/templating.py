@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from heretix.core.clock import UNITS_MS, parse_duration_ms
-from heretix.core.errors import HeretixError, RefusedError, UsageError
+from heretix.core.clock import UNITS_MS
+from heretix.core.errors import HeretixError, RefusedError
 from heretix.core.lenses import LENSES, RPL
-from heretix.economy.exchange import require_currency
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
-from heretix.economy.market import MAX_POOL, MICRO
+from heretix.economy.market import MICRO
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX
@@ -132,27 +131,6 @@ def plain_amount(amount: int, currency: str) -> str:
     """An amount as it is typed into a form."""
     exponent = CURRENCIES[currency].exponent
     return str(Decimal(amount).scaleb(-exponent).quantize(Decimal(1).scaleb(-exponent)))
-
-
-def amount_of(name: str, text: str, currency: str) -> int:
-    """Minor units of an amount as people type it."""
-    exponent = require_currency(currency).exponent
-    try:
-        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
-        if not 0 < minor <= MAX_POOL or minor != minor.to_integral_value():
-            raise InvalidOperation
-    except ArithmeticError as exc:
-        raise UsageError(
-            f"`{name}` must be above 0 with at most {exponent} decimals, got {text!r}"
-        ) from exc
-    return int(minor)
-
-
-def duration_ms(name: str, text: str) -> int:
-    """Read milliseconds from a duration of ten years at most, such as 10m or 1d12h."""
-    return parse_duration_ms(
-        name, text.strip(), longest_ms=3_650 * UNITS_MS["d"], rule="ten years at most"
-    )
 
 
 def span(ms: int) -> str:

@@ -33,7 +33,14 @@ from heretix.web.api.resource import (
 )
 from heretix.web.auth import CurrentVisit
 from heretix.web.dependencies import App, EpisodeId, Explorer
-from heretix.web.moves import body_model, find_episode, make_move, submit_draft, submit_move
+from heretix.web.moves import (
+    body_model,
+    find_episode,
+    make_move,
+    read_episode,
+    submit_draft,
+    submit_move,
+)
 from heretix.web.templating import fresh
 
 # Episodes as the API shows them. Moments are milliseconds since 1970, beliefs parts per million,
@@ -279,8 +286,7 @@ def list_positions(
     app: App, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[PositionView]:
     """An episode's bets, in their order; who made each is in its account's id."""
-    find_episode(app, episode_id)
-    found = app.exchange.positions(episode_id)
+    found = read_episode(app.exchange.positions, episode_id)
     return slice_of(found, PositionView.model_validate, limit=limit, cursor=cursor)
 
 
@@ -289,24 +295,21 @@ def list_statements(
     app: App, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[StatementView]:
     """What each move paid to whom, and why, line by line."""
-    find_episode(app, episode_id)
-    found = app.exchange.statements(episode_id)
+    found = read_episode(app.exchange.statements, episode_id)
     return slice_of(found, StatementView.model_validate, limit=limit, cursor=cursor)
 
 
 @router.get("/episodes/{episode_id}/record", response_model=dict[str, Any], responses=NOT_CHANGED)
 def get_episode_record(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Everything that is needed to redo an episode elsewhere. Its ETag changes with every move."""
-    find_episode(app, episode_id)
-    text = canonical_json(app.exchange.record(episode_id))
+    text = canonical_json(read_episode(app.exchange.record, episode_id))
     return fresh(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 
 @router.get("/episodes/{episode_id}/verify")
 def audit_episode(app: App, episode_id: EpisodeId) -> EpisodeAuditView:
     """Redo an episode from its record, and say where it differs."""
-    find_episode(app, episode_id)
-    found = verify_episode(app.exchange.record(episode_id))
+    found = verify_episode(read_episode(app.exchange.record, episode_id))
     breaches = [BreachView.model_validate(breach) for breach in found.breaches]
     return EpisodeAuditView(ok=found.ok, breaches=breaches)
 
@@ -319,8 +322,8 @@ def quote_stake(
     amount: Annotated[int, Query(ge=1, le=MAX_POOL, description="Whole minor units.")],
 ) -> QuoteView:
     """What a bet would buy now, and what it can come to."""
-    find_episode(app, episode_id)
-    return QuoteView.of(app.exchange.quote(episode_id, side, amount))
+    offer = read_episode(lambda found: app.exchange.quote(found, side, amount), episode_id)
+    return QuoteView.of(offer)
 
 
 @router.get("/episodes/{episode_id}/least-challenge")

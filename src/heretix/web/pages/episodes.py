@@ -13,27 +13,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Person, Role
-from heretix.core.canonical import decode
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
-from heretix.economy.episode.disputes import dispute_bond
 from heretix.economy.episode.state import (
     ENDED,
     Challenge,
     Episode,
     Fate,
-    Ground,
     State,
     kept_positions,
 )
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.ledger import CURRENCIES, Transfer, user_account
 from heretix.economy.market import Position, Side
-from heretix.economy.repository import StoredMeasurement
+from heretix.economy.moves import DISPUTE, MOVES, Move
+from heretix.economy.repository import EpisodeSnapshot, StoredMeasurement
 from heretix.economy.rewards import explain
 from heretix.web.auth import require
 from heretix.web.dependencies import App, EpisodeId, Reader
-from heretix.web.moves import find_episode
+from heretix.web.moves import read_episode
 from heretix.web.state import AppState, app_state
 from heretix.web.templating import fresh, page, page_chart
 
@@ -57,7 +55,7 @@ class Milestone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class NextMove:
     """What an operator can do next."""
 
     name: str
@@ -65,8 +63,11 @@ class Move:
     why: str
     from_ms: int | None = None
     """When its time comes, if it hasn't yet."""
-    measures: bool = False
-    """Models are called: it takes a while."""
+
+    @property
+    def definition(self) -> Move:
+        """The move, with its fields."""
+        return next(move for move in MOVES if move.name == self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,30 +149,30 @@ def doable(episode: Episode, person: str | None, now_ms: int) -> Doable:
     )
 
 
-def next_move(episode: Episode, positions: Sequence[Position], now_ms: int) -> Move | None:
+def next_move(episode: Episode, positions: Sequence[Position], now_ms: int) -> NextMove | None:
     """What an operator does next; None when nothing is left to do."""
     now = max(now_ms, episode.clock_ms)
-    move: Move | None = None
+    move: NextMove | None = None
     match episode.state:
         case State.DRAFT if now <= episode.terms.challenge_from_ms:
-            move = Move(name="open", label="Open it", why=_WHY["open"])
+            move = NextMove(name="open", label="Open it", why=_WHY["open"])
         case State.OPEN:
             due = _later(episode.terms.challenge_from_ms, now)
             label = "Let evidence be committed"
-            move = Move(name="begin", label=label, why=_WHY["begin"], from_ms=due)
+            move = NextMove(name="begin", label=label, why=_WHY["begin"], from_ms=due)
         case State.CHALLENGE:
             due = _later(episode.terms.freeze_at_ms, now)
-            move = Move(name="freeze", label="Freeze it", why=_WHY["freeze"], from_ms=due)
+            move = NextMove(name="freeze", label="Freeze it", why=_WHY["freeze"], from_ms=due)
         case State.FROZEN:
             move = _frozen_move(episode, positions, now)
         case State.DISPUTED if episode.disputes[-1].upheld is None:
             label = "Rule on the dispute"
-            move = Move(name="rule", label=label, why=_WHY["rule"], measures=True)
+            move = NextMove(name="rule", label=label, why=_WHY["rule"])
         case State.MEASURED | State.DISPUTED:
             most = episode.terms.parameters.dispute_rounds
             ruled = len(episode.disputes) >= most
             due = None if ruled else _later(_dispute_end(episode), now)
-            move = Move(name="settle", label="Settle it", why=_WHY["settle"], from_ms=due)
+            move = NextMove(name="settle", label="Settle it", why=_WHY["settle"], from_ms=due)
     return move
 
 
@@ -227,13 +228,10 @@ def timeline(
     ]
 
 
-def flows(record: Mapping[str, Any]) -> list[Flow]:
-    """What each account put in and got back, from an episode's transfers; the sum is 0."""
+def flows(transfers: Iterable[Transfer]) -> list[Flow]:
+    """Sum what each account put in and got back, from an episode's transfers; all is 0."""
     paid: defaultdict[str, int] = defaultdict(int)
     got: defaultdict[str, int] = defaultdict(int)
-    transfers: Iterable[Transfer] = decode(
-        tuple[Transfer, ...], record["transfers"], "transfers of the episode"
-    )
     for transfer in transfers:
         paid[transfer.debit] += transfer.amount
         got[transfer.credit] += transfer.amount
@@ -244,24 +242,23 @@ def flows(record: Mapping[str, Any]) -> list[Flow]:
     return sorted(found, key=lambda flow: (not flow.account.startswith("user:"), flow.account))
 
 
-def _frozen_move(episode: Episode, positions: Sequence[Position], now: int) -> Move:
+def _frozen_move(episode: Episode, positions: Sequence[Position], now: int) -> NextMove:
     left = len(pending(episode))
     if left:
         label = f"Judge {left} challenge{'s' if left > 1 else ''}"
-        return Move(name="judge", label=label, why=_WHY["judge"], measures=True)
+        return NextMove(name="judge", label=label, why=_WHY["judge"])
     kept = kept_positions(episode, positions)
     if {position.side for position in kept if not position.house} != set(Side):
-        return Move(name="measure", label="Conclude it", why=_WHY["conclude"])
+        return NextMove(name="measure", label="Conclude it", why=_WHY["conclude"])
     if not episode.measurements:
-        return Move(name="measure", label="Measure the judges", why=_WHY["first"], measures=True)
+        return NextMove(name="measure", label="Measure the judges", why=_WHY["first"])
     assert episode.frozen_ms is not None
     due = _later(episode.frozen_ms + episode.terms.parameters.durability_ms, now)
-    return Move(
+    return NextMove(
         name="measure",
         label="Measure the judges again",
         why=_WHY["second"],
         from_ms=due,
-        measures=True,
     )
 
 
@@ -308,6 +305,7 @@ router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 _PAGE: Final = 25
 _SHOWN: Final = 200
 """Bets and payments that the page shows; the record has all of them."""
+_ALL: Final = 2**31
 
 
 @router.get("/episodes")
@@ -355,14 +353,16 @@ def episode_page(
 ) -> Response:
     """An episode as it stands now, for whoever looks; with what went wrong, if something did."""
     app = app_state(request)
-    exchange = app.exchange
-    found = find_episode(app, episode_id)
+    # One transaction, and the snapshot first: on PostgreSQL it fixes the moment that all see.
+    with app.store.snapshot():
+        snapshot = read_episode(app.exchange.snapshot, episode_id)
+        found, positions = snapshot.episode, snapshot.positions
+        purse = purse_of(app, person, found.terms.currency)
+        job = app.jobs.moving(episode_id)
+        paid = _paid(app, snapshot)
     now_ms = app.clock.now_ms()
-    positions, told = exchange.positions(episode_id), exchange.measurements(episode_id)
     account = user_account(person.name, found.terms.currency).id
     own = [position for position in positions if position.account == account]
-    staked = found.market.money if found.market else 0
-    paid = _paid(app, found)
     return page(
         request,
         "episode.html",
@@ -370,7 +370,7 @@ def episode_page(
         episode=found,
         terms=found.terms,
         person=person,
-        purse=purse_of(app, person, found.terms.currency),
+        purse=purse,
         own=own,
         took=next((position for position in own if position.number == took), None),
         positions=positions,
@@ -378,12 +378,11 @@ def episode_page(
         pools=pools(found, positions),
         can=doable(found, person.name, now_ms),
         move=next_move(found, positions, now_ms),
-        job=app.jobs.moving(episode_id),
-        timeline=timeline(found, positions, told, now_ms),
-        told=told,
+        job=job,
+        timeline=timeline(found, positions, snapshot.measurements, now_ms),
+        told=snapshot.measurements,
         now_ms=now_ms,
-        grounds=tuple(Ground),
-        bond=dispute_bond(staked, found.terms.parameters),
+        dispute=DISPUTE,
         key=secrets.token_urlsafe(18),
         ended=found.state in ENDED,
         mine=next((flow for flow in paid["flows"] if flow.account == account), None),
@@ -396,20 +395,20 @@ def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Respo
     """A chart of an episode, or its whole record."""
     from heretix.report.charts import credited_path, market_history
 
-    found = find_episode(app, episode_id)
-    exchange = app.exchange
     if name == "record":
-        content = json.dumps(exchange.record(episode_id), indent=2, ensure_ascii=False) + "\n"
+        record = read_episode(app.exchange.record, episode_id)
+        content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         response = fresh(request, content.encode(), "application/json")
-        response.headers["content-disposition"] = f'attachment; filename="{found.id}.json"'
+        response.headers["content-disposition"] = f'attachment; filename="{episode_id}.json"'
         return response
+    snapshot = read_episode(app.exchange.snapshot, episode_id)
+    found = snapshot.episode
     if name == "market" and found.market is not None:
         # Like the pools beside it: what came after the close was given back.
-        kept = kept_positions(found, exchange.positions(episode_id))
+        kept = kept_positions(found, snapshot.positions)
         made = market_history(kept, currency=CURRENCIES[found.terms.currency])
     elif name == "path":
-        settlement = exchange.settlement(episode_id)
-        made = credited_path(found, settlement.outcome if settlement else None)
+        made = credited_path(found, snapshot.settlement.outcome if snapshot.settlement else None)
     else:
         raise HTTPException(404, f"`{name}` isn't a chart of this episode")
     return fresh(request, page_chart(made), "application/json")
@@ -418,10 +417,10 @@ def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Respo
 @router.get("/episodes/{episode_id}/verification")
 def verification(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Redo the episode from its record, and its measurements from their samples."""
-    found = find_episode(app, episode_id)
-    exchange = app.exchange
-    record = exchange.record(episode_id)
-    again = recheck(app.store, found, exchange.measurements(episode_id))
+    with app.store.snapshot():
+        record = read_episode(app.exchange.record, episode_id)
+        found, told = app.exchange.episode(episode_id), app.exchange.measurements(episode_id)
+    again = recheck(app.store, found, told)
     audit = verify_episode(record)
     return page(
         request,
@@ -442,17 +441,15 @@ def purse_of(app: AppState, person: Person, currency: str) -> int | None:
     return next((item.balance for item in held if item.account.id == account), None)
 
 
-def _paid(app: AppState, found: Episode) -> dict[str, Any]:
-    """What was paid to whom and why; how it ended, once it has."""
-    exchange = app.exchange
-    if found.state is State.DRAFT:
-        return {"statements": [], "settlement": None, "rewards": (), "flows": [], "pots": []}
-    settlement = exchange.settlement(found.id)
+def _paid(app: AppState, snapshot: EpisodeSnapshot) -> dict[str, Any]:
+    """Collect what was paid to whom and why; how it ended, once it has."""
+    found, settlement = snapshot.episode, snapshot.settlement
     book = settlement.rewards if settlement else None
+    entries = app.exchange.history(episode=found.id, limit=_ALL) if settlement else []
     return {
-        "statements": exchange.statements(found.id),
+        "statements": snapshot.statements,
         "settlement": settlement,
         "rewards": tuple((item, explain(item)) for item in (book.rewards if book else ())),
-        "flows": flows(exchange.record(found.id)) if settlement else [],
-        "pots": exchange.balances(episode=found.id),
+        "flows": flows(entry.transfer for entry in entries),
+        "pots": [] if found.state is State.DRAFT else app.exchange.balances(episode=found.id),
     }

@@ -65,13 +65,15 @@ _ANOMALIES = 5
 @router.get("/")
 def home(request: Request, app: App) -> Response:
     """What was found, what is latest, and where to begin."""
-    latest = app.store.read(select_runs, limit=_LATEST, whole=True)
-    anomalies = app.anomalies.read()
+    with app.store.snapshot():
+        latest = app.store.read(select_runs, limit=_LATEST, whole=True)
+        total = app.store.read(count_runs)
+        anomalies = app.anomalies.read()
     return page(
         request,
         "home.html",
         latest=latest,
-        total=app.store.read(count_runs),
+        total=total,
         anomalies=anomalies,
         top=anomalies.listed[:_ANOMALIES],
     )

@@ -27,15 +27,15 @@ from heretix.economy.episode.challenges import SECRET_BYTES
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
 from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS
-from heretix.economy.market import Side
-from heretix.economy.moves import MOVES, REVEAL, Move, reach_ppm, reveal_fields
+from heretix.economy.market import MAX_POOL, Side
+from heretix.economy.moves import MOVES, REVEAL, Move, parse_amount, reach_ppm, reveal_fields
 from heretix.web.auth import CurrentVisit, Visit, require, visit_of
 from heretix.web.dependencies import App, EpisodeId, Explorer, Operator
 from heretix.web.forms import EpisodeForm, EvidenceForm, uploaded_text
 from heretix.web.moves import find_episode, make_move, read_form, submit_draft, submit_move
 from heretix.web.pages.episodes import episode_page, purse_of
 from heretix.web.state import AppState, app_state
-from heretix.web.templating import amount_of, money, page
+from heretix.web.templating import money, page
 
 router = APIRouter(include_in_schema=False)
 
@@ -128,7 +128,7 @@ def quote(
     """What a bet would buy at this moment, and what it can come to."""
     currency = find_episode(app, episode_id).terms.currency
     try:
-        stake = amount_of("amount", amount, currency)
+        stake = parse_amount(amount, currency, name="amount", most=MAX_POOL)
         return _quote(request, person, episode_id, side, stake)
     except UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
