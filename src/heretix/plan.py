@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from heretix.core.canonical import canonical_json
+from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import RPL
 from heretix.prompts.bank import Bank, Prompt, render
@@ -71,7 +71,7 @@ class Evidence:
     def shown_sha256(self) -> str:
         """Of what is shown, and in which order. A bundle's id also changes with what was left out
         and with the time of retrieval, and those change no answer."""
-        return _sha256(canonical_json([[item.id, item.text] for item in self.items]))
+        return sha256_text(canonical_json([[item.id, item.text] for item in self.items]))
 
     @property
     def nonce(self) -> str:
@@ -152,7 +152,7 @@ class Plan:
     @cached_property
     def run_id(self) -> str:
         """Identity of the recipe: unchanged by T, B, seed and token limit."""
-        digest = _sha256(
+        digest = sha256_text(
             f"{self.claim}|{self.model.identity}|{self.bank.version}|K={self.K}|R={self.R}"
             f"{self._folded}"
         )
@@ -221,7 +221,7 @@ class Plan:
         claim holds.
         """
         sent = {**self.options.as_dict(), **(self.evidence.identity if self.evidence else {})}
-        return f"|options={_sha256(canonical_json(sent))[:16]}" if sent else ""
+        return f"|options={sha256_text(canonical_json(sent))[:16]}" if sent else ""
 
     def _plan_samples(self) -> Iterator[PlannedSample]:
         used: Counter[int] = Counter()
@@ -231,7 +231,7 @@ class Plan:
             prompt_sha256 = self.prompts[index].sha256
             # Replicates count over all slots of a template, so two slots never share a sample.
             for replicate in range(used[index], used[index] + self.R):
-                key = _sha256(
+                key = sha256_text(
                     f"{self.claim}|{self.model.identity}|{self.bank.version}|{prompt_sha256}"
                     f"|{replicate}|{self.max_output_tokens}{folded}"
                 )
@@ -259,7 +259,7 @@ def make_plan(
     if len(pool) < T:
         raise ConfigError(f"`T` must be at most the {len(pool)} templates to choose from, got {T}")
     # The model is no part of it: all models of a claim are asked in the same wordings, and pair.
-    offset = int(_sha256(f"{claim}|{bank.version}")[:8], 16) % bank.T_bank
+    offset = int(sha256_text(f"{claim}|{bank.version}")[:8], 16) % bank.T_bank
     shift = offset % len(pool)
     indices = tuple((pool[shift:] + pool[:shift])[:T])
     seq = _slots(config.K, T)
@@ -360,7 +360,3 @@ def _seed(
         f"|templates={','.join(sorted(set(hashes)))}"
     )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"), "derived"
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -125,7 +125,7 @@ def test_a_job_that_changes_hands_at_this_moment_is_stopped_as_well(postgres_url
         disabling = threading.Thread(target=People(store).deactivate, args=("ada",))
         with store.writing() as connection:
             if move == "given back":
-                assert rows.update_claimed(connection, job.id, "w", BACK)
+                assert rows.update_claimed_job(connection, job.id, "w", BACK)
             else:
                 assert rows.claim_job(connection, "w", **lease)
             disabling.start()

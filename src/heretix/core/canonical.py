@@ -18,25 +18,46 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One spelling per record, and its hash. A float has no place in either.
+_HEX: Final = frozenset("0123456789abcdef")
 
-_HEX = frozenset("0123456789abcdef")
+
+def canonical_json(value: object) -> str:
+    """Write JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def exact_json(value: object) -> str:
-    """JSON with sorted keys and no spaces; only text, integers, booleans, null, lists, maps."""
+    """Write canonical JSON of text, integers, booleans, null, lists and maps; refuse floats.
+
+    Money and what is hashed with it must have one spelling in every language.
+    """
     _require_exact(value, "record")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def digest(value: object) -> str:
-    """SHA-256, in hex, of a record's canonical JSON."""
-    return sha256_hex(exact_json(value).encode())
+    return canonical_json(value)
 
 
 def sha256_hex(data: bytes) -> str:
-    """SHA-256 of bytes, in hex."""
+    """Hash bytes by SHA-256, in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """Hash `text` in UTF-8 by SHA-256, in hex.
+
+    Half a surrogate pair can't be encoded; `surrogatepass` keeps such a text hashable.
+    """
+    return sha256_hex(text.encode("utf-8", "surrogatepass"))
+
+
+def sha256_json(value: object) -> str:
+    """Hash the canonical JSON of `value`."""
+    return sha256_text(canonical_json(value))
+
+
+def digest(value: object) -> str:
+    """Hash the canonical JSON of a record that holds no floats."""
+    return sha256_hex(exact_json(value).encode())
 
 
 def require_sha256(name: str, value: str) -> str:
@@ -63,29 +84,6 @@ def _require_exact(value: object, path: str) -> None:
         f"`{path}` must be text, an integer, a boolean, null, a list or a map, got "
         f"{type(value).__name__}; write other numbers as text, so that they have one spelling"
     )
-
-
-# One spelling per value and one digest per spelling, for everything that is content-addressed.
-
-
-def sha256_text(text: str) -> str:
-    """SHA-256 of `text` in UTF-8, as hexadecimal digits.
-
-    Half a surrogate pair can't be encoded; `surrogatepass` keeps such a text hashable.
-    """
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def canonical_json(value: object) -> str:
-    """JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-
-
-def sha256_json(value: object) -> str:
-    """SHA-256 of the canonical JSON of `value`."""
-    return sha256_text(canonical_json(value))
 
 
 # Records as JSON and back, exactly: a `Decimal` is written as its digits, bytes in hex.

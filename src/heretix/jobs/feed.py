@@ -146,7 +146,7 @@ class Feed:
 
     def _revisions(self, job_ids: list[str]) -> dict[str, dict[str, Any]]:
         with self._store.reading() as connection:
-            return {row["job_id"]: row for row in rows.revisions(connection, job_ids)}
+            return {row["job_id"]: row for row in rows.select_revisions(connection, job_ids)}
 
     def _tell(self, wanted: list[str], found: dict[str, dict[str, Any]]) -> None:
         for job_id in wanted:

@@ -35,7 +35,7 @@ from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
 from heretix.store.accounts import select_person
 from heretix.store.documents import find_bundle, save_bundle
-from heretix.store.jobs import mean_latency_ms
+from heretix.store.jobs import select_mean_latency_ms
 from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _duration(
     longest, basis = 0.0, ""
     for model in measurement.models:
         with store.reading() as connection:
-            latency_ms = mean_latency_ms(connection, model.identity)
+            latency_ms = select_mean_latency_ms(connection, model.identity)
         if latency_ms is None:
             return None, f"{model} hasn't been asked here yet, so its speed isn't known"
         at_a_time = _at_a_time(model, measurement)
@@ -335,7 +335,7 @@ class Jobs:
         with self._store.writing() as connection:
             owner = _fresh(connection, owner, _role_for(request))
             _take_turn(connection, request)
-            known = rows.job_by_key(connection, owner.id, key) if key is not None else None
+            known = rows.select_job_by_key(connection, owner.id, key) if key is not None else None
             if known is not None:
                 return _same(known, request)
             _require_free(connection, request)
@@ -344,7 +344,7 @@ class Jobs:
             if not rows.insert_job(connection, row):
                 # Only whoever has no account, and no row to wait for, can be overtaken here.
                 assert key is not None
-                found = rows.job_by_key(connection, owner.id, key)
+                found = rows.select_job_by_key(connection, owner.id, key)
                 assert found is not None
                 return _same(found, request)
             now = self._clock()
@@ -357,25 +357,25 @@ class Jobs:
     def under(self, owner: Person, key: str) -> Job | None:
         """The job that an owner submitted under a key."""
         with self._store.reading() as connection:
-            row = rows.job_by_key(connection, owner.id, key)
+            row = rows.select_job_by_key(connection, owner.id, key)
         return None if row is None else Job.of(row)
 
     def moving(self, episode_id: str) -> Job | None:
         """The job that moves an episode on, if one is under way."""
         with self._store.reading() as connection:
-            row = rows.job_of_episode(connection, episode_id)
+            row = rows.select_job_of_episode(connection, episode_id)
         return None if row is None else Job.of(row)
 
     def get(self, job_id: str, *, by: Person) -> Job:
         """A job of one's own; operators see all."""
         with self._store.reading() as connection:
-            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
 
     def cancel(self, job_id: str, *, by: Person, address: str | None = None) -> Job:
         """Stop a job: at once while it waits, within a second while it runs."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
             state = JobState(row["state"])
             if state.ended:
                 raise ConflictError(f"`{job_id}` is {state.value} already; nothing is left to stop")
@@ -388,7 +388,7 @@ class Jobs:
                 }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
-            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
 
     def resume(
         self,
@@ -404,10 +404,10 @@ class Jobs:
         now = self._clock()
         models = self._checked(request)
         with self._store.writing() as connection:
-            row = _visible(rows.job_by_id(connection, job_id), job_id, by)
+            row = _visible(rows.select_job(connection, job_id), job_id, by)
             # The person first, then the job, as `submit` does: no two wait for each other.
             owner = _owner(connection, row, by, _role_for(request))
-            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
             state = JobState(row["state"])
             if state not in {JobState.FAILED, JobState.CANCELLED}:
                 raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
@@ -431,13 +431,13 @@ class Jobs:
             }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.resume", by=by, subject=job_id, address=address)
-            return Job.of(_visible(rows.job_by_id(connection, job_id), job_id, by))
+            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
 
     def delete(self, job_id: str, *, by: Person, address: str | None = None) -> None:
         """Forget a job that has ended. What it measured stays, and so does what it cost today."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(rows.job_by_id(connection, job_id, lock=True), job_id, by)
+            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
             if not JobState(row["state"]).ended:
                 raise ConflictError(f"`{job_id}` is {row['state']}; cancel it first")
             if row["day"] == utc_text(now)[:10] and by.role < Role.OPERATOR:
@@ -456,8 +456,8 @@ class Jobs:
     def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
         """What a job has measured so far: of each claim, model and lens the last."""
         with self._store.reading() as connection:
-            _visible(rows.job_by_id(connection, job_id), job_id, by)
-            found = [JobRun.of(row) for row in rows.list_runs(connection, job_id)]
+            _visible(rows.select_job(connection, job_id), job_id, by)
+            found = [JobRun.of(row) for row in rows.select_job_runs(connection, job_id)]
         return list({(r.claim, r.model, r.lens, r.variant): r for r in found}.values())
 
     def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
@@ -465,7 +465,7 @@ class Jobs:
         from heretix.measurement.assemble import assemble
 
         with self._store.reading() as connection:
-            row = _visible(rows.job_by_id(connection, job_id), job_id, by)
+            row = _visible(rows.select_job(connection, job_id), job_id, by)
         request = Job.of(row).request
         if isinstance(request, EpisodeRequest):
             # The episode's own record has what was measured for it.
@@ -494,7 +494,7 @@ class Jobs:
         if by.role < Role.OPERATOR:
             owner = by.id
         with self._store.reading() as connection:
-            found = rows.list_jobs(
+            found = rows.select_jobs(
                 connection,
                 owner_id=owner,
                 state=state.value if state else None,
@@ -628,7 +628,7 @@ def _require_free(connection: Connection, request: Request) -> None:
     """Refuse to move an episode that another job has in hand."""
     if not isinstance(request, EpisodeRequest) or request.episode is None:
         return
-    row = rows.job_of_episode(connection, request.episode)
+    row = rows.select_job_of_episode(connection, request.episode)
     if row is not None:
         job = Job.of(row)
         raise ConflictError(

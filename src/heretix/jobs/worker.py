@@ -535,7 +535,7 @@ class Worker:
             if bundles:
                 kept = {"bundles_json": keep_bundles(self._store, bundles)}
                 with self._store.writing() as connection:
-                    rows.update_claimed(connection, job.id, claimed.worker, kept)
+                    rows.update_claimed_job(connection, job.id, claimed.worker, kept)
         return with_bundles(measurement, request, bundles)
 
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
@@ -573,9 +573,9 @@ class Worker:
 
         def write() -> bool | None:
             with self._store.writing() as connection:
-                rows.save_runs(connection, finished)
+                rows.save_job_runs(connection, finished)
                 until = time.time() + self._lease_s
-                return rows.keep_alive(
+                return rows.extend_job_lease(
                     connection, claimed.job.id, claimed.worker, until=until, news=news
                 )
 
@@ -629,8 +629,8 @@ class Worker:
 
         def write() -> None:
             with self._store.writing() as connection:
-                if rows.update_claimed(connection, claimed.job.id, claimed.worker, values):
-                    rows.save_runs(connection, finished)
+                if rows.update_claimed_job(connection, claimed.job.id, claimed.worker, values):
+                    rows.save_job_runs(connection, finished)
 
         try:
             await asyncio.to_thread(write)

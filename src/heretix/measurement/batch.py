@@ -9,11 +9,11 @@ import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import stamina
 
+from heretix.core.chunks import chunked
 from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import (
     BudgetReachedError,
@@ -66,7 +66,7 @@ from heretix.store.documents import select_bank
 from heretix.store.samples import claim_leases, extend_leases, release_all_leases, select_samples
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from types import TracebackType
 
     from heretix.core.settings import Settings
@@ -441,7 +441,7 @@ class _Submitter:
 
     async def run(self) -> None:
         price = self._desk.price_of(self._model)
-        for plans in _chunks(self._measurement.plans(self._model)):
+        for plans in chunked(self._measurement.plans(self._model), _PLANS_AHEAD):
             executions = await asyncio.to_thread(
                 begin, self._desk.store, plans, use_cache=self._use_cache, price=price
             )
@@ -569,12 +569,6 @@ def _like(exc: ProviderError, message: str) -> ProviderError:
     return type(exc)(message, status=exc.status)
 
 
-def _chunks(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
-    iterator = iter(plans)
-    while chunk := list(islice(iterator, _PLANS_AHEAD)):
-        yield chunk
-
-
 # From batches that have ended to stored samples and records.
 #
 # Collecting can be done as often as one likes: a sample is stored once, a record written once, and
@@ -685,8 +679,7 @@ class _Collector:
             missing = ServerError(f"`{self._batch.provider}` no longer has the results: {exc}")
         left = desk.store.read(select_pending_samples, batch_id)
         keys = sorted(left)
-        for start in range(0, len(keys), _SAVED_TOGETHER):
-            chunk = keys[start : start + _SAVED_TOGETHER]
+        for chunk in chunked(keys, _SAVED_TOGETHER):
             await self._save([(left[key], key, missing) for key in chunk])
         note = f"{self._strays:,} lines of its results made no sense" if self._strays else None
         desk.store.write(close_batch, batch_id, note=note, now=utc_now())
@@ -814,7 +807,7 @@ async def _finish_ready(
     try:
         async with desk.holding(_FINISHING):
             ready = await asyncio.to_thread(desk.store.read, select_ready_executions)
-            for names in _batch_collection_chunks(ready):
+            for names in chunked(ready, _FINISHED_TOGETHER):
                 rebuilt = await asyncio.to_thread(_rebuild, desk, plans, names, collection)
                 complete = [execution for execution in rebuilt if execution.complete]
                 collection.waiting += len(rebuilt) - len(complete)
@@ -875,8 +868,3 @@ def _failed(
         latency_ms=max(0, round((ended - begun).total_seconds() * 1000)),
         created_at=mine.collected_at,
     )
-
-
-def _batch_collection_chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(names), _FINISHED_TOGETHER):
-        yield names[start : start + _FINISHED_TOGETHER]

@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import stamina
 
+from heretix.core.chunks import chunked
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
@@ -130,7 +130,7 @@ class Lane:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._finish_all())
             async with asyncio.TaskGroup() as calls:
-                chunks = _chunks(plans, _PLANS_AHEAD)
+                chunks = chunked(plans, _PLANS_AHEAD)
                 upcoming = calls.create_task(self._prepare(chunks))
                 while (chunk := await upcoming) is not None:
                     if self._halted is not None:
@@ -491,9 +491,3 @@ async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kw
     except asyncio.CancelledError:
         await asyncio.wait([work])
         raise
-
-
-def _chunks(plans: Iterable[Plan], size: int) -> Iterator[list[Plan]]:
-    iterator = iter(plans)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

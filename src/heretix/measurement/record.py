@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -19,7 +18,7 @@ from pydantic import (
     model_serializer,
 )
 
-from heretix.core.canonical import canonical_json
+from heretix.core.canonical import canonical_json, sha256_hex
 from heretix.core.errors import ConfigError, RecordError
 from heretix.core.lenses import LensCode
 from heretix.sample import Noncompliance
@@ -455,7 +454,7 @@ class Artifact(_Record):
 def digest_of(run: RunRecord) -> str:
     """SHA-256 over all of a run but its own digest: any changed character shows."""
     content = run.model_dump(mode="json", exclude={"sha256"})
-    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+    return sha256_hex(canonical_json(content).encode())
 
 
 # The JSON schema of artifacts, as published with the package.

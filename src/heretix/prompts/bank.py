@@ -7,8 +7,6 @@ with the file and the line, and never found out later in the samples.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import BankError, PluginError
 from heretix.core.plugins import Plugin, Registry
 from heretix.core.yaml_lines import (
@@ -116,7 +115,7 @@ def render(bank: Bank, idx: int, claim: str) -> Prompt:
     head, _, tail = bank.user_template.partition(PARAPHRASE)
     before, _, after = bank.paraphrases[idx].partition(CLAIM)
     user = f"{head}{before}{claim}{after}{tail}"
-    return Prompt(idx, bank.system, user, _sha256(f"{bank.system}\n\n{user}"))
+    return Prompt(idx, bank.system, user, sha256_text(f"{bank.system}\n\n{user}"))
 
 
 def _as_text(found: Any) -> str:
@@ -315,9 +314,4 @@ def _bank_sha256(
         "user_template": user_template,
         "paraphrases": paraphrases,
     }
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return _sha256(canonical)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_json(content)

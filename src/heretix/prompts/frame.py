@@ -7,7 +7,6 @@ nothing but the documents differs between them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from heretix.core.canonical import sha256_hex
 from heretix.core.errors import BankError
 from heretix.prompts.bank import CLAIM, PARAPHRASE, Bank, Prompt
 
@@ -93,7 +93,7 @@ class Frame:
             self.no_documents,
             dict(sorted(self.clauses.items())),
         ]
-        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+        return sha256_hex(json.dumps(content, ensure_ascii=False).encode())
 
 
 @cache
@@ -112,7 +112,7 @@ def nonce_of(shown_sha256: str) -> str:
 
     It is made from the content of all of them, so that the same documents give the same prompts.
     """
-    return hashlib.sha256(f"nonce|{shown_sha256}".encode()).hexdigest()[:12]
+    return sha256_hex(f"nonce|{shown_sha256}".encode())[:12]
 
 
 def free_nonce(shown_sha256: str, texts: Iterable[str]) -> str:
@@ -148,7 +148,7 @@ def render_in(
         frame.user_template,
         {CLAUSE: frame.clauses[lens], EVIDENCE: shown, PARAPHRASE: f"{before}{claim}{after}"},
     )
-    digest = hashlib.sha256(f"{frame.system}\n\n{user}".encode()).hexdigest()
+    digest = sha256_hex(f"{frame.system}\n\n{user}".encode())
     return Prompt(idx, frame.system, user, digest)
 
 

@@ -45,23 +45,23 @@ def insert_job(connection: Connection, row: Row) -> bool:
     return connection.scalar(insertion.returning(jobs.c.job_id), row) is not None
 
 
-def job_by_id(connection: Connection, job_id: str, *, lock: bool = False) -> Row | None:
-    """A job; with `lock`, nobody else changes it in the meantime."""
+def select_job(connection: Connection, job_id: str, *, lock: bool = False) -> Row | None:
+    """Read a job; with `lock`, nobody else changes it in the meantime."""
     statement = select(jobs).where(jobs.c.job_id == job_id)
     found = connection.execute(statement.with_for_update() if lock else statement)
     row = found.mappings().first()
     return None if row is None else _plain(row)
 
 
-def job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
-    """The job that an owner submitted under a key."""
+def select_job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
+    """Read the job that an owner submitted under a key."""
     statement = select(jobs).where(jobs.c.owner_id == owner_id, jobs.c.key == key)
     row = connection.execute(statement).mappings().first()
     return None if row is None else _plain(row)
 
 
-def job_of_episode(connection: Connection, episode_id: str) -> Row | None:
-    """The job under way that moves an episode on."""
+def select_job_of_episode(connection: Connection, episode_id: str) -> Row | None:
+    """Read the job under way that moves an episode on."""
     # Requests are canonical JSON: within its texts a quotation mark is always escaped.
     named = f'"episode":{json.dumps(episode_id)}'
     statement = select(jobs).where(
@@ -72,12 +72,12 @@ def job_of_episode(connection: Connection, episode_id: str) -> Row | None:
 
 
 def lock_episode(connection: Connection, episode_id: str) -> None:
-    """Nobody else begins to move an episode on until this transaction ends."""
+    """Keep others from moving an episode on until this transaction ends."""
     statement = select(episodes.c.episode_id).where(episodes.c.episode_id == episode_id)
     connection.execute(statement.with_for_update())
 
 
-def list_jobs(
+def select_jobs(
     connection: Connection,
     *,
     owner_id: str | None,
@@ -85,7 +85,7 @@ def list_jobs(
     limit: int,
     before: str | None,
 ) -> list[Row]:
-    """Jobs, the newest first; `before` is the id at which the last page ended."""
+    """Read jobs, the newest first; `before` is the id at which the last page ended."""
     statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc()).limit(limit)
     if owner_id is not None:
         statement = statement.where(jobs.c.owner_id == owner_id)
@@ -103,7 +103,7 @@ def list_jobs(
 def count_use(
     connection: Connection, owner_id: str, day: str, *, without: str | None = None
 ) -> tuple[int, int, int]:
-    """Jobs of the day, jobs that wait or run, and millionths of a dollar of the day.
+    """Count jobs of the day, jobs that wait or run, and millionths of a dollar of the day.
 
     A job that hasn't ended counts with all that it may spend, and so does one that ended without
     anybody knowing what it cost. `without` is a job to leave out.
@@ -124,7 +124,7 @@ def count_use(
 
 
 def is_job_waiting(connection: Connection, *, now: float, ours: Collection[str] = ()) -> bool:
-    """Whether there is a job to claim. Asked first: a claim writes, and this only reads."""
+    """Tell that there is a job to claim. Asked first: a claim writes, and this only reads."""
     found = connection.execute(select(jobs.c.job_id).where(_free(connection, now, ours)).limit(1))
     return found.first() is not None
 
@@ -168,12 +168,12 @@ def claim_job(
     return {**_plain(row), **values}
 
 
-def keep_alive(
+def extend_job_lease(
     connection: Connection, job_id: str, worker: str, *, until: float, news: Row | None
 ) -> bool | None:
     """Extend a worker's lease, with what there is to tell.
 
-    Whether cancelling was asked for; None when the job isn't the worker's any more.
+    Returns whether cancelling was asked for; None when the job isn't the worker's any more.
     """
     values: dict[str, Any] = {"lease_until": until}
     if news is not None:
@@ -183,7 +183,7 @@ def keep_alive(
     ).scalar()
 
 
-def update_claimed(connection: Connection, job_id: str, worker: str, values: Row) -> bool:
+def update_claimed_job(connection: Connection, job_id: str, worker: str, values: Row) -> bool:
     """Change a job that a worker holds; False when it doesn't any more."""
     changed = connection.execute(
         update(jobs).where(_held(job_id, worker)).values({**values, "revision": _NEXT})
@@ -228,7 +228,7 @@ def delete_job(connection: Connection, job_id: str) -> None:
     connection.execute(delete(jobs).where(jobs.c.job_id == job_id))
 
 
-def save_runs(connection: Connection, rows: Sequence[Row]) -> None:
+def save_job_runs(connection: Connection, rows: Sequence[Row]) -> None:
     """Keep what a job has measured; a later execution of a recipe takes the earlier one's place."""
     if not rows:
         return
@@ -243,8 +243,8 @@ def save_runs(connection: Connection, rows: Sequence[Row]) -> None:
     )
 
 
-def list_runs(connection: Connection, job_id: str) -> list[Row]:
-    """What a job has measured, in the order in which it was finished."""
+def select_job_runs(connection: Connection, job_id: str) -> list[Row]:
+    """Read what a job has measured, in the order in which it was finished."""
     statement = (
         select(job_runs)
         .where(job_runs.c.job_id == job_id)
@@ -253,8 +253,8 @@ def list_runs(connection: Connection, job_id: str) -> list[Row]:
     return [_plain(row) for row in connection.execute(statement).mappings()]
 
 
-def revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
-    """How jobs are doing: what changes of them while they run, and nothing else."""
+def select_revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
+    """Read how jobs are doing: what changes of them while they run, and nothing else."""
     found = []
     for chunk in chunked(job_ids, KEYS_PER_STATEMENT):
         statement = select(
@@ -264,8 +264,8 @@ def revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
     return found
 
 
-def mean_latency_ms(connection: Connection, model: str) -> float | None:
-    """How long a model took for an answer in its latest runs; None without any."""
+def select_mean_latency_ms(connection: Connection, model: str) -> float | None:
+    """Average how long a model took for an answer in its latest runs; None without any."""
     latest = (
         select(runs.c.run_id)
         .where(runs.c.model == model)

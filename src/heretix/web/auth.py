@@ -1,6 +1,5 @@
 """Authentication: sessions, tokens, the local operator, and protection against forged requests."""
 
-import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import LOCAL, Person, Role, Session
+from heretix.core.canonical import sha256_hex
 from heretix.core.errors import AccessError, SignInError, StoreError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Visit:
             return self.session.csrf
         if self.visitor is None:
             self.visitor = self._given = secrets.token_urlsafe(24)
-        return hashlib.sha256(f"heretix-form {self.visitor}".encode()).hexdigest()
+        return sha256_hex(f"heretix-form {self.visitor}".encode())
 
     def csrf_field(self) -> Markup:
         """The token, as a form carries it."""

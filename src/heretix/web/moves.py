@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -10,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as ModelField
 
-from heretix.core.canonical import encode
+from heretix.core.canonical import encode, sha256_hex
 from heretix.core.errors import ConfigError, RecordError, RefusedError
 from heretix.economy.ledger import Status
 from heretix.economy.moves import parse_amount
@@ -97,7 +96,7 @@ def submit_draft(app: AppState, visit: Visit, proposal: Proposal, *, opens: bool
 
 def _job_key(*parts: str) -> str:
     """Make a key among those of all jobs of a person: another move is another job."""
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    return sha256_hex(" ".join(parts).encode())
 
 
 def body_model(move: Move) -> type[BaseModel]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.config import RunConfig
-from heretix.core.canonical import require_sha256
+from heretix.core.canonical import require_sha256, sha256_hex
 from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
 from heretix.core.lenses import NUL, SHOWING
 from heretix.economy.episode.challenges import is_duplicate
@@ -225,7 +224,7 @@ class Question:
         return _FRAME_CHARS + len(self.claim) + MAX_ITEMS * (MAX_ITEM_CHARS + MAX_TITLE_CHARS)
 
     def _rank(self, stem: int) -> str:
-        return hashlib.sha256(f"{self.claim}|{self.bank_sha256}|{stem}".encode()).hexdigest()
+        return sha256_hex(f"{self.claim}|{self.bank_sha256}|{stem}".encode())
 
 
 # The panel: measures an episode's models through the lens engine.

@@ -8,7 +8,6 @@ a file whose hash isn't the pinned one is refused, whatever changed in it.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -26,6 +25,7 @@ from pydantic import (
     ValidationError,
 )
 
+from heretix.core.canonical import sha256_hex
 from heretix.core.validation import explain
 from heretix.core.yaml_lines import Document, YamlFault, hint, listed, load
 from heretix.evidence.policy.rules import (
@@ -181,7 +181,7 @@ def _pinned_text(path: Path, spec: ListSpec) -> str:
         data = path.read_bytes()
     except OSError as exc:
         raise ListRefused(f"`file` {spec.file!r} can't be read: {exc.strerror}") from exc
-    got = hashlib.sha256(data).hexdigest()
+    got = sha256_hex(data)
     if spec.sha256 is None:
         raise ListRefused(f"`sha256` is missing; a list is pinned. {spec.file!r} has {got}")
     if got != spec.sha256:

@@ -6,7 +6,6 @@ becomes an `UnreadableError` that says why. Libraries are loaded when the first 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import io
 import logging
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from heretix.core.canonical import sha256_text
+from heretix.core.canonical import sha256_hex, sha256_text
 from heretix.core.errors import ConfigError, UnreadableError
 from heretix.evidence.document import Document
 
@@ -423,7 +422,7 @@ def make_document(
         published_method=method,
         published_confidence=DATE_CONFIDENCE.get(method) if method else None,
         retrieved_at=retrieved_at,
-        raw_sha256=hashlib.sha256(raw).hexdigest(),
+        raw_sha256=sha256_hex(raw),
         text_sha256=text_sha256,
         meta=MappingProxyType({**found.meta, **(meta or {})}),
     )
