@@ -311,7 +311,7 @@ class EpisodeForm:
 # Evidence as somebody brings it to a page: typed or uploaded, made into a bundle.
 
 TYPED: Final = 3
-_BROUGHTEVIDENCE_MAX_CHARS: Final = 200_000
+_MAX_DOCUMENT_CHARS: Final = 200_000
 _MAX_TITLE: Final = 300
 
 
@@ -337,8 +337,8 @@ class EvidenceForm:
     async def sent(cls, data: FormData) -> EvidenceForm:
         """The form as somebody sent it, with the files read."""
         form = cls(
-            direction=_broughtevidence_text(data, "direction"),
-            stake=_broughtevidence_text(data, "stake"),
+            direction=_text(data, "direction")[:100],
+            stake=_text(data, "stake")[:100],
         )
         titles, texts = data.getlist("doc_title"), data.getlist("doc_text")
         form.typed = [
@@ -399,18 +399,13 @@ async def uploaded_text(part: UploadFile) -> str:
 
 
 def _document(title: str, text: str) -> Document:
-    readable = clean_text(text[: _BROUGHTEVIDENCE_MAX_CHARS + 1])
+    readable = clean_text(text[: _MAX_DOCUMENT_CHARS + 1])
     if not readable:
         raise ConfigError(f"`{title}` must hold some readable text")
-    if len(text) > _BROUGHTEVIDENCE_MAX_CHARS:
+    if len(text) > _MAX_DOCUMENT_CHARS:
         raise ConfigError(
-            f"`{title}` may have {_BROUGHTEVIDENCE_MAX_CHARS:,} characters; bring what matters"
+            f"`{title}` may have {_MAX_DOCUMENT_CHARS:,} characters; bring what matters"
         )
     stated = {"title": title, "text": text, "url": None, "published": None}
     found = stated_fields(stated, text=readable)
     return make_document(found, raw=readable.encode(), url=None, retrieved_at=utc_now())
-
-
-def _broughtevidence_text(data: FormData, name: str) -> str:
-    value = data.get(name)
-    return value[:100] if isinstance(value, str) else ""
