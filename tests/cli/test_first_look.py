@@ -72,10 +72,11 @@ def test_too_small_a_purse_is_told_in_money(heretix):
     assert "`heretix episode show EPISODE` says what comes next" in early.err
 
 
-def test_minor_units_are_explained_where_they_are_shown(heretix):
-    """A reason says 100000 where a person would say 1,000.00."""
+def test_a_reason_is_told_in_money_and_percent(heretix):
+    """Not in minor units, nor in parts per million."""
     heretix("episode", "open", "Tin whiskers cause short circuits.", "--practice", "-B", "200")
-    assert "minor units: 100 is 1.00 PLAY" in heretix("rewards", "explain", "latest").out
+    explained = heretix("rewards", "explain", "latest").out
+    assert "the house seeds the market at 50% for heretic" in explained
     assert "measured in 1 execution\n" in heretix("episode", "show", "latest").out
 
 

@@ -50,6 +50,7 @@ from heretix.economy.rewards import (
     reward,
     take_step,
 )
+from heretix.economy.sentences import sentence
 
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)
 SCALE = 100_000
@@ -271,7 +272,7 @@ def test_attack_stolen_evidence():
     play.judge(0, GATE_PASSED, 650_000)
     moved = play.judge(1, GATE_PASSED, 650_000)
     assert [c.fate for c in play.episode.challenges] == [Fate.ACCEPTED, Fate.FAILED]
-    assert "same evidence" in moved.lines[0].text
+    assert "same evidence" in sentence(moved.lines[0].reason)
     play.finish()
     assert play.profit("cat") > 0
     assert play.profit("dan") == -60_000
@@ -317,7 +318,7 @@ def test_attack_option_by_two_commitments():
     play.freeze()
     play.judge(0, GATE_PASSED, 600_000)
     moved = play.judge(1, GATE_PASSED_DOWN, 400_000)
-    assert "never revealed" in moved.lines[0].text
+    assert "never revealed" in sentence(moved.lines[0].reason)
     assert play.episode.challenges[1].fate is Fate.FAILED
 
 

@@ -306,7 +306,7 @@ def _change_body_hash(record):
 
 
 def _change_line(record):
-    record["statements"][-1]["lines"][0]["text"] = "a present"
+    record["statements"][-1]["lines"][0]["reason"]["code"] = "budget_left"
 
 
 def _change_currency(record):

@@ -35,6 +35,7 @@ from heretix.economy.judging.gate import Direction
 from heretix.economy.ledger import AccountKind, Escrow, Status
 from heretix.economy.market import Side
 from heretix.economy.rewards import budget
+from heretix.economy.sentences import sentence
 
 CLOSE = draw_close(SEED, "ep-1", from_ms=8_000, until_ms=10_000)
 
@@ -312,7 +313,7 @@ def test_evidence_that_cannot_be_measured_fails(play):
     play.challenge("cat", "blank")
     play.freeze()
     moved = play.judge(0, None)
-    assert "could not be measured" in moved.lines[0].text
+    assert "could not be measured" in sentence(moved.lines[0].reason)
 
 
 def test_only_drawn_judges_can_measure(play):
@@ -360,11 +361,12 @@ def test_every_settled_line_is_explained(play):
     play.freeze()
     play.judge(0, GATE_PASSED, 750_000)
     moved = play.finish()
-    lines = {line.account: line.text for line in moved.lines}
+    lines = {line.account: sentence(line.reason) for line in moved.lines}
     earned = moved.settlement.rewards.rewards[0].amount
-    assert lines[play.user("ann")].startswith("bet 2: 5000 on heretic; won at a rate of")
-    assert lines[play.user("bob")].startswith("bet 3: 3000 on orthodox; lost at a rate of")
-    assert lines[play.user("cat")] == (f"step 0 moved towards the durable belief by {earned}")
+    assert lines[play.user("ann")].startswith("bet 2: 50.00 on heretic; won at a rate of")
+    assert lines[play.user("bob")].startswith("bet 3: 30.00 on orthodox; lost at a rate of")
+    towards = f"step 0 moved towards the durable belief by {earned / 100:,.2f}"
+    assert lines[play.user("cat")] == towards
 
 
 def test_a_clawback_comes_out_of_the_bond(play):
@@ -411,7 +413,7 @@ def test_a_void_episode_gives_everything_back(play):
     assert play.profit("cat") == 0
     assert play.profit("dan") == paid == -1_000
     assert play.profit("ann", "bob") == 262
-    assert all("comes back whole" in line.text for line in moved.lines)
+    assert all("comes back whole" in sentence(line.reason) for line in moved.lines)
 
 
 def test_without_outside_stakes_an_episode_is_void_unmeasured():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from playing import economy_settings, sha
 
 from heretix.core.errors import RecordError, UsageError
+from heretix.economy.ledger import Reason
 from heretix.economy.rewards import (
     BELIEF_MAX,
     BELIEF_MIN,
@@ -24,6 +25,7 @@ from heretix.economy.rewards import (
     settle_rewards,
     take_step,
 )
+from heretix.economy.sentences import sentence
 
 B = 100_000
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)
@@ -145,16 +147,16 @@ def test_a_reward_is_explained_line_by_line():
     """Every number that the reward was made of is in the explanation, a short bond included."""
     (step,) = walk([500_000, 800_000], bonds=[20_000])
     item = reward(step, scale=B, q_ppm=650_000)
-    assert explain(item) == (
+    assert tuple(map(sentence, explain(item))) == (
         "step 0 by u0: evidence 5feceb66ffc8",
         "credited belief: from 50.0000% to 59.2157%",
         "the lens went to 80.0000%, the bond covered the way to 59.2157%",
-        "bond: 20000 posted, 20000 needed for this move",
-        "durable belief: q = 65.0000%; scale B = 100000",
-        "potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = 50.0000% is -69315",
-        "potential after: at c = 59.2157% it is -65449",
-        "reward: -65449 - (-69315) = 3866",
-        "receives: bond 20000 + 3866 = 23866",
+        "bond: 200.00 posted, 200.00 needed for this move",
+        "durable belief: q = 65.0000%; scale B = 1,000.00",
+        "potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = 50.0000% is -693.15",
+        "potential after: at c = 59.2157% it is -654.49",
+        "reward: -654.49 − (-693.15) = 38.66",
+        "receives: bond 200.00 + 38.66 = 238.66",
     )
     still = Step(
         number=1,
@@ -165,9 +167,8 @@ def test_a_reward_is_explained_line_by_line():
         c_to_ppm=500_000,
         bond=7,
     )
-    assert "bond: 7 posted, 0 needed for this move" in explain(
-        reward(still, scale=B, q_ppm=650_000)
-    )
+    stood = explain(reward(still, scale=B, q_ppm=650_000))
+    assert Reason.of("reward_bond", bond=7, needed=0) in stood
 
 
 def test_four_thousand_random_reward_paths():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,8 +55,6 @@ NO_EPISODE = (
 NO_ACCOUNT = (
     "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
 )
-_MOMENT = re.compile(r"(?<![\w.])1\d{12}(?![\w.])")
-_KEYED = re.compile(r"`by:[^`]+`")
 _WAYS_ON = {
     "wrong_state": "; `heretix episode show EPISODE` says what comes next",
     "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
@@ -100,7 +97,8 @@ def open_economy(
         try:
             yield Actor(store=store, exchange=exchange, clock=clock, settings=settings)
         except RefusedError as exc:
-            raise RefusedError(_readable(str(exc), exc.status), status=exc.status) from exc
+            way_on = _WAYS_ON.get(exc.status, "")
+            raise RefusedError(f"{exc}{way_on}", status=exc.status, reason=exc.reason) from exc
 
 
 def clock_at(text: str | None) -> Clock:
@@ -183,16 +181,6 @@ def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
 
     with watching(opt.err_console(), samples, as_json=as_json) as tally:
         yield tally
-
-
-def _readable(message: str, status: str) -> str:
-    """A refusal with its moments as people write them, rules count milliseconds; and a way on."""
-    from heretix.report.terminal_economy import moment
-
-    said = _MOMENT.sub(lambda found: moment(int(found[0])), message)
-    # A move is named by its idempotency key, which tells a person nothing.
-    said = _KEYED.sub("the move", said)
-    return said + _WAYS_ON.get(status, "")
 
 
 # Moves as commands, made from their definitions.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from heretix.economy.episode.settlement import Settlement
     from heretix.economy.exploration_service import ExplorationService
     from heretix.economy.repository import StoredStatement
+    from heretix.economy.sentences import Surface
 
 # `heretix market`: bet on whether a belief will move, and know beforehand what it can cost.
 
@@ -228,11 +229,12 @@ def explain(
         statements = actor.exchange.statements(episode)
         settlement = actor.exchange.settlement(episode)
     if as_json:
-        print_json(_rewards_plain(statements, settlement, account))
+        print_json(_rewards_plain(statements, settlement, account, found.terms.currency))
         return
+    from heretix.economy.sentences import Surface, sentence
     from heretix.report.terminal_economy import moment, money
 
-    shown = 0
+    shown, surface = 0, Surface(found.terms.currency)
     for statement in statements:
         lines = [line for line in statement.lines if account in {None, line.account}]
         if lines:
@@ -240,17 +242,15 @@ def explain(
         for line in lines:
             shown += 1
             amount = money(line.amount, found.terms.currency)
-            acting.say(f"  {amount} to {line.account}: {line.text}")
-    _show_rewards(settlement, account)
-    if shown:
-        unit = money(100, found.terms.currency)
-        acting.say(f"\nNumbers in a reason are whole minor units: 100 is {unit}.", style="dim")
-    else:
+            acting.say(f"  {amount} to {line.account}: {sentence(line.reason, surface)}")
+    _show_rewards(settlement, account, surface)
+    if not shown:
         acting.say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
 
 
-def _show_rewards(settlement: Settlement | None, account: str | None) -> None:
+def _show_rewards(settlement: Settlement | None, account: str | None, surface: Surface) -> None:
     from heretix.economy.rewards import explain as lines_of
+    from heretix.economy.sentences import sentence
 
     if settlement is None:
         acting.say("not settled yet: rewards are known when the durable belief is", style="dim")
@@ -262,25 +262,39 @@ def _show_rewards(settlement: Settlement | None, account: str | None) -> None:
         if account in {None, item.step.account}:
             acting.say("")
             for line in lines_of(item):
-                acting.say(line)
+                acting.say(sentence(line, surface))
 
 
 def _rewards_plain(
-    statements: list[StoredStatement], settlement: Settlement | None, account: str | None
+    statements: list[StoredStatement],
+    settlement: Settlement | None,
+    account: str | None,
+    currency: str,
 ) -> dict[str, object]:
     from heretix.economy.rewards import explain as lines_of
+    from heretix.economy.sentences import Surface, sentence
 
+    surface = Surface(currency)
     book = settlement.rewards if settlement else None
     return {
         "payments": [
-            {"move": statement.move, "at_ms": statement.at_ms, **encode(line)}
+            {
+                "move": statement.move,
+                "at_ms": statement.at_ms,
+                **encode(line),
+                "text": sentence(line.reason, surface),
+            }
             for statement in statements
             for line in statement.lines
             if account in {None, line.account}
         ],
         "outcome": None if settlement is None else encode(settlement.outcome),
         "rewards": [
-            {**encode(item), "amount": item.amount, "explained": list(lines_of(item))}
+            {
+                **encode(item),
+                "amount": item.amount,
+                "explained": [sentence(line, surface) for line in lines_of(item)],
+            }
             for item in (book.rewards if book else ())
             if account in {None, item.step.account}
         ],

@@ -179,10 +179,12 @@ class TooManyRequestsError(UsageError):
 class RefusedError(UsageError):
     """The rules of the economy refuse a move, or what it names doesn't exist; nothing changed."""
 
-    def __init__(self, message: str, *, status: str = "refused") -> None:
+    def __init__(self, message: str, *, status: str = "refused", reason: Any = None) -> None:
         super().__init__(message)
         self.status = status
         """Why, as the rules enumerate it: `insufficient_funds`, `wrong_state`, …"""
+        self.reason = reason
+        """Code and parameters (`economy.ledger.Reason`) that the message was made from, if any."""
 
 
 class NoEstimateError(HeretixError):

@@ -183,7 +183,7 @@ class _Redoing:
     def take(self, rule: str, result: Moved | Denied) -> Moved | None:
         """Expect what a move pays; None if the rules refuse it."""
         if isinstance(result, Denied):
-            self.breach(rule, self.episode.id, f"{result.denial.value}: {result.detail}")
+            self.breach(rule, self.episode.id, f"{result.denial.value}: {result.reason}")
             return None
         self.pay(result.group, result.lines)
         return result
@@ -319,7 +319,7 @@ def _redo_bets(redoing: _Redoing) -> Market | None:
     for number, kept in enumerate(positions[2:], start=2):
         bought = buy(market, kept.side, kept.stake, min_shares=0)
         if not isinstance(bought, Bought):
-            redoing.breach("bet", f"{episode.id}#{number}", bought.detail)
+            redoing.breach("bet", f"{episode.id}#{number}", str(bought.reason))
             return None
         redone = replace(kept, number=number, shares=bought.quote.shares, house=False)
         redoing.expect("bet", f"{episode.id}#{number}", kept, redone)

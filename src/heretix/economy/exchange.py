@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from heretix.core.canonical import encode, encode_json, exact_json
@@ -22,6 +20,7 @@ from heretix.economy.episode.state import (
     Fate,
     Moved,
     State,
+    deny,
     draft_episode,
     draft_id,
     settlement_record,
@@ -38,6 +37,7 @@ from heretix.economy.ledger import (
     Escrow,
     Explained,
     Group,
+    Reason,
     Status,
     Transfer,
     client_group,
@@ -69,6 +69,7 @@ from heretix.economy.repository import (
     read_transfer,
     verify_ledger,
 )
+from heretix.economy.sentences import refuse_move
 from heretix.store import episodes, ledger
 
 if TYPE_CHECKING:
@@ -416,7 +417,7 @@ class Exchange:
                 _require_same(episode_id, known[0]["measurement_json"], told, stage)
                 return move.episode
             if stage == "second" and not move.episode.measurements:
-                raise _refused(episode_id, Denied(Denial.OUT_OF_ORDER, "measure first at first"))
+                raise move.refuse(deny(Denial.OUT_OF_ORDER, "first_not_measured"))
             result = moves.measure(
                 move.episode, measurement, positions=move.positions(), at_ms=move.at_ms
             )
@@ -663,6 +664,11 @@ class _Move:
         connection = self.transaction.connection
         return read_position(episodes.positions_of(connection, self.episode.id, number=number)[0])
 
+    def refuse(self, denied: Denied) -> RefusedError:
+        """Return the error that tells of a refused move."""
+        currency = self.episode.terms.currency
+        return refuse_move(self.episode.id, denied.denial.value, denied.reason, currency)
+
     def make(
         self,
         name: str,
@@ -674,7 +680,7 @@ class _Move:
         """Write down everything that a rule returned, or raise its refusal."""
         before, transaction = self.episode, self.transaction
         if isinstance(result, Denied):
-            raise _refused(before.id, result)
+            raise self.refuse(result)
         connection, group, applied = transaction.connection, result.group, None
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
@@ -757,7 +763,7 @@ def _issue(
             account=draft.credit,
             amount=draft.amount,
             code=draft.code,
-            text=f"issued {draft.amount} {draft.currency}",
+            reason=Reason.of("issued", amount=draft.amount, currency=draft.currency),
         )
         for draft in drafts
     )
@@ -771,13 +777,6 @@ def _issue(
 
 def _settlement(episode: Episode, positions: list[Position]) -> Settlement | None:
     return settle(settlement_record(episode, positions)) if episode.state in ENDED else None
-
-
-def _refused(episode_id: str, denied: Denied) -> RefusedError:
-    return RefusedError(
-        f"`{episode_id}` refused the move ({denied.denial.value}): {denied.detail}",
-        status=denied.denial.value,
-    )
 
 
 def _require_same(episode_id: str, known: str, told: object, stage: str) -> None:
@@ -805,19 +804,3 @@ def _keep(
             "at_ms": transaction.at_ms,
         },
     )
-
-
-# Refusals as people read them.
-
-# After the words that moments follow: an amount may have as many digits.
-_MOMENT: Final = re.compile(r"(?:(?<=\bat )|(?<=\bis )|(?<=\buntil ))1\d{12}(?![\w.])")
-
-
-def readable(error: RefusedError) -> RefusedError:
-    """A refusal with its moments as people write them; rules count milliseconds."""
-
-    def said(found: re.Match[str]) -> str:
-        moment = datetime.fromtimestamp(int(found[0]) / 1000, UTC)
-        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-    return RefusedError(_MOMENT.sub(said, str(error)), status=error.status)

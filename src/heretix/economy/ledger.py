@@ -329,6 +329,26 @@ def client_group(account: str, key: str) -> str:
 # A statement: a group of transfers in the making, each with the sentence that explains it.
 
 
+@dataclass(frozen=True, slots=True)
+class Reason(Record):
+    """Why something happened, as data; `sentences` says it in words."""
+
+    code: str
+    parameters: dict[str, int | str] = field(default_factory=dict)
+    """Amounts in minor units, moments in milliseconds, shares in parts per million."""
+    because: Reason | None = None
+
+    @classmethod
+    def of(cls, code: str, because: Reason | None = None, **parameters: int | str) -> Reason:
+        """Make a reason from its parameters by name."""
+        return cls(code, parameters, because)
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+        because = "" if self.because is None else f": {self.because}"
+        return f"{self.code}({named}){because}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Record):
     """One line for people: who receives what, and why."""
@@ -337,7 +357,7 @@ class Explained(Record):
     account: str
     amount: int
     code: Code
-    text: str
+    reason: Reason
 
 
 class Statement:
@@ -365,7 +385,7 @@ class Statement:
         """The id of one of the operator's accounts."""
         return house_account(kind, self._currency).id
 
-    def move(self, debit: str, credit: str, amount: int, code: Code, text: str) -> None:
+    def move(self, debit: str, credit: str, amount: int, code: Code, reason: Reason) -> None:
         """Add a transfer; nothing is written for an amount of zero."""
         assert amount >= 0, f"{code}: {amount}"
         if amount == 0:
@@ -381,7 +401,7 @@ class Statement:
         )
         self._drafts.append(draft)
         self._lines.append(
-            Explained(transfer=draft.id, account=credit, amount=amount, code=code, text=text)
+            Explained(transfer=draft.id, account=credit, amount=amount, code=code, reason=reason)
         )
 
     def group(self, *, closes: bool = False) -> Group | None:
@@ -531,7 +551,7 @@ class Verdict:
 
     status: Status
     draft_index: int | None
-    detail: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -710,74 +730,71 @@ def _identity(case: _Case) -> Iterator[Verdict]:
     """Retries come first: a group that was applied stays applied, whatever happened since."""
     drafts = case.group.drafts
     if not drafts:
-        yield Verdict(Status.EMPTY_GROUP, None, f"group {case.group.id!r} holds no transfer")
+        yield _verdict(Status.EMPTY_GROUP, None, group=case.group.id)
         return
     first_at: dict[str, int] = {}
     for index, draft in enumerate(drafts):
         if first_at.setdefault(draft.id, index) != index:
-            yield Verdict(Status.DUPLICATE_ID, index, f"id {draft.id!r} stands twice")
+            yield _verdict(Status.DUPLICATE_ID, index, id=draft.id)
     if not case.seen:
         return
     for index, draft in enumerate(drafts):
         if case.seen.get(draft.id) != body_hash(draft, case.group.id):
-            detail = f"id {draft.id!r} or its group was used before with another body"
-            yield Verdict(Status.ID_CONFLICT, index, detail)
+            yield _verdict(Status.ID_CONFLICT, index, id=draft.id)
     if len(case.seen) > len(first_at):
-        detail = f"group {case.group.id!r} was used before with other transfers"
-        yield Verdict(Status.ID_CONFLICT, None, detail)
-    yield Verdict(Status.ALREADY_APPLIED, None, f"group {case.group.id!r} was applied before")
+        reason = Reason.of("group_conflict", group=case.group.id)
+        yield Verdict(Status.ID_CONFLICT, None, reason)
+    yield _verdict(Status.ALREADY_APPLIED, None, group=case.group.id)
 
 
 def _amounts(case: _Case) -> Iterator[Verdict]:
     for index, draft in enumerate(case.group.drafts):
         if draft.amount <= 0:
-            detail = f"an amount must be above 0, got {draft.amount}"
-            yield Verdict(Status.AMOUNT_NOT_POSITIVE, index, detail)
+            yield _verdict(Status.AMOUNT_NOT_POSITIVE, index, amount=draft.amount)
         elif draft.amount > MAX_AMOUNT:
-            detail = f"an amount must be at most {MAX_AMOUNT}, got {draft.amount}"
-            yield Verdict(Status.AMOUNT_TOO_LARGE, index, detail)
+            yield _verdict(Status.AMOUNT_TOO_LARGE, index, most=MAX_AMOUNT, amount=draft.amount)
 
 
 def _parties(case: _Case) -> Iterator[Verdict]:
     for index, draft in enumerate(case.group.drafts):
         if draft.debit == draft.credit:
-            detail = f"{draft.debit!r} can't pay itself"
-            yield Verdict(Status.SAME_ACCOUNT, index, detail)
+            yield _verdict(Status.SAME_ACCOUNT, index, account=draft.debit)
         missing = [name for name in (draft.debit, draft.credit) if name not in case.accounts]
         if missing:
-            yield Verdict(Status.UNKNOWN_ACCOUNT, index, f"no account {missing[0]!r}")
+            yield _verdict(Status.UNKNOWN_ACCOUNT, index, account=missing[0])
             continue
         debit, credit = case.accounts[draft.debit], case.accounts[draft.credit]
         currency = case.currencies.get(draft.currency)
         if currency is None or {debit.currency, credit.currency} != {draft.currency}:
-            detail = (
-                f"{draft.currency} can't move from an account in {debit.currency} "
-                f"to one in {credit.currency}"
-            )
-            yield Verdict(Status.CURRENCY_MISMATCH, index, detail)
+            named = {"debit": debit.currency, "credit": credit.currency}
+            yield _verdict(Status.CURRENCY_MISMATCH, index, currency=draft.currency, **named)
         elif not currency.transferable and not (debit.may_be_negative or credit.may_be_negative):
-            detail = f"{draft.currency} can only be issued and burnt"
-            yield Verdict(Status.NOT_TRANSFERABLE, index, detail)
+            yield _verdict(Status.NOT_TRANSFERABLE, index, currency=draft.currency)
 
 
 def _episodes(case: _Case) -> Iterator[Verdict]:
     closes = case.group.closes
     if closes is not None and closes not in case.episodes:
-        yield Verdict(Status.UNKNOWN_EPISODE, None, f"no episode {closes!r}")
+        yield _verdict(Status.UNKNOWN_EPISODE, None, episode=closes)
     elif closes is not None and not case.episodes[closes]:
-        yield Verdict(Status.CLOSED_EPISODE, None, f"episode {closes!r} has ended")
+        yield _verdict(Status.CLOSED_EPISODE, None, episode=closes)
     for index, draft in enumerate(case.group.drafts):
         if draft.episode is not None and draft.episode not in case.episodes:
-            yield Verdict(Status.UNKNOWN_EPISODE, index, f"no episode {draft.episode!r}")
+            yield _verdict(Status.UNKNOWN_EPISODE, index, episode=draft.episode)
             continue
         for name in (draft.debit, draft.credit):
             account = case.accounts[name]
             if account.kind is AccountKind.ESCROW and account.episode != draft.episode:
-                detail = f"{name!r} belongs to {account.episode!r}, not to {draft.episode!r}"
-                yield Verdict(Status.WRONG_EPISODE, index, detail)
+                yield _verdict(
+                    Status.WRONG_EPISODE,
+                    index,
+                    account=name,
+                    owner=str(account.episode),
+                    episode=str(draft.episode),
+                )
         closed = draft.episode is not None and not case.episodes[draft.episode]
         if closed and not draft.code.corrects:
-            yield Verdict(Status.CLOSED_EPISODE, index, f"episode {draft.episode!r} has ended")
+            yield _verdict(Status.CLOSED_EPISODE, index, episode=str(draft.episode))
 
 
 def _funds(case: _Case) -> Verdict:
@@ -788,21 +805,30 @@ def _funds(case: _Case) -> Verdict:
         for name, change in ((draft.debit, -draft.amount), (draft.credit, draft.amount)):
             held[name] = held.get(name, case.balances.get(name, 0)) + change
         if held[draft.debit] < 0 and not case.accounts[draft.debit].may_be_negative:
-            currency = case.currencies[draft.currency]
-            had = format_amount(held[draft.debit] + draft.amount, currency)
-            wanted = format_amount(draft.amount, currency)
-            detail = f"{draft.debit!r} has {had} left and would need {wanted}"
-            return Verdict(Status.INSUFFICIENT_FUNDS, index, detail)
+            return _verdict(
+                Status.INSUFFICIENT_FUNDS,
+                index,
+                account=draft.debit,
+                had=held[draft.debit] + draft.amount,
+                wanted=draft.amount,
+                currency=draft.currency,
+            )
         if max(held[draft.credit], -held[draft.debit]) > MAX_AMOUNT:
-            detail = f"a balance must stay within {MAX_AMOUNT} either way"
-            too_large = too_large or Verdict(Status.BALANCE_TOO_LARGE, index, detail)
+            too_large = too_large or _verdict(Status.BALANCE_TOO_LARGE, index, most=MAX_AMOUNT)
     if too_large is not None:
         return too_large
     for name in _pots_to_empty(case, held):
         left = held.get(name, case.balances.get(name, 0))
         if left != 0:
-            return Verdict(Status.ESCROW_NOT_EMPTY, None, f"{name!r} would be left with {left}")
-    return Verdict(Status.APPLIED, None, "applied")
+            currency = case.accounts[name].currency
+            return _verdict(
+                Status.ESCROW_NOT_EMPTY, None, account=name, left=left, currency=currency
+            )
+    return _verdict(Status.APPLIED, None)
+
+
+def _verdict(status: Status, draft_index: int | None, **parameters: int | str) -> Verdict:
+    return Verdict(status, draft_index, Reason(status.value, parameters))
 
 
 def _pots_to_empty(case: _Case, touched: Mapping[str, int]) -> Iterator[str]:

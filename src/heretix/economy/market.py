@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import ConfigError
-from heretix.economy.ledger import PPM, ceil_div, ceil_part, require_ppm, require_whole, share_out
+from heretix.economy.ledger import (
+    PPM,
+    Reason,
+    ceil_div,
+    ceil_part,
+    require_ppm,
+    require_whole,
+    share_out,
+)
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 if TYPE_CHECKING:
@@ -145,7 +153,7 @@ class BuyRefused:
     """A bet that was not taken; the market is as it was."""
 
     status: BuyStatus
-    detail: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,16 +269,18 @@ def buy(
 ) -> Bought | BuyRefused:
     """Take a bet if it buys at least `min_shares` micro-shares."""
     if amount <= 0:
-        return BuyRefused(BuyStatus.AMOUNT_NOT_POSITIVE, f"a stake must be above 0, got {amount}")
+        return BuyRefused(
+            BuyStatus.AMOUNT_NOT_POSITIVE, Reason.of("bet_not_positive", amount=amount)
+        )
     if market.money + amount > MAX_POOL:
         return BuyRefused(
-            BuyStatus.POOL_TOO_LARGE, f"a market holds at most {MAX_POOL}, not {amount} more"
+            BuyStatus.POOL_TOO_LARGE, Reason.of("pool_too_large", most=MAX_POOL, amount=amount)
         )
     offer = quote(market, side, amount, tau_max_ppm=tau_max_ppm, fee_ppm=fee_ppm)
     if offer.shares < min_shares:
         return BuyRefused(
             BuyStatus.TOO_FEW_SHARES,
-            f"{amount} buys {offer.shares} micro-shares now, not {min_shares}; quote again",
+            Reason.of("too_few_shares", amount=amount, shares=offer.shares, min_shares=min_shares),
         )
     return Bought(market=offer.after, quote=offer)
 

@@ -36,6 +36,7 @@ from heretix.economy.ledger import (
     verify,
 )
 from heretix.economy.market import Market, Position, Side
+from heretix.economy.sentences import sentence
 from heretix.store import episodes, ledger
 
 if TYPE_CHECKING:
@@ -218,9 +219,11 @@ class LedgerTransaction:
         """What a group comes to, written before or to be written now; or a refusal of it."""
         result = apply(self._state(group, episodes or {}), group)
         if isinstance(result, Refused):
+            status, reason = result.status.value, result.verdict.reason
+            # A key of the client's tells nobody anything; the operator's ids say what they are.
+            name = "the move" if group.id.startswith("by:") else f"`{group.id}`"
             raise RefusedError(
-                f"`{group.id}` was refused ({result.status.value}): {result.verdict.detail}",
-                status=result.status.value,
+                f"{name} was refused ({status}): {sentence(reason)}", status=status, reason=reason
             )
         return result
 

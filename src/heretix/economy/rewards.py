@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.ledger import PPM, require_ppm, require_whole
+from heretix.economy.ledger import PPM, Reason, require_ppm, require_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,33 +271,35 @@ def settle_rewards(steps: Sequence[Step], *, scale: int, c0_ppm: int, q_ppm: int
     return RewardBook(rewards=rewards, budget=escrowed, budget_left=left)
 
 
-def explain(item: Reward) -> tuple[str, ...]:
-    """A reward line by line: every number needed to work it out again by hand."""
+def explain(item: Reward) -> tuple[Reason, ...]:
+    """Explain a reward line by line: every number needed to work it out again by hand."""
     step = item.step
-    start, end = _percent(step.c_from_ppm), _percent(step.c_to_ppm)
-    sign = "+" if item.amount >= 0 else "-"
-    lines = [
-        f"step {step.number} by {step.account}: evidence {step.evidence[:12]}",
-        f"credited belief: from {start} to {end}",
-        f"bond: {step.bond} posted, {_needed(item)} needed for this move",
-        f"durable belief: q = {_percent(item.q_ppm)}; scale B = {item.scale}",
-        f"potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = {start} is {item.potential_from}",
-        f"potential after: at c = {end} it is {item.potential_to}",
-        f"reward: {item.potential_to} - ({item.potential_from}) = {item.amount}",
-        f"receives: bond {step.bond} {sign} {abs(item.amount)} = {item.receives}",
-    ]
+    short: tuple[Reason, ...] = ()
     if step.c_to_ppm != step.c_wanted_ppm:
-        lens = f"the lens went to {_percent(step.c_wanted_ppm)}, the bond covered the way to {end}"
-        lines.insert(2, lens)
-    return tuple(lines)
-
-
-def _needed(item: Reward) -> int:
-    step = item.step
-    if step.c_from_ppm == step.c_to_ppm:
-        return 0
-    return required_bond(item.scale, step.c_from_ppm, step.c_to_ppm)
-
-
-def _percent(ppm: int) -> str:
-    return f"{ppm // 10_000}.{ppm % 10_000:04d}%"
+        reached = Reason.of("reward_short", wanted_ppm=step.c_wanted_ppm, to_ppm=step.c_to_ppm)
+        short = (reached,)
+    moved = step.c_from_ppm != step.c_to_ppm
+    needed = required_bond(item.scale, step.c_from_ppm, step.c_to_ppm) if moved else 0
+    return (
+        Reason.of(
+            "reward_step", number=step.number, account=step.account, evidence=step.evidence[:12]
+        ),
+        Reason.of("reward_path", from_ppm=step.c_from_ppm, to_ppm=step.c_to_ppm),
+        *short,
+        Reason.of("reward_bond", bond=step.bond, needed=needed),
+        Reason.of("reward_durable", q_ppm=item.q_ppm, scale=item.scale),
+        Reason.of("reward_before", c_ppm=step.c_from_ppm, potential=item.potential_from),
+        Reason.of("reward_after", c_ppm=step.c_to_ppm, potential=item.potential_to),
+        Reason.of(
+            "reward_amount",
+            before=item.potential_from,
+            after=item.potential_to,
+            amount=item.amount,
+        ),
+        Reason.of(
+            "reward_gained" if item.amount >= 0 else "reward_lost",
+            bond=step.bond,
+            change=abs(item.amount),
+            receives=item.receives,
+        ),
+    )

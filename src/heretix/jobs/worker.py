@@ -23,7 +23,7 @@ from heretix.core.errors import (
     StoreError,
 )
 from heretix.economy.episode.state import draft_id
-from heretix.economy.exchange import Exchange, readable
+from heretix.economy.exchange import Exchange
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
@@ -224,13 +224,10 @@ class Proceeding:
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""
-        try:
-            if self._request.move == "draft":
-                await self._draft()
-            else:
-                await self._move_on(self._episode)
-        except RefusedError as exc:
-            raise readable(exc) from exc
+        if self._request.move == "draft":
+            await self._draft()
+        else:
+            await self._move_on(self._episode)
 
     @property
     def _episode(self) -> str:

@@ -170,16 +170,13 @@ def problem_content(
 
 def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
     """What a problem says of an error: its kind, a detail, and the economy's reason to refuse."""
-    # Only the economy's refusals have moments in them; nothing else needs to know of money.
-    from heretix.economy.exchange import readable
-
     told = {"detail": str(error), "kind": type(error).__name__.removesuffix("Error")}
     if isinstance(error, errors.StoreError) and not at_the_machine:
         # It says where the store lies, which is nobody's business who isn't there.
         log.warning("%s", error)
         told["detail"] = "the store can't be used at this moment; the server's log says why"
     if isinstance(error, errors.RefusedError):
-        told |= {"detail": str(readable(error)), "reason": error.status}
+        told |= {"reason": error.status}
     return told
 
 

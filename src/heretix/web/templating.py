@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,10 +14,12 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from heretix.core.clock import UNITS_MS
-from heretix.core.errors import HeretixError, RefusedError
+from heretix.core.errors import HeretixError
 from heretix.core.lenses import LENSES, RPL
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO
+from heretix.economy.sentences import Surface
+from heretix.economy.sentences import sentence as say
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX
@@ -36,54 +37,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-# Why money moved, as people read it: records give reasons in whole minor units, parts per million
-# and milliseconds.
-
-_STEP: Final = re.compile(r"(step \d+) by (user:.+): (evidence [0-9a-f]+)")
-_SLOTS: Final = re.compile(r"\bK must be at least \d+, got \d+")
-# A 1 of a formula such as `(1-q)` isn't an amount, and neither is the number of a bet.
-_NUMBER: Final = re.compile(
-    r"(?<![\w.])(?:"
-    r"(?P<named>(?:bet|step|challenge|dispute) \d+)"
-    r"|(?P<shares>\d+) micro-shares"
-    r"|(?P<least>\d+) ppm(?P<got>(?: wide)?, got )(?P<found>\d+)"
-    r"|(?P<ppm>\d+) ppm"
-    r"|(?<=\bat )(?P<at_ms>1\d{12})"
-    r"|(?P<amount>-?\d+)"
-    r")(?![\w.%]|-[a-z])"
-)
-_UNDERSCORE: Final = re.compile(r"(?<=[a-z])_(?=[a-z])")
-
-
-def reason(text: str, currency: str) -> str:
-    """A reason with its amounts in the currency, its shares as percent and its times as dates."""
-    if found := _STEP.fullmatch(text):
-        return f"{found[1]} by {holder(found[2])}: {found[3]}"
-    if _SLOTS.search(text):
-        return text
-    said = _NUMBER.sub(lambda number: _said(number, currency), text)
-    return _UNDERSCORE.sub(" ", said.replace(" - ", " − "))
-
-
-def _said(number: re.Match[str], currency: str) -> str:
-    match number.lastgroup:
-        case "shares":
-            return f"{shares(int(number['shares']), currency)} shares"
-        case "found":
-            return f"{_percent(number['least'])}{number['got']}{_percent(number['found'])}"
-        case "ppm":
-            return _percent(number["ppm"])
-        case "at_ms":
-            return when(int(number["at_ms"])).striptags()
-        case "amount":
-            return money(int(number["amount"]), currency).rpartition(" ")[0]
-        case _:
-            return number[0]
-
-
-def _percent(ppm: str) -> str:
-    return f"{100 * int(ppm) / PPM:.2f}".rstrip("0").rstrip(".") + "%"
-
+    from heretix.economy.ledger import Reason
 
 # Money, beliefs and moments of the economy, as pages write and read them.
 
@@ -187,6 +141,31 @@ def holder(account: str) -> str:
 def code(value: str) -> str:
     """Why money moved, in words."""
     return CODES.get(value, value)
+
+
+class PageSurface(Surface):
+    """Formats of the pages: real minus signs, rounded percents, short dates, people's names."""
+
+    def money(self, minor: int) -> str:
+        """Write an amount with its currency."""
+        return money(minor, self.currency)
+
+    def moment(self, at_ms: int) -> str:
+        """Write a moment as pages do."""
+        return when(at_ms).striptags()
+
+    def ppm(self, value: int) -> str:
+        """Write parts per million as percent, two decimals at most."""
+        return f"{100 * value / PPM:.2f}".rstrip("0").rstrip(".") + "%"
+
+    def holder(self, account: str) -> str:
+        """Write whose account it is."""
+        return holder(account)
+
+
+def reason(given: Reason, currency: str) -> str:
+    """Say why money moved, in the formats of the pages."""
+    return say(given, PageSurface(currency))
 
 
 _ECONOMY_FILTERS: Final[Mapping[str, Callable[..., str]]] = {
@@ -315,7 +294,6 @@ def page(
 
     A reader that has it already is told so.
     """
-    from heretix.economy.exchange import readable
     from heretix.web.auth import visit_of
     from heretix.web.problems import status_of
 
@@ -323,8 +301,6 @@ def page(
     problem = values.get("problem")
     if isinstance(problem, HeretixError):
         status = status_of(problem)
-    if isinstance(problem, RefusedError):
-        values["problem"] = readable(problem)
     app = request.app.state.heretix
     html = (
         environment()

@@ -16,6 +16,7 @@ from heretix.economy.episode.state import (
     Fate,
     Moved,
     State,
+    deny,
     not_allowed,
 )
 from heretix.economy.judging.gate import Direction, GateReading, pass_gate
@@ -23,6 +24,7 @@ from heretix.economy.ledger import (
     AccountKind,
     Code,
     Escrow,
+    Reason,
     ceil_part,
     client_group,
     require_ppm,
@@ -126,17 +128,14 @@ def commit(
         return denied
     at = max(at_ms, episode.clock_ms)
     if at > episode.terms.close_until_ms:
-        return Denied(
-            Denial.TOO_LATE, f"challenges ended at {episode.terms.close_until_ms}, it is {at}"
-        )
+        until = episode.terms.close_until_ms
+        return deny(Denial.TOO_LATE, "challenges_ended", at_ms=until, now_ms=at)
     if stake < max(1, min_stake):
-        return Denied(
-            Denial.STAKE_TOO_SMALL, f"the stake must be at least {min_stake}, got {stake}"
-        )
+        return deny(Denial.STAKE_TOO_SMALL, least=min_stake, got=stake)
     # Someone else's copy is let in: it can't be revealed, and refusing would let a copy that
     # arrives first shut out the one it was copied from.
     if any((c.account, c.commitment) == (account, commitment) for c in episode.challenges):
-        return Denied(Denial.COMMITMENT_TAKEN, "this account made this commitment before")
+        return deny(Denial.COMMITMENT_TAKEN)
     challenge = Challenge(
         number=len(episode.challenges),
         account=account,
@@ -147,8 +146,8 @@ def commit(
         positions_before=episode.position_count,
     )
     statement = episode.statement(client_group(account, key))
-    text = f"challenge {challenge.number}: {stake} that the belief goes {direction.value}"
-    statement.move(account, statement.pot(Escrow.CHALLENGE), stake, Code.CHALLENGE, text)
+    reason = Reason.of("challenge", number=challenge.number, stake=stake, direction=direction.value)
+    statement.move(account, statement.pot(Escrow.CHALLENGE), stake, Code.CHALLENGE, reason)
     after = replace(episode, challenges=(*episode.challenges, challenge), clock_ms=at)
     return Moved(episode=after, group=statement.group(), lines=statement.lines)
 
@@ -168,16 +167,16 @@ def reveal(
         return denied
     at = max(at_ms, episode.clock_ms)
     if at > episode.terms.freeze_at_ms:
-        return Denied(
-            Denial.TOO_LATE, f"reveals were taken until {episode.terms.freeze_at_ms}, it is {at}"
-        )
+        until = episode.terms.freeze_at_ms
+        return deny(Denial.TOO_LATE, "reveals_ended", at_ms=until, now_ms=at)
     challenge = episode.challenges[number]
     if challenge.fate is not Fate.COMMITTED:
-        return Denied(Denial.WRONG_REVEAL, f"challenge {number} is {challenge.fate.value}")
+        fate = challenge.fate.value
+        return deny(Denial.WRONG_REVEAL, "not_hidden", number=number, fate=fate)
     if account != challenge.account or challenge.commitment != evidence_commitment(
         nonce, bundle_sha256, account
     ):
-        return Denied(Denial.WRONG_REVEAL, "this isn't what was committed to")
+        return deny(Denial.WRONG_REVEAL)
     revealed = replace(challenge, bundle_sha256=bundle_sha256, nonce=nonce, fate=Fate.REVEALED)
     return Moved(episode=replace(_with(episode, revealed), clock_ms=at))
 
@@ -209,9 +208,7 @@ def judge_challenge(
     challenge = episode.challenges[number]
     pending = [c for c in episode.challenges if c.fate in {Fate.COMMITTED, Fate.REVEALED}]
     if not pending or pending[0] != challenge:
-        return Denied(
-            Denial.OUT_OF_ORDER, f"challenge {number} isn't the earliest that is left to judge"
-        )
+        return deny(Denial.OUT_OF_ORDER, "not_earliest", number=number)
     at = max(at_ms, episode.clock_ms)
     statement = episode.statement(f"challenge:{episode.id}:{number}")
     failure = _failure(episode, challenge, evidence)
@@ -221,13 +218,12 @@ def judge_challenge(
     else:
         assert evidence is not None
         step = _step(episode, challenge, evidence)
-        text = f"challenge {number} passed: its stake is the bond of step {step.number}"
         statement.move(
             statement.pot(Escrow.CHALLENGE),
             statement.pot(Escrow.BOND),
             challenge.stake,
             Code.BOND,
-            text,
+            Reason.of("challenge_passed", number=number, step=step.number),
         )
         accepted = _with(episode, replace(challenge, fate=Fate.ACCEPTED))
         after = replace(accepted, steps=(*episode.steps, step))
@@ -238,16 +234,15 @@ def judge_challenge(
 
 def _failure(
     episode: Episode, challenge: Challenge, evidence: BroughtEvidence | None
-) -> str | None:
-    """Why a challenge fails; None if it passes."""
+) -> Reason | None:
+    """Find why a challenge fails; None if it passes."""
     if challenge.bundle_sha256 is None:
-        return "it was never revealed"
+        return Reason("never_revealed")
     if is_duplicate(episode, challenge):
-        return "an earlier challenge brought the same evidence"
+        return Reason("same_evidence")
     if evidence is None:
-        return "its evidence could not be measured"
-    ruling = pass_gate(evidence.gate, challenge.direction, episode.terms.parameters.gate)
-    return None if ruling.passed else ruling.detail
+        return Reason("not_measured")
+    return pass_gate(evidence.gate, challenge.direction, episode.terms.parameters.gate).reason
 
 
 def _step(episode: Episode, challenge: Challenge, evidence: BroughtEvidence) -> Step:
@@ -272,13 +267,14 @@ def _charge(
     episode: Episode,
     challenge: Challenge,
     positions: Sequence[Position],
-    why: str,
+    failure: Reason,
 ) -> None:
     """Operations take their part; the rest goes to those who held the side it attacked."""
-    pot, name = statement.pot(Escrow.CHALLENGE), f"challenge {challenge.number}"
+    pot, number = statement.pot(Escrow.CHALLENGE), challenge.number
     fee = ceil_part(challenge.stake, episode.terms.parameters.challenge_fee_ppm)
     operations = statement.house(AccountKind.OPERATIONS)
-    statement.move(pot, operations, fee, Code.CHALLENGE_FEE, f"{name} failed: {why}")
+    reason = Reason.of("challenge_failed", failure, number=number)
+    statement.move(pot, operations, fee, Code.CHALLENGE_FEE, reason)
     holders = [
         p
         for p in positions
@@ -286,16 +282,19 @@ def _charge(
     ]
     shared = share_out(challenge.stake - fee, [p.stake for p in holders])
     for position, amount in zip(holders, shared.parts, strict=True):
-        text = f"{name} failed: resilience yield on bet {position.number} of {position.stake}"
-        statement.move(pot, position.account, amount, Code.RESILIENCE_YIELD, text)
+        reason = Reason.of(
+            "challenge_yield", number=number, bet=position.number, stake=position.stake
+        )
+        statement.move(pot, position.account, amount, Code.RESILIENCE_YIELD, reason)
     rounding = statement.house(AccountKind.ROUNDING)
-    statement.move(pot, rounding, shared.dust, Code.DUST, f"{name}: what rounding left over")
+    reason = Reason.of("challenge_dust", number=number)
+    statement.move(pot, rounding, shared.dust, Code.DUST, reason)
 
 
 def _unknown(episode: Episode, number: int) -> Denied | None:
     if 0 <= number < len(episode.challenges):
         return None
-    return Denied(Denial.UNKNOWN_CHALLENGE, f"there is no challenge {number}")
+    return deny(Denial.UNKNOWN_CHALLENGE, number=number)
 
 
 def _with(episode: Episode, challenge: Challenge) -> Episode:

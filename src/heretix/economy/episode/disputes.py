@@ -15,11 +15,12 @@ from heretix.economy.episode.state import (
     Ground,
     Moved,
     State,
+    deny,
     kept_positions,
     moved_to,
     not_allowed,
 )
-from heretix.economy.ledger import AccountKind, Code, Escrow, ceil_part, client_group
+from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, ceil_part, client_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,13 +46,13 @@ def raise_dispute(
     parameters = episode.terms.parameters
     least = dispute_bond(episode.market.money, parameters)
     if bond < least:
-        return Denied(Denial.STAKE_TOO_SMALL, f"the bond must be at least {least}, got {bond}")
+        return deny(Denial.STAKE_TOO_SMALL, "bond_too_small", least=least, got=bond)
     at = max(at_ms, episode.clock_ms)
     round_ = len(episode.disputes) + 1
     dispute = Dispute(round=round_, account=account, ground=ground, bond=bond, at_ms=at)
     statement = episode.statement(client_group(account, key))
-    text = f"dispute {round_}: {ground.value}"
-    statement.move(account, statement.pot(Escrow.DISPUTE), bond, Code.DISPUTE, text)
+    reason = Reason.of("dispute", round=round_, ground=ground.value)
+    statement.move(account, statement.pot(Escrow.DISPUTE), bond, Code.DISPUTE, reason)
     judges = draw_judges(
         episode.seed,
         episode.id,
@@ -83,10 +84,10 @@ def rule_on_dispute(
         return denied
     dispute = episode.disputes[-1]
     if dispute.upheld is not None:
-        return Denied(Denial.DISPUTE_PENDING, "there is no dispute left to rule on")
+        return deny(Denial.DISPUTE_PENDING, "no_dispute")
     named = {reading.model for item in measurements for reading in item.readings}
     if not named <= set(episode.judges):
-        return Denied(Denial.WRONG_JUDGES, f"the judges are {', '.join(episode.judges)}")
+        return deny(Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
     before = _outcome(episode, episode.measurements, positions)
     outcome = _outcome(episode, measurements, positions)
     upheld = ground_confirmed or (before.winner, before.void) != (outcome.winner, outcome.void)
@@ -94,12 +95,12 @@ def rule_on_dispute(
     statement = episode.statement(f"dispute:{episode.id}:{dispute.round}")
     pot = statement.pot(Escrow.DISPUTE)
     if upheld:
-        text = f"dispute {dispute.round} was upheld: the bond comes back whole"
-        statement.move(pot, dispute.account, dispute.bond, Code.DISPUTE_RETURN, text)
+        reason = Reason.of("dispute_upheld", round=dispute.round)
+        statement.move(pot, dispute.account, dispute.bond, Code.DISPUTE_RETURN, reason)
     else:
         operations = statement.house(AccountKind.OPERATIONS)
-        text = f"dispute {dispute.round} changed nothing: the bond pays for the panel"
-        statement.move(pot, operations, dispute.bond, Code.DISPUTE_LOST, text)
+        reason = Reason.of("dispute_lost", round=dispute.round)
+        statement.move(pot, operations, dispute.bond, Code.DISPUTE_LOST, reason)
     after = replace(
         episode,
         disputes=(*episode.disputes[:-1], replace(dispute, upheld=upheld)),
@@ -113,16 +114,14 @@ def rule_on_dispute(
 def _closed(episode: Episode, at_ms: int) -> Denied | None:
     parameters = episode.terms.parameters
     if episode.disputes and episode.disputes[-1].upheld is None:
-        return Denied(Denial.DISPUTE_PENDING, "a dispute is being ruled on")
+        return deny(Denial.DISPUTE_PENDING)
     if len(episode.disputes) >= parameters.dispute_rounds:
-        return Denied(
-            Denial.NO_ROUNDS_LEFT, f"a result can be disputed {parameters.dispute_rounds} times"
-        )
+        return deny(Denial.NO_ROUNDS_LEFT, rounds=parameters.dispute_rounds)
     assert episode.measured_ms is not None
     due = episode.measured_ms + parameters.dispute_window_ms
     at = max(at_ms, episode.clock_ms)
     if at >= due:
-        return Denied(Denial.TOO_LATE, f"the result could be disputed until {due}, it is {at}")
+        return deny(Denial.TOO_LATE, "disputes_ended", at_ms=due, now_ms=at)
     return None
 
 

@@ -15,12 +15,13 @@ from heretix.economy.episode.state import (
     Fate,
     Moved,
     State,
+    deny,
     kept_positions,
     moved_to,
     not_allowed,
     settlement_record,
 )
-from heretix.economy.ledger import AccountKind, Code, Escrow, client_group
+from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, client_group
 from heretix.economy.market import BuyRefused, Position, Side, buy, market_of, seed_market
 from heretix.economy.rewards import budget
 
@@ -37,9 +38,8 @@ def open_episode(episode: Episode, *, at_ms: int) -> Moved | Denied:
         return denied
     terms = episode.terms
     if at_ms > terms.challenge_from_ms:
-        return Denied(
-            Denial.TOO_LATE, f"challenges begin at {terms.challenge_from_ms}, it is {at_ms}"
-        )
+        begin = terms.challenge_from_ms
+        return deny(Denial.TOO_LATE, "challenges_begin", at_ms=begin, now_ms=at_ms)
     # The chain holds the hash of the terms: they can't be exchanged later together with it.
     statement = episode.statement(f"open:{episode.id}", mark=terms.hash())
     house = statement.house(AccountKind.HOUSE)
@@ -51,14 +51,14 @@ def open_episode(episode: Episode, *, at_ms: int) -> Moved | Denied:
         statement.pot(Escrow.STAKE),
         terms.seed_stake,
         Code.SEED,
-        f"the house seeds the market at {terms.seed_heretic_ppm} ppm for heretic",
+        Reason.of("market_seeded", heretic_ppm=terms.seed_heretic_ppm),
     )
     statement.move(
         statement.house(AccountKind.EPC_FUND),
         statement.pot(Escrow.BUDGET),
         budget(terms.parameters.reward_scale, terms.c0_ppm),
         Code.BUDGET,
-        "the most that durable updates can earn in this episode",
+        Reason("budget_escrowed"),
     )
     opened = replace(
         moved_to(episode, State.OPEN),
@@ -82,9 +82,8 @@ def begin_challenge(episode: Episode, *, at_ms: int) -> Moved | Denied:
         return denied
     at = max(at_ms, episode.clock_ms)
     if at < episode.terms.challenge_from_ms:
-        return Denied(
-            Denial.TOO_EARLY, f"challenges begin at {episode.terms.challenge_from_ms}, it is {at}"
-        )
+        begin = episode.terms.challenge_from_ms
+        return deny(Denial.TOO_EARLY, "challenges_begin", at_ms=begin, now_ms=at)
     return Moved(episode=replace(moved_to(episode, State.CHALLENGE), clock_ms=at))
 
 
@@ -104,9 +103,8 @@ def stake(
         return denied
     at = max(at_ms, episode.clock_ms)
     if at > episode.terms.close_until_ms:
-        return Denied(
-            Denial.TOO_LATE, f"stakes were taken until {episode.terms.close_until_ms}, it is {at}"
-        )
+        until = episode.terms.close_until_ms
+        return deny(Denial.TOO_LATE, "stakes_ended", at_ms=until, now_ms=at)
     assert episode.market is not None
     parameters = episode.terms.parameters
     bought = buy(
@@ -118,7 +116,7 @@ def stake(
         fee_ppm=parameters.fee_ppm,
     )
     if isinstance(bought, BuyRefused):
-        return Denied(Denial.BET_REFUSED, f"{bought.status.value}: {bought.detail}")
+        return Denied(Denial.BET_REFUSED, bought.reason)
     position = Position(
         number=episode.position_count,
         account=account,
@@ -128,8 +126,10 @@ def stake(
         at_ms=at,
     )
     statement = episode.statement(client_group(account, key))
-    text = f"bet {position.number}: {amount} on {side.value} for {position.shares} micro-shares"
-    statement.move(account, statement.pot(Escrow.STAKE), amount, Code.STAKE, text)
+    reason = Reason.of(
+        "bet", number=position.number, stake=amount, side=side.value, shares=position.shares
+    )
+    statement.move(account, statement.pot(Escrow.STAKE), amount, Code.STAKE, reason)
     after = replace(
         episode,
         market=bought.market,
@@ -151,9 +151,9 @@ def freeze(
     terms = episode.terms
     at = max(at_ms, episode.clock_ms)
     if at < terms.freeze_at_ms:
-        return Denied(Denial.TOO_EARLY, f"the freeze is at {terms.freeze_at_ms}, it is {at}")
+        return deny(Denial.TOO_EARLY, "freeze_due", at_ms=terms.freeze_at_ms, now_ms=at)
     if not matches_seed(terms.seed_commitment, seed):
-        return Denied(Denial.WRONG_SEED, "the seed isn't the one that was committed to at open")
+        return deny(Denial.WRONG_SEED)
     close = draw_close(seed, episode.id, from_ms=terms.close_from_ms, until_ms=terms.close_until_ms)
     frozen = replace(
         moved_to(episode, State.FROZEN), close_ms=close, frozen_ms=at, seed=seed, clock_ms=at
@@ -161,13 +161,12 @@ def freeze(
     kept = kept_positions(frozen, positions)
     statement = episode.statement(f"freeze:{episode.id}")
     for position in (p for p in positions if p.at_ms > close):
-        text = f"bet {position.number} came after the close at {close}: given back whole"
         statement.move(
             statement.pot(Escrow.STAKE),
             position.account,
             position.stake,
             Code.LATE_STAKE_REFUND,
-            text,
+            Reason.of("bet_late", number=position.number, close_ms=close),
         )
     frozen = replace(
         frozen,
@@ -193,14 +192,14 @@ def measure(
     if denied:
         return denied
     if any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges):
-        return Denied(Denial.OUT_OF_ORDER, "every challenge must be judged first")
+        return deny(Denial.OUT_OF_ORDER, "unjudged_challenges")
     if not {reading.model for reading in measurement.readings} <= set(episode.judges):
-        return Denied(Denial.WRONG_JUDGES, f"the judges are {', '.join(episode.judges)}")
+        return deny(Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
     at = max(at_ms, episode.clock_ms)
     assert episode.frozen_ms is not None
     due = episode.frozen_ms + episode.terms.parameters.durability_ms
     if episode.measurements and at < due:
-        return Denied(Denial.TOO_EARLY, f"the second measurement is due at {due}, it is {at}")
+        return deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=at)
     measurements = (*episode.measurements, measurement)
     after = replace(episode, measurements=measurements, clock_ms=at)
     void = void_reason(
@@ -221,12 +220,12 @@ def conclude_unmeasured(
     if denied:
         return denied
     if any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges):
-        return Denied(Denial.OUT_OF_ORDER, "every challenge must be judged first")
+        return deny(Denial.OUT_OF_ORDER, "unjudged_challenges")
     void = void_reason(
         (), positions=kept_positions(episode, positions), parameters=episode.terms.parameters
     )
     if void is not VoidReason.NO_OUTSIDE_STAKE:
-        return Denied(Denial.NOT_VOID, "both sides have stakes: measure")
+        return deny(Denial.NOT_VOID, "both_sides_staked")
     at = max(at_ms, episode.clock_ms)
     return Moved(episode=replace(moved_to(episode, State.MEASURED), clock_ms=at, measured_ms=at))
 
@@ -237,13 +236,13 @@ def close_episode(episode: Episode, *, positions: Sequence[Position], at_ms: int
     if denied:
         return denied
     if episode.disputes and episode.disputes[-1].upheld is None:
-        return Denied(Denial.DISPUTE_PENDING, "the dispute must be ruled on first")
+        return deny(Denial.DISPUTE_PENDING, "dispute_unruled")
     at = max(at_ms, episode.clock_ms)
     parameters = episode.terms.parameters
     assert episode.measured_ms is not None
     due = episode.measured_ms + parameters.dispute_window_ms
     if at < due and len(episode.disputes) < parameters.dispute_rounds:
-        return Denied(Denial.TOO_EARLY, f"the result can be disputed until {due}, it is {at}")
+        return deny(Denial.TOO_EARLY, "disputes_open", at_ms=due, now_ms=at)
     result = settle(settlement_record(episode, positions))
     target = State.SETTLED if result.outcome.void is None else State.VOID
     return Moved(
@@ -267,7 +266,7 @@ def _give_back_late(
             challenge.account,
             challenge.stake,
             Code.CHALLENGE_REFUND,
-            f"challenge {challenge.number} came after the close at {close_ms}: given back whole",
+            Reason.of("challenge_late", number=challenge.number, close_ms=close_ms),
         )
         judged.append(replace(challenge, fate=Fate.LATE))
     return tuple(judged)

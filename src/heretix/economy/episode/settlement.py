@@ -18,6 +18,7 @@ from heretix.economy.ledger import (
     Escrow,
     Explained,
     Group,
+    Reason,
     Statement,
     floor_part,
     require_ppm,
@@ -310,24 +311,22 @@ def _pay_stakes(statement: Statement, outcome: Outcome, market: MarketSettlement
     pot = statement.pot(Escrow.STAKE)
     code = Code.STAKE_REFUND if market.winner is None else Code.PAYOUT
     for line in market.lines:
-        text = _stake_text(line, outcome, market)
-        statement.move(pot, line.position.account, line.receives, code, text)
+        reason = _explain_stake(line, outcome, market)
+        statement.move(pot, line.position.account, line.receives, code, reason)
 
 
-def _stake_text(line: Line, outcome: Outcome, market: MarketSettlement) -> str:
+def _explain_stake(line: Line, outcome: Outcome, market: MarketSettlement) -> Reason:
     position = line.position
-    bet = f"bet {position.number}: {position.stake} on {position.side.value}"
+    bet = {"number": position.number, "stake": position.stake, "side": position.side.value}
     if outcome.void is not None:
-        return f"{bet}; void ({outcome.void.value}): the stake comes back whole"
+        return Reason("bet_void", {**bet, "void": outcome.void.value})
     if line.won is None:
-        return f"{bet}; held, no side won: the stake comes back whole"
-    rate = f"{market.tau_ppm} ppm"
+        return Reason("bet_held", bet)
+    ended = {**bet, "rate_ppm": market.tau_ppm, "receives": line.receives}
     if not line.won:
-        return f"{bet}; lost at a rate of {rate}: {position.stake} - {line.paid} = {line.receives}"
-    return (
-        f"{bet}; won at a rate of {rate}: {position.stake} + gain {line.gain} "
-        f"(its share of {market.transfer}) - fee {line.fee} = {line.receives}"
-    )
+        return Reason("bet_lost", {**ended, "paid": line.paid})
+    won = {"gain": line.gain, "transfer": market.transfer, "fee": line.fee}
+    return Reason("bet_won", {**ended, **won})
 
 
 def _pay_fees(statement: Statement, market: MarketSettlement, platform_ppm: int) -> None:
@@ -339,21 +338,21 @@ def _pay_fees(statement: Statement, market: MarketSettlement, platform_ppm: int)
         statement.house(AccountKind.PLATFORM),
         platform,
         Code.FEE,
-        f"the platform's share of {market.fees} in fees",
+        Reason.of("fee_platform", fees=market.fees),
     )
     statement.move(
         pot,
         statement.house(AccountKind.EPC_FUND),
         fund,
         Code.FEE,
-        f"the share of durable updates of {market.fees} in fees",
+        Reason.of("fee_fund", fees=market.fees),
     )
     statement.move(
         pot,
         statement.house(AccountKind.ROUNDING),
         market.dust,
         Code.DUST,
-        "what rounding the gains down left over",
+        Reason("gains_dust"),
     )
 
 
@@ -364,20 +363,22 @@ def _pay_rewards(
     fund = statement.house(AccountKind.EPC_FUND)
     if rewards is None:
         for step in record.steps:
-            text = f"step {step.number}; void: the bond comes back whole"
-            statement.move(bonds, step.account, step.bond, Code.BOND_RETURN, text)
+            reason = Reason.of("bond_void", number=step.number)
+            statement.move(bonds, step.account, step.bond, Code.BOND_RETURN, reason)
         left = budget(record.terms.parameters.reward_scale, record.terms.c0_ppm)
-        statement.move(pot, fund, left, Code.BUDGET_RETURN, "void: the budget comes back whole")
+        statement.move(pot, fund, left, Code.BUDGET_RETURN, Reason("budget_void"))
         return
     # What steps lost comes in before what steps earned goes out, so the pot never runs short.
     for item in rewards.rewards:
-        text = f"step {item.step.number} moved away from the durable belief"
-        statement.move(bonds, pot, max(0, -item.amount), Code.CLAWBACK, text)
+        reason = Reason.of("step_away", number=item.step.number)
+        statement.move(bonds, pot, max(0, -item.amount), Code.CLAWBACK, reason)
     for item in rewards.rewards:
         step = item.step
         kept = step.bond - max(0, -item.amount)
-        text = f"step {step.number}: bond {step.bond}, of which {step.bond - kept} is lost"
-        statement.move(bonds, step.account, kept, Code.BOND_RETURN, text)
-        text = f"step {step.number} moved towards the durable belief by {item.amount}"
-        statement.move(pot, step.account, max(0, item.amount), Code.REWARD, text)
-    statement.move(pot, fund, rewards.budget_left, Code.BUDGET_RETURN, "what the budget has left")
+        reason = Reason.of(
+            "bond_returned", number=step.number, bond=step.bond, lost=step.bond - kept
+        )
+        statement.move(bonds, step.account, kept, Code.BOND_RETURN, reason)
+        reason = Reason.of("step_towards", number=step.number, amount=item.amount)
+        statement.move(pot, step.account, max(0, item.amount), Code.REWARD, reason)
+    statement.move(pot, fund, rewards.budget_left, Code.BUDGET_RETURN, Reason("budget_left"))

@@ -14,7 +14,7 @@ from heretix.core.errors import ConfigError
 from heretix.economy.episode.settlement import Measurement, Settlement, SettlementRecord
 from heretix.economy.exploration import CreditRules, StakeRules
 from heretix.economy.judging.gate import MIN_JUDGES, Direction, GateRules
-from heretix.economy.ledger import Explained, Statement, require_ppm, require_whole
+from heretix.economy.ledger import Explained, Reason, Statement, require_ppm, require_whole
 from heretix.economy.market import FEE, TAU_MAX, Market, Position, Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, Step
 
@@ -317,7 +317,7 @@ class Denied:
     """A move that was refused; nothing changed."""
 
     denial: Denial
-    detail: str
+    reason: Reason
 
 
 def moved_to(episode: Episode, target: State) -> Episode:
@@ -330,12 +330,15 @@ def not_allowed(episode: Episode, *states: State) -> Denied | None:
     """A refusal unless the episode is in one of these states, with the terms it opened with."""
     if episode.state not in states:
         wanted = " or ".join(state.value for state in states)
-        return Denied(
-            Denial.WRONG_STATE, f"the episode must be {wanted}, it is {episode.state.value}"
-        )
+        return deny(Denial.WRONG_STATE, wanted=wanted, state=episode.state.value)
     if episode.state is not State.DRAFT and not episode.terms_intact:
-        return Denied(Denial.TERMS_CHANGED, "the terms aren't those that were hashed at open")
+        return deny(Denial.TERMS_CHANGED)
     return None
+
+
+def deny(denial: Denial, code: str | None = None, **parameters: int | str) -> Denied:
+    """Refuse a move; the reason has the denial's own code unless there are several to it."""
+    return Denied(denial, Reason(code or denial.value, parameters))
 
 
 def draft_episode(episode_id: str, terms: Terms) -> Episode:

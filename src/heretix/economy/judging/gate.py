@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import UsageError
-from heretix.economy.ledger import PPM, require_ppm, require_whole
+from heretix.economy.ledger import PPM, Reason, require_ppm, require_whole
 from heretix.economy.rewards import (
     CONTEXT,
     belief_at,
@@ -71,7 +71,8 @@ class GateRuling:
     """Whether a step may be taken."""
 
     failure: GateFailure | None
-    detail: str
+    reason: Reason | None = None
+    """The rule that failed, and by how much."""
 
     @property
     def passed(self) -> bool:
@@ -96,20 +97,27 @@ def pass_gate(reading: GateReading, direction: Direction, rules: GateRules) -> G
     sure = reading.p_up_ppm if direction is Direction.UP else PPM - reading.p_up_ppm
     if reading.slots < rules.min_slots:
         return GateRuling(
-            GateFailure.TOO_FEW_SLOTS, f"K must be at least {rules.min_slots}, got {reading.slots}"
+            GateFailure.TOO_FEW_SLOTS,
+            Reason.of("too_few_slots", least=rules.min_slots, got=reading.slots),
         )
     if reading.ci_width_ppm > rules.max_width_ppm:
         return GateRuling(
             GateFailure.INTERVAL_TOO_WIDE,
-            f"the interval must be at most {rules.max_width_ppm} ppm wide, "
-            f"got {reading.ci_width_ppm}",
+            Reason.of(
+                "interval_too_wide", most_ppm=rules.max_width_ppm, got_ppm=reading.ci_width_ppm
+            ),
         )
     if sure < rules.direction_ppm:
         return GateRuling(
             GateFailure.DIRECTION_UNCERTAIN,
-            f"P({direction.value}) must be at least {rules.direction_ppm} ppm, got {sure}",
+            Reason.of(
+                "direction_uncertain",
+                direction=direction.value,
+                least_ppm=rules.direction_ppm,
+                got_ppm=sure,
+            ),
         )
-    return GateRuling(None, f"P({direction.value}) = {sure} ppm")
+    return GateRuling(None)
 
 
 def shift_belief(c0_ppm: int, shift: Decimal) -> int:

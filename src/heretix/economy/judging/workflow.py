@@ -14,11 +14,13 @@ from heretix.core.lenses import HEL
 from heretix.economy.episode.state import (
     HOUR_MS,
     Denial,
+    Denied,
     Fate,
     Ground,
     Parameters,
     State,
     Terms,
+    deny,
     kept_positions,
 )
 from heretix.economy.exchange import UNDRAWN
@@ -27,6 +29,7 @@ from heretix.economy.judging.panel import Question
 from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
 from heretix.economy.repository import Source
+from heretix.economy.sentences import refuse_move
 from heretix.prompts.bank import load_bank
 from heretix.providers.registry import resolve_model
 
@@ -234,7 +237,7 @@ class EpisodeWorkflow:
         """The judging measurement that is due now; None when there is nothing to measure for."""
         episode = _in_state(self._exchange.episode(episode_id), State.FROZEN)
         if self.pending(episode):
-            raise _refused(episode, Denial.OUT_OF_ORDER, "every challenge must be judged first")
+            raise _refused(episode, deny(Denial.OUT_OF_ORDER, "unjudged_challenges"))
         positions = kept_positions(episode, self._exchange.positions(episode_id))
         if {position.side for position in positions if not position.house} != set(Side):
             return None
@@ -244,9 +247,8 @@ class EpisodeWorkflow:
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
         now = max(self._clock.now_ms(), episode.clock_ms)
         if now < due:
-            raise _refused(
-                episode, Denial.TOO_EARLY, f"the second measurement is due at {due}, it is {now}"
-            )
+            early = deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
+            raise _refused(episode, early)
         return "second"
 
     async def measure(self, episode_id: str, *, final: bool = False) -> Episode:
@@ -267,8 +269,7 @@ class EpisodeWorkflow:
         """The episode, if its last dispute waits for a ruling."""
         episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
-            detail = "there is no dispute left to rule on"
-            raise _refused(episode, Denial.DISPUTE_PENDING, detail)
+            raise _refused(episode, deny(Denial.DISPUTE_PENDING, "no_dispute"))
         return episode
 
     async def rule(
@@ -306,8 +307,8 @@ class EpisodeWorkflow:
 
 def _in_state(episode: Episode, state: State) -> Episode:
     if episode.state is not state:
-        detail = f"the episode must be {state.value}, it is {episode.state.value}"
-        raise _refused(episode, Denial.WRONG_STATE, detail)
+        wrong = deny(Denial.WRONG_STATE, wanted=state.value, state=episode.state.value)
+        raise _refused(episode, wrong)
     return episode
 
 
@@ -322,7 +323,5 @@ def _first_hand(judged: Judged) -> Judged:
     return judged
 
 
-def _refused(episode: Episode, denial: Denial, detail: str) -> RefusedError:
-    return RefusedError(
-        f"`{episode.id}` refused the move ({denial.value}): {detail}", status=denial.value
-    )
+def _refused(episode: Episode, denied: Denied) -> RefusedError:
+    return refuse_move(episode.id, denied.denial.value, denied.reason, episode.terms.currency)

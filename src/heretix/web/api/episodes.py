@@ -18,6 +18,8 @@ from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_M
 from heretix.economy.ledger import Code
 from heretix.economy.market import MAX_POOL, Market, Quote, Side, price_ppm
 from heretix.economy.moves import MOVES, Move
+from heretix.economy.repository import StoredStatement
+from heretix.economy.sentences import Surface, sentence
 from heretix.web.api.jobs import BEGUN, JobView
 from heretix.web.api.resource import (
     NOT_CHANGED,
@@ -136,13 +138,22 @@ class HeldPositionView(_View):
     """It came after the effective close, so that it was given back."""
 
 
+class ReasonView(_View):
+    """Why money moved: a code, its parameters, and what it came from."""
+
+    code: str
+    parameters: dict[str, int | str]
+    because: "ReasonView | None"
+
+
 class ExplainedView(_View):
-    """Who received what, and why."""
+    """Who received what, and why: as data, and in words."""
 
     transfer: str
     account: str
     amount: int
     code: Code
+    reason: ReasonView
     text: str
 
 
@@ -295,8 +306,17 @@ def list_statements(
     app: App, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[StatementView]:
     """What each move paid to whom, and why, line by line."""
-    found = read_episode(app.exchange.statements, episode_id)
-    return slice_of(found, StatementView.model_validate, limit=limit, cursor=cursor)
+    found = read_episode(app.exchange.episode, episode_id)
+    surface = Surface(found.terms.currency)
+
+    def view(statement: StoredStatement) -> StatementView:
+        lines = [
+            {**encode(line), "text": sentence(line.reason, surface)} for line in statement.lines
+        ]
+        return StatementView.model_validate({**encode(statement), "lines": lines})
+
+    statements = app.exchange.statements(episode_id)
+    return slice_of(statements, view, limit=limit, cursor=cursor)
 
 
 @router.get("/episodes/{episode_id}/record", response_model=dict[str, Any], responses=NOT_CHANGED)

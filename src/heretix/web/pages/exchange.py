@@ -12,7 +12,7 @@ from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedE
 from heretix.core.lenses import EARNING
 from heretix.economy.exchange import STARTING_PURSE, Exchange
 from heretix.economy.exploration_service import Credited
-from heretix.economy.ledger import user_account
+from heretix.economy.ledger import Reason, user_account
 from heretix.economy.repository import Entry
 from heretix.web.auth import require
 from heretix.web.dependencies import App, Explorer, Reader
@@ -159,11 +159,11 @@ def _held(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int
     return [(pot.account.id, pot.balance, pot.account.currency) for pot in pots]
 
 
-def _reasons(app: AppState, entries: list[Entry]) -> dict[str, str]:
+def _reasons(app: AppState, entries: list[Entry]) -> dict[str, Reason]:
     """Why each transfer was made, by its id, where a statement says so."""
     names = {entry.transfer.episode for entry in entries if entry.transfer.episode}
     return {
-        line.transfer: line.text
+        line.transfer: line.reason
         for name in sorted(names)
         for statement in app.exchange.statements(name)
         for line in statement.lines

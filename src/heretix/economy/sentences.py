@@ -1,0 +1,201 @@
+"""Sentences of the economy: one catalogue of what reasons say, formatted for each surface.
+
+Rules return codes and parameters; nothing here is parsed again. A field of a sentence names the
+format of its parameter: `{stake:amount}`, `{due_ms:moment}`, `{rate_ppm:ppm}`.
+"""
+
+from __future__ import annotations
+
+import string
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from heretix.core.errors import RefusedError
+from heretix.economy.ledger import CURRENCIES, PPM, format_amount
+from heretix.economy.market import MICRO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heretix.economy.ledger import Reason
+
+PAYMENTS: Final[Mapping[str, str]] = {
+    "issued": "issued {amount:money}",
+    "market_seeded": "the house seeds the market at {heretic_ppm:ppm} for heretic",
+    "budget_escrowed": "the most that durable updates can earn in this episode",
+    "bet": "bet {number}: {stake:amount} on {side} for {shares:shares}",
+    "bet_late": "bet {number} came after the close at {close_ms:moment}: given back whole",
+    "bet_void": "bet {number}: {stake:amount} on {side}; void ({void:words}): the stake comes back "
+    "whole",
+    "bet_held": "bet {number}: {stake:amount} on {side}; held, no side won: the stake comes back "
+    "whole",
+    "bet_lost": "bet {number}: {stake:amount} on {side}; lost at a rate of {rate_ppm:ppm}: "
+    "{stake:amount} − {paid:amount} = {receives:amount}",
+    "bet_won": "bet {number}: {stake:amount} on {side}; won at a rate of {rate_ppm:ppm}: "
+    "{stake:amount} + gain {gain:amount} (its share of {transfer:amount}) − fee {fee:amount} = "
+    "{receives:amount}",
+    "challenge": "challenge {number}: {stake:amount} that the belief goes {direction}",
+    "challenge_late": "challenge {number} came after the close at {close_ms:moment}: given back "
+    "whole",
+    "challenge_passed": "challenge {number} passed: its stake is the bond of step {step}",
+    "challenge_failed": "challenge {number} failed",
+    "challenge_yield": "challenge {number} failed: resilience yield on bet {bet} of {stake:amount}",
+    "challenge_dust": "challenge {number}: what rounding left over",
+    "dispute": "dispute {round}: {ground:words}",
+    "dispute_upheld": "dispute {round} was upheld: the bond comes back whole",
+    "dispute_lost": "dispute {round} changed nothing: the bond pays for the panel",
+    "fee_platform": "the platform's share of {fees:amount} in fees",
+    "fee_fund": "the share of durable updates of {fees:amount} in fees",
+    "gains_dust": "what rounding the gains down left over",
+    "bond_void": "step {number}; void: the bond comes back whole",
+    "bond_returned": "step {number}: bond {bond:amount}, of which {lost:amount} is lost",
+    "step_away": "step {number} moved away from the durable belief",
+    "step_towards": "step {number} moved towards the durable belief by {amount:amount}",
+    "budget_void": "void: the budget comes back whole",
+    "budget_left": "what the budget has left",
+}
+"""Why money moved."""
+REWARDS: Final[Mapping[str, str]] = {
+    "reward_step": "step {number} by {account:holder}: evidence {evidence}",
+    "reward_path": "credited belief: from {from_ppm:belief} to {to_ppm:belief}",
+    "reward_short": "the lens went to {wanted_ppm:belief}, the bond covered the way to "
+    "{to_ppm:belief}",
+    "reward_bond": "bond: {bond:amount} posted, {needed:amount} needed for this move",
+    "reward_durable": "durable belief: q = {q_ppm:belief}; scale B = {scale:amount}",
+    "reward_before": "potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = {c_ppm:belief} is "
+    "{potential:amount}",
+    "reward_after": "potential after: at c = {c_ppm:belief} it is {potential:amount}",
+    "reward_amount": "reward: {after:amount} − ({before:amount}) = {amount:amount}",
+    "reward_gained": "receives: bond {bond:amount} + {change:amount} = {receives:amount}",
+    "reward_lost": "receives: bond {bond:amount} − {change:amount} = {receives:amount}",
+}
+"""A reward line by line."""
+DENIALS: Final[Mapping[str, str]] = {
+    "wrong_state": "the episode must be {wanted}, it is {state}",
+    "terms_changed": "the terms aren't those that were hashed at open",
+    "challenges_begin": "challenges begin at {at_ms:moment}, it is {now_ms:moment}",
+    "challenges_ended": "challenges ended at {at_ms:moment}, it is {now_ms:moment}",
+    "stakes_ended": "stakes were taken until {at_ms:moment}, it is {now_ms:moment}",
+    "reveals_ended": "reveals were taken until {at_ms:moment}, it is {now_ms:moment}",
+    "freeze_due": "the freeze is at {at_ms:moment}, it is {now_ms:moment}",
+    "second_due": "the second measurement is due at {at_ms:moment}, it is {now_ms:moment}",
+    "disputes_ended": "the result could be disputed until {at_ms:moment}, it is {now_ms:moment}",
+    "disputes_open": "the result can be disputed until {at_ms:moment}, it is {now_ms:moment}",
+    "wrong_seed": "the seed isn't the one that was committed to at open",
+    "bet_not_positive": "amount_not_positive: a stake must be above 0, got {amount:money}",
+    "pool_too_large": "pool_too_large: a market holds at most {most:money}, not {amount:money} "
+    "more",
+    "too_few_shares": "too_few_shares: {amount:money} buys {shares} micro-shares now, not "
+    "{min_shares}; quote again",
+    "stake_too_small": "the stake must be at least {least:money}, got {got:money}",
+    "bond_too_small": "the bond must be at least {least:money}, got {got:money}",
+    "commitment_taken": "this account made this commitment before",
+    "unknown_challenge": "there is no challenge {number}",
+    "not_hidden": "challenge {number} is {fate}",
+    "wrong_reveal": "this isn't what was committed to",
+    "not_earliest": "challenge {number} isn't the earliest that is left to judge",
+    "unjudged_challenges": "every challenge must be judged first",
+    "first_not_measured": "measure first at first",
+    "wrong_judges": "the judges are {judges}",
+    "both_sides_staked": "both sides have stakes: measure",
+    "no_rounds_left": "a result can be disputed {rounds} times",
+    "dispute_pending": "a dispute is being ruled on",
+    "dispute_unruled": "the dispute must be ruled on first",
+    "no_dispute": "there is no dispute left to rule on",
+}
+"""Why a move of an episode was refused."""
+FAILURES: Final[Mapping[str, str]] = {
+    "never_revealed": "it was never revealed",
+    "same_evidence": "an earlier challenge brought the same evidence",
+    "not_measured": "its evidence could not be measured",
+    "too_few_slots": "K must be at least {least}, got {got}",
+    "interval_too_wide": "the interval must be at most {most_ppm:ppm} wide, got {got_ppm:ppm}",
+    "direction_uncertain": "P({direction}) must be at least {least_ppm:ppm}, got {got_ppm:ppm}",
+}
+"""Why a challenge earned nothing."""
+VERDICTS: Final[Mapping[str, str]] = {
+    "empty_group": "group {group!r} holds no transfer",
+    "duplicate_id": "id {id!r} stands twice",
+    "id_conflict": "id {id!r} or its group was used before with another body",
+    "group_conflict": "group {group!r} was used before with other transfers",
+    "already_applied": "group {group!r} was applied before",
+    "amount_not_positive": "an amount must be above 0, got {amount}",
+    "amount_too_large": "an amount must be at most {most}, got {amount}",
+    "same_account": "{account!r} can't pay itself",
+    "unknown_account": "no account {account!r}",
+    "currency_mismatch": "{currency} can't move from an account in {debit} to one in {credit}",
+    "not_transferable": "{currency} can only be issued and burnt",
+    "unknown_episode": "no episode {episode!r}",
+    "wrong_episode": "{account!r} belongs to {owner!r}, not to {episode!r}",
+    "closed_episode": "episode {episode!r} has ended",
+    "insufficient_funds": "{account!r} has {had:money} left and would need {wanted:money}",
+    "balance_too_large": "a balance must stay within {most} either way",
+    "escrow_not_empty": "{account!r} would be left with {left:money}",
+}
+"""Why the ledger refused a group."""
+SENTENCES: Final = {**PAYMENTS, **REWARDS, **DENIALS, **FAILURES, **VERDICTS}
+
+
+class Surface(string.Formatter):
+    """Formats of the terminal, the library and the API. Pages have their own."""
+
+    def __init__(self, currency: str = "PLAY") -> None:
+        self.currency = currency
+
+    def money(self, minor: int) -> str:
+        """Write an amount with its currency."""
+        return format_amount(minor, CURRENCIES[self.currency])
+
+    def amount(self, minor: int) -> str:
+        """Write an amount where the currency stands beside it."""
+        return self.money(minor).rpartition(" ")[0]
+
+    def moment(self, at_ms: int) -> str:
+        """Write a moment in UTC, to the second."""
+        moment = datetime.fromtimestamp(at_ms // 1000, UTC)
+        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+    def ppm(self, value: int) -> str:
+        """Write parts per million as percent, every digit."""
+        return f"{value * 100 / PPM:.4f}".rstrip("0").rstrip(".") + "%"
+
+    def belief(self, ppm: int) -> str:
+        """Write a belief as percent with four decimals."""
+        return f"{ppm // 10_000}.{ppm % 10_000:04d}%"
+
+    def shares(self, micro: int) -> str:
+        """Write shares: as many as units of the currency that they pay."""
+        return f"{micro / MICRO / 10 ** CURRENCIES[self.currency].exponent:,.4f} shares"
+
+    def holder(self, account: str) -> str:
+        """Write whose account it is."""
+        return account
+
+    def words(self, code: str) -> str:
+        """Write a code as words."""
+        return code.replace("_", " ")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Write a parameter in the format that its field names."""
+        write = getattr(self, format_spec) if format_spec else str
+        return str(write(value))
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return a parameter; the currency is the surface's unless the reason names its own."""
+        return kwargs.get(str(key), self.currency if key == "currency" else None)
+
+
+def sentence(reason: Reason, surface: Surface | None = None) -> str:
+    """Say a reason in the words of a surface: the terminal's unless another is given."""
+    parameters = reason.parameters
+    surface = surface or Surface(str(parameters.get("currency", "PLAY")))
+    said = surface.vformat(SENTENCES[reason.code], (), parameters)
+    return said if reason.because is None else f"{said}: {sentence(reason.because, surface)}"
+
+
+def refuse_move(episode_id: str, status: str, reason: Reason, currency: str) -> RefusedError:
+    """Return the error that tells of a refused move of an episode."""
+    said = sentence(reason, Surface(currency))
+    return RefusedError(
+        f"`{episode_id}` refused the move ({status}): {said}", status=status, reason=reason
+    )
