@@ -6,6 +6,7 @@ from jobs_support import explorer, request, work
 from heretix.accounts import LOCAL
 from heretix.core.errors import StoreBusyError
 from heretix.jobs import JobState
+from heretix.measurement import execution
 
 PLACE = "/srv/heretix/secret.sqlite"
 
@@ -20,7 +21,7 @@ def test_where_the_store_lies_is_told_to_nobody_who_isnt_there(
         raise StoreBusyError(f"`{PLACE}` is locked by another process")
 
     job = jobs.submit(LOCAL if owner == "local" else explorer(store), request())
-    monkeypatch.setattr(store, "start_executions", locked)
+    monkeypatch.setattr(execution, "start_executions", locked)
     work(store)
     ended = jobs.get(job.id, by=LOCAL)
     assert (ended.state, ended.error_kind) == (JobState.FAILED, "StoreBusyError")

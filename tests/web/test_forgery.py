@@ -11,6 +11,7 @@ from website import PASSWORD, serving, state_over
 from heretix.accounts import LOCAL
 from heretix.store import Store
 from heretix.web.middleware import Limits, is_loopback_host
+from heretix.web.pages import home
 
 CLAIM = {"claims": "Coffee beans are seeds.", "models": "mock:gpt-5"}
 
@@ -159,7 +160,7 @@ def test_an_unexpected_error_has_a_number_and_no_traceback(site, caplog, monkeyp
     def broken(*_args, **_options):
         raise RuntimeError("a secret of the server")
 
-    monkeypatch.setattr(site.state.store, "runs", broken)
+    monkeypatch.setattr(home, "select_runs", broken)
     with caplog.at_level(logging.ERROR, logger="heretix.web"):
         page = site.get("/search")
         document = site.get("/help")

@@ -11,6 +11,7 @@ from heretix.cli.serve import _is_loopback
 from heretix.core.errors import StoreBusyError
 from heretix.store import Store
 from heretix.web.middleware import CSP
+from heretix.web.pages import home
 
 PRIVATE = ("/", "/account", "/jobs", "/profile", "/measure", "/search", "/episodes", "/ledger")
 
@@ -65,7 +66,7 @@ def test_strict_csp_is_on_every_answer(plain):
 
 def test_strict_csp_is_on_failures_of_the_server(plain, monkeypatch):
     """Also when a page fails, a name is refused and a body is too large."""
-    monkeypatch.setattr(plain.state.store, "count_runs", lambda: 1 / 0)
+    monkeypatch.setattr(home, "count_runs", lambda connection: 1 / 0)
     failed = plain.get("/")
     wrong = plain.get("/", headers={"host": "evil.example"})
     large = plain.client.post("/measure", content=b"a" * 3_000_000)
@@ -78,10 +79,10 @@ def test_failures_of_the_store_tell_strangers_no_path(accounts_site, monkeypatch
     """Where the store lies is for whoever sits at the machine, and for the log."""
     alice = accounts_site.signed_in("alice")
 
-    def busy():
+    def busy(connection):
         raise StoreBusyError("`/srv/secret/heretix.sqlite` is in use")
 
-    monkeypatch.setattr(accounts_site.state.store, "count_runs", busy)
+    monkeypatch.setattr(home, "count_runs", busy)
     answer = alice.get("/")
     assert answer.status_code == 503
     assert "/srv/secret" not in answer.text
