@@ -28,10 +28,10 @@ from heretix.core.errors import (
     TooManyRequestsError,
 )
 from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground, State
+from heretix.economy.exchange import EpisodeSummary
 from heretix.economy.exploration_service import Standing
 from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Market, Position, Side
-from heretix.economy.repository import EpisodeSummary
 from heretix.measurement.record import RunRecord, SampleRecord
 from heretix.report.export import write_export
 from heretix.store.runs import RunSummary

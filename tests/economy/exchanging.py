@@ -9,10 +9,9 @@ from playing import GATE_PASSED, PURSE, make_measurement, make_terms, sha
 
 from heretix.core.clock import HeldClock
 from heretix.economy.episode.challenges import BroughtEvidence, evidence_commitment
-from heretix.economy.exchange import Exchange
+from heretix.economy.exchange import Exchange, Source
 from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Side
-from heretix.economy.repository import Source
 from heretix.store import Store, schema
 
 H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741

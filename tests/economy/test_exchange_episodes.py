@@ -13,9 +13,9 @@ from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageErr
 from heretix.economy.episode.challenges import evidence_commitment, seed_commitment
 from heretix.economy.episode.settlement import VoidReason
 from heretix.economy.episode.state import Fate, Ground, State
+from heretix.economy.exchange import Source
 from heretix.economy.judging.gate import Direction
-from heretix.economy.repository import Source
-from heretix.store import episodes, ledger
+from heretix.store import economy as queries
 
 
 def status(action) -> str:
@@ -188,7 +188,7 @@ def test_an_episode_that_does_not_exist_is_refused(table):
 def test_the_secret_is_shown_by_the_freeze_and_not_before(table):
     """No record, export or summary has it; then everybody can check it against the terms."""
     with table.store.reading() as connection:
-        row = episodes.episode_row(connection, table.id)
+        row = queries.episode_row(connection, table.id)
     secret = row["secret"]
     assert seed_commitment(bytes.fromhex(secret)) == table.episode.terms.seed_commitment
     table.start()
@@ -448,7 +448,7 @@ def test_terms_that_were_changed_in_the_store_stop_every_move(table):
     table.start()
     table.bet("ann", H, 100)
     with table.store.writing() as connection:
-        old = episodes.record_json(connection, table.id)
+        old = queries.record_json(connection, table.id)
         new = old.replace('"fee_ppm":200000', '"fee_ppm":100000')
         assert new != old
         connection.execute(
@@ -488,7 +488,7 @@ def test_the_newest_episode_is_the_one_written_last(table):
 def test_the_secret_is_in_no_message(table):
     """A record of the store that ends up in a log doesn't show it."""
     with table.store.reading() as connection:
-        secret = episodes.episode_row(connection, table.id)["secret"]
+        secret = queries.episode_row(connection, table.id)["secret"]
         stored = table.exchange._episodes.load(connection, table.id)
     assert secret not in repr(stored)
     assert repr(bytes.fromhex(secret)) not in repr(stored)
@@ -508,5 +508,5 @@ def test_the_times_of_transfers_follow_the_chain(table):
     table.ready()
     table.close()
     with table.store.reading() as connection:
-        times = [row["at_ms"] for row in ledger.stream_transfers(connection)]
+        times = [row["at_ms"] for row in queries.stream_transfers(connection)]
     assert times == sorted(times)

@@ -129,7 +129,7 @@ def test_a_crashed_draft_is_no_episode(table):
 
 
 def _source():
-    from heretix.economy.repository import Source
+    from heretix.economy.exchange import Source
 
     return Source(executions=("e",))
 

@@ -16,11 +16,10 @@ from heretix.core.clock import HeldClock
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.settings import Settings
 from heretix.economy.episode.state import draft_episode
-from heretix.economy.exchange import Exchange
+from heretix.economy.exchange import EpisodeRepository, Exchange, LedgerTransaction, StoredEpisode
 from heretix.economy.exploration import CreditRules, NoCredit
 from heretix.economy.exploration_service import DAY_MS, ExplorationService, claim_id_of
 from heretix.economy.ledger import user_account
-from heretix.economy.repository import EpisodeRepository, LedgerTransaction, StoredEpisode
 from heretix.evidence.bundle import dump_bundle
 from heretix.measurement.measurement import prepare
 from heretix.store import Store

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import event, insert
 
 from heretix.core.errors import StoreError
-from heretix.store import Store, ledger
+from heretix.store import Store
+from heretix.store import economy as queries
 from heretix.store.schema import chain, transfers
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def transfer(seq: int, **changes):
 def two(store: Store) -> Store:
     """A store with two accounts."""
     with store.writing() as connection:
-        ledger.add_accounts(connection, [account("a"), account("b")])
+        queries.add_accounts(connection, [account("a"), account("b")])
     return store
 
 
 def test_a_new_store_has_an_end_of_the_chain(store: Store):
     """One row, written with the tables: there is always something to take."""
     with store.reading() as connection:
-        assert dict(ledger.chain_end(connection)) == {"last_seq": 0, "last_hash": "0" * 64}
+        assert dict(queries.chain_end(connection)) == {"last_seq": 0, "last_hash": "0" * 64}
 
 
 def test_the_chain_has_one_end(store: Store):
@@ -73,10 +74,10 @@ def test_the_chain_has_one_end(store: Store):
 def test_an_account_is_made_once(two: Store):
     """Adding it again changes nothing of it."""
     with two.writing() as connection:
-        ledger.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
-        ledger.add_accounts(connection, [account("a", kind="house", balance=9)])
-        ledger.add_accounts(connection, [])
-        rows = ledger.accounts_by_id(connection, ["a", "b", "nobody"])
+        queries.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
+        queries.add_accounts(connection, [account("a", kind="house", balance=9)])
+        queries.add_accounts(connection, [])
+        rows = queries.accounts_by_id(connection, ["a", "b", "nobody"])
     assert {name: (row["kind"], row["balance"]) for name, row in rows.items()} == {
         "a": ("user", -5),
         "b": ("user", 5),
@@ -87,11 +88,11 @@ def test_transfers_extend_the_chain_and_set_balances(two: Store):
     """All three in one go."""
     with two.writing() as connection:
         rows = [transfer(1), transfer(2, amount=2)]
-        ledger.append_transfers(connection, rows, {"a": -7, "b": 7})
+        queries.append_transfers(connection, rows, {"a": -7, "b": 7})
     with two.reading() as connection:
-        assert dict(ledger.chain_end(connection)) == {"last_seq": 2, "last_hash": "h2"}
-        assert [dict(row) for row in ledger.stream_transfers(connection)] == rows
-        balances = {row["id"]: row["balance"] for row in ledger.account_rows(connection)}
+        assert dict(queries.chain_end(connection)) == {"last_seq": 2, "last_hash": "h2"}
+        assert [dict(row) for row in queries.stream_transfers(connection)] == rows
+        balances = {row["id"]: row["balance"] for row in queries.account_rows(connection)}
     assert balances == {"a": -7, "b": 7}
 
 
@@ -99,10 +100,10 @@ def test_amounts_of_64_bits_are_exact(two: Store):
     """On both databases, both signs."""
     most = 2**63 - 1
     with two.writing() as connection:
-        ledger.append_transfers(connection, [transfer(1, amount=most)], {"a": -most, "b": most})
+        queries.append_transfers(connection, [transfer(1, amount=most)], {"a": -most, "b": most})
     with two.reading() as connection:
-        (row,) = ledger.stream_transfers(connection)
-        balances = [row["balance"] for row in ledger.account_rows(connection)]
+        (row,) = queries.stream_transfers(connection)
+        balances = [row["balance"] for row in queries.account_rows(connection)]
     assert (row["amount"], balances) == (most, [-most, most])
 
 
@@ -114,20 +115,20 @@ def test_amounts_of_64_bits_are_exact(two: Store):
 def test_the_database_refuses_what_the_rules_would(two: Store, wrong):
     """The last line of defence: amounts, accounts, keys."""
     with two.writing() as connection:
-        ledger.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
+        queries.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
     with pytest.raises(StoreError), two.writing() as connection:
         connection.execute(insert(transfers), transfer(2) | wrong)
     with two.reading() as connection:
-        assert len(list(ledger.stream_transfers(connection))) == 1
+        assert len(list(queries.stream_transfers(connection))) == 1
 
 
 def test_a_fault_among_writes_sent_together_is_a_store_error(two: Store):
     """It comes at the end of the block, and nothing of the block is kept."""
     rows = [transfer(1), transfer(2, id="t1")]
-    with pytest.raises(StoreError), two.writing() as connection, ledger.together(connection):
-        ledger.append_transfers(connection, rows, {"a": -10, "b": 10})
+    with pytest.raises(StoreError), two.writing() as connection, queries.together(connection):
+        queries.append_transfers(connection, rows, {"a": -10, "b": 10})
     with two.reading() as connection:
-        assert list(ledger.stream_transfers(connection)) == []
+        assert list(queries.stream_transfers(connection)) == []
 
 
 def test_same_ids_and_groups_are_found_in_order(two: Store):
@@ -135,8 +136,8 @@ def test_same_ids_and_groups_are_found_in_order(two: Store):
     rows = [transfer(n, group_id="g" if n % 2 else "other") for n in range(1, 7)]
     with two.writing() as connection:
         connection.execute(insert(transfers), rows)
-        found = ledger.same_id_or_group(connection, "g", [f"t{n}" for n in (6, 1_000)])
-        many = ledger.same_id_or_group(connection, "none", [f"t{n}" for n in range(1_500)])
+        found = queries.same_id_or_group(connection, "g", [f"t{n}" for n in (6, 1_000)])
+        many = queries.same_id_or_group(connection, "none", [f"t{n}" for n in range(1_500)])
     assert [row["seq"] for row in found] == [1, 3, 5, 6]
     assert [row["seq"] for row in many] == [1, 2, 3, 4, 5, 6]
 
@@ -148,7 +149,7 @@ def test_history_finds_by_account_episode_and_group(two: Store):
         connection.execute(insert(transfers), rows)
 
         def seqs(**wanted):
-            return [row["seq"] for row in ledger.history(connection, limit=3, **wanted)]
+            return [row["seq"] for row in queries.history(connection, limit=3, **wanted)]
 
         assert seqs() == [4, 3, 2]
         assert seqs(account="a") == [4, 3, 2]
@@ -171,14 +172,14 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
                     asked.set()
 
             with other.writing() as connection:
-                seen.append(ledger.lock_chain(connection)["last_seq"])
+                seen.append(queries.lock_chain(connection)["last_seq"])
 
     with two.writing() as connection:
-        ledger.lock_chain(connection)
+        queries.lock_chain(connection)
         thread = threading.Thread(target=second)
         thread.start()
         assert asked.wait(60)
-        ledger.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
+        queries.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
     thread.join()
     assert seen == [1]
 
@@ -186,14 +187,14 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
 def test_a_frozen_view_sees_one_moment(two: Store):
     """What is committed between two reads isn't in the second."""
     with two.reading() as connection:
-        ledger.freeze_view(connection)
-        before = dict(ledger.chain_end(connection))
+        queries.freeze_view(connection)
+        before = dict(queries.chain_end(connection))
         with two.writing() as writer:
-            ledger.append_transfers(writer, [transfer(1)], {"a": -5, "b": 5})
-        assert list(ledger.stream_transfers(connection)) == []
-        assert dict(ledger.chain_end(connection)) == before
+            queries.append_transfers(writer, [transfer(1)], {"a": -5, "b": 5})
+        assert list(queries.stream_transfers(connection)) == []
+        assert dict(queries.chain_end(connection)) == before
     with two.reading() as connection:
-        assert ledger.chain_end(connection)["last_seq"] == 1
+        assert queries.chain_end(connection)["last_seq"] == 1
 
 
 def test_the_ledgers_look_ups_use_an_index(tmp_path: Path):

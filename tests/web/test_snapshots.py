@@ -8,7 +8,7 @@ from sqlalchemy import event
 from website import run_of
 
 from heretix.core.clock import HeldClock
-from heretix.economy.repository import EpisodeRepository
+from heretix.economy.exchange import EpisodeRepository
 
 
 @contextlib.contextmanager

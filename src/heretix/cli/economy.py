@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from heretix.economy.episode.settlement import Settlement
+    from heretix.economy.exchange import StoredStatement
     from heretix.economy.exploration_service import ExplorationService
-    from heretix.economy.repository import StoredStatement
     from heretix.economy.sentences import Surface
 
 # `heretix market`: bet on whether a belief will move, and know beforehand what it can cost.

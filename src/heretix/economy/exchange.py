@@ -1,22 +1,55 @@
-"""The exchange: accounts, markets and episodes on a store, each move in one transaction."""
+"""The exchange: accounts, markets and episodes on a store, each move in one transaction.
+
+Rows become records and records rows here: the ledger transaction, the episode repository, what
+verifies the stored ledger, and the `Exchange` that is made of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import secrets
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from heretix.core.canonical import encode, encode_json, exact_json
-from heretix.core.errors import RefusedError, UsageError
-from heretix.economy.audit import FORMAT
-from heretix.economy.episode import challenges, disputes, moves
-from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment, seed_commitment
-from heretix.economy.episode.settlement import settle
+from heretix.core.canonical import (
+    decode,
+    decode_json,
+    digest,
+    encode,
+    encode_json,
+    exact_json,
+    sha256_hex,
+)
+from heretix.core.errors import (
+    RecordError,
+    RefusedError,
+    UsageError,
+)
+from heretix.economy.audit import (
+    FORMAT,
+)
+from heretix.economy.episode import (
+    challenges,
+    disputes,
+    moves,
+)
+from heretix.economy.episode.challenges import (
+    SECRET_BYTES,
+    evidence_commitment,
+    seed_commitment,
+)
+from heretix.economy.episode.settlement import (
+    settle,
+)
 from heretix.economy.episode.state import (
     ENDED,
     Denial,
     Denied,
+    Episode,
     Fate,
     Moved,
     State,
@@ -25,64 +58,57 @@ from heretix.economy.episode.state import (
     draft_id,
     settlement_record,
 )
-from heretix.economy.exploration import failure_rate, min_stake
-from heretix.economy.exploration_service import credits_left
+from heretix.economy.exploration import Grant, failure_rate, min_stake, remaining
 from heretix.economy.ledger import (
     CURRENCIES,
+    XC,
     Account,
     AccountKind,
+    Applied,
+    Breach,
     Code,
     Currency,
     Draft,
     Escrow,
     Explained,
     Group,
+    LedgerState,
     Reason,
+    Refused,
     Status,
     Transfer,
+    apply,
     client_group,
+    crossed_currencies,
     escrow_account,
     house_account,
+    leftover_escrows,
+    misnamed_accounts,
+    overdrafts,
     require_whole,
+    stake_mismatch,
+    unbalanced_currencies,
     user_account,
+    verify,
 )
-from heretix.economy.market import quote
-from heretix.economy.repository import (
-    Entry,
-    EpisodeRepository,
-    EpisodeSnapshot,
-    EpisodeSummary,
-    HeldPosition,
-    Holding,
-    LedgerReport,
-    LedgerTransaction,
-    Source,
-    StoredEpisode,
-    StoredMeasurement,
-    StoredStatement,
-    read_held_position,
-    read_holding,
-    read_measurements,
-    read_position,
-    read_statements,
-    read_summary,
-    read_transfer,
-    verify_ledger,
+from heretix.economy.market import Market, Position, Side, quote
+from heretix.economy.sentences import (
+    refuse_move,
+    sentence,
 )
-from heretix.economy.sentences import refuse_move
-from heretix.store import episodes, ledger
+from heretix.store import economy as queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, RowMapping
 
     from heretix.core.clock import Clock
     from heretix.economy.episode.challenges import BroughtEvidence
     from heretix.economy.episode.settlement import Measurement, Settlement
-    from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground, Terms
+    from heretix.economy.episode.state import Challenge, Dispute, Ground, Terms
     from heretix.economy.judging.gate import Direction
-    from heretix.economy.market import Position, Quote, Side
+    from heretix.economy.market import Quote
     from heretix.store import Store
 
 STARTING_PURSE: Final = 1_000_000
@@ -91,6 +117,594 @@ HOUSE_PURSE: Final = 1_000_000_000
 """What the house has to seed markets with, and the fund to pay rewards from."""
 UNDRAWN: Final = "0" * 64
 """What terms have in place of a commitment until a draft draws the secret."""
+DAY_MS: Final = 86_400_000
+_Word = TypeVar("_Word", bound=StrEnum)
+_Row = TypeVar("_Row")
+_TRANSFER_COLUMNS: Final = {
+    field.name: "group_id" if field.name == "group" else field.name
+    for field in dataclasses.fields(Transfer)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """An account and what it holds."""
+
+    account: Account
+    balance: int
+    person: str | None
+    """Whose account it is; None for the operator's and for pots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A transfer, and when it was written."""
+
+    transfer: Transfer
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReport:
+    """What reading a whole ledger showed."""
+
+    count: int
+    last_hash: str
+    breaches: tuple[Breach, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Everything that must hold does."""
+        return not self.breaches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a measurement came from: the executions it was made of, and the evidence shown."""
+
+    executions: tuple[str, ...] = ()
+    bundle_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSummary:
+    """One line of a list of episodes."""
+
+    id: str
+    claim: str
+    currency: str
+    state: State
+    market: Market | None
+    """None before it opens."""
+    position_count: int
+    clock_ms: int
+    close_ms: int | None
+    created_ms: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPosition:
+    """A bet, and the episode it is in."""
+
+    episode: str
+    claim: str
+    state: State
+    position: Position
+    late: bool
+    """It came after the effective close, so that it was given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStatement:
+    """What one move paid, each line explained."""
+
+    group: str
+    move: str
+    lines: tuple[Explained, ...]
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMeasurement:
+    """What an episode was told at one stage, and where that came from."""
+
+    stage: str
+    record: Mapping[str, Any]
+    source: Source
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSnapshot:
+    """All of an episode that a page shows, as of one moment."""
+
+    episode: Episode
+    positions: list[Position]
+    statements: list[StoredStatement]
+    measurements: list[StoredMeasurement]
+    settlement: Settlement | None
+    """None before it has ended."""
+
+
+class LedgerTransaction:
+    """One writer's turn. Whoever has it is alone, so what it reads stays true until it ends."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        # First of all: a second writer waits here, and sees everything that this one did.
+        end = queries.lock_chain(connection)
+        self.connection = connection
+        self._last_seq: int = end["last_seq"]
+        self._last_hash: str = end["last_hash"]
+        self._new: set[str] = set()
+        # Read after the wait, so that times follow each other as the transfers do.
+        self.at_ms = clock.now_ms()
+
+    def add_accounts(self, accounts: Iterable[Account], *, person: str | None = None) -> None:
+        """Make accounts known; those that are stay as they are."""
+        rows = [
+            {
+                "id": account.id,
+                "kind": account.kind.value,
+                "currency": account.currency,
+                "episode": account.episode,
+                "person": person,
+                "balance": 0,
+                "created_ms": self.at_ms,
+            }
+            for account in accounts
+        ]
+        queries.add_accounts(self.connection, rows)
+
+    def find_earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
+        """The statement of a move that was made under this id before; None if it is new.
+
+        The same id for another request is refused.
+        """
+        row = queries.statement(self.connection, group)
+        if row is None:
+            self._new.add(group)
+        elif row["request_hash"] != digest(request):
+            raise RefusedError(
+                f"`{group}` was used before for another request; choose another key",
+                status=Status.ID_CONFLICT.value,
+            )
+        return row
+
+    def post(
+        self,
+        group: Group,
+        *,
+        move: str,
+        request: Mapping[str, Any],
+        lines: Sequence[Explained] = (),
+        episodes: Mapping[str, bool] | None = None,
+        subject: int | None = None,
+    ) -> tuple[Transfer, ...]:
+        """Judge a group and write it with what explains it, or refuse all of it."""
+        result = self.judge(group, episodes=episodes)
+        self.enter(group, result, move=move, request=request, lines=lines, subject=subject)
+        return result.transfers
+
+    def judge(self, group: Group, *, episodes: Mapping[str, bool] | None = None) -> Applied:
+        """What a group comes to, written before or to be written now; or a refusal of it."""
+        result = apply(self._state(group, episodes or {}), group)
+        if isinstance(result, Refused):
+            status, reason = result.status.value, result.verdict.reason
+            # A key of the client's tells nobody anything; the operator's ids say what they are.
+            name = "the move" if group.id.startswith("by:") else f"`{group.id}`"
+            raise RefusedError(
+                f"{name} was refused ({status}): {sentence(reason)}", status=status, reason=reason
+            )
+        return result
+
+    def enter(
+        self,
+        group: Group,
+        result: Applied,
+        *,
+        move: str,
+        request: Mapping[str, Any],
+        lines: Sequence[Explained] = (),
+        subject: int | None = None,
+    ) -> None:
+        """Write a group with what explains it, unless that stands there already."""
+        if result.status is not Status.APPLIED:
+            return
+        rows = [_transfer_row(transfer, self.at_ms) for transfer in result.transfers]
+        queries.append_transfers(self.connection, rows, result.balances)
+        self._last_seq = result.transfers[-1].seq
+        self._last_hash = result.transfers[-1].hash
+        named = {draft.episode for draft in group.drafts}
+        queries.insert_statement(
+            self.connection,
+            {
+                "group_id": group.id,
+                "episode_id": named.pop() if len(named) == 1 else None,
+                "move": move,
+                "request_hash": digest(request),
+                "subject": subject,
+                "lines_json": encode_json(tuple(lines)),
+                "first_seq": result.transfers[0].seq,
+                "at_ms": self.at_ms,
+            },
+        )
+
+    def _state(self, group: Group, episodes: Mapping[str, bool]) -> LedgerState:
+        """Just what the group touches."""
+        named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
+        rows = queries.accounts_by_id(self.connection, named)
+        if group.closes is not None:
+            rows |= queries.accounts_of_episode(self.connection, group.closes)
+        same = self._same(group)
+        return LedgerState(
+            accounts={name: read_account(row) for name, row in rows.items()},
+            balances={name: row["balance"] for name, row in rows.items()},
+            by_id={transfer.id: transfer for transfer in same},
+            by_group={group.id: tuple(t for t in same if t.group == group.id)},
+            episodes=episodes,
+            last_seq=self._last_seq,
+            last_hash=self._last_hash,
+        )
+
+    def _same(self, group: Group) -> list[Transfer]:
+        """Written transfers that the group may be a repetition of."""
+        # Every group has a statement, and ids begin with their group's: no statement, no transfer.
+        if group.id in self._new or queries.statement(self.connection, group.id) is None:
+            return []
+        ids = [draft.id for draft in group.drafts]
+        rows = queries.same_id_or_group(self.connection, group.id, ids)
+        return [read_transfer(row) for row in rows]
+
+
+def read_account(row: RowMapping) -> Account:
+    """Read an account from its row."""
+    return Account(
+        id=row["id"],
+        kind=_word(AccountKind, row["kind"], row["id"]),
+        currency=row["currency"],
+        episode=row["episode"],
+    )
+
+
+def read_transfer(row: RowMapping) -> Transfer:
+    """Read a transfer from its row."""
+    values = {name: row[column] for name, column in _TRANSFER_COLUMNS.items()}
+    return Transfer(**values | {"code": _word(Code, row["code"], row["id"])})
+
+
+def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
+    try:
+        return kind(text)
+    except ValueError as exc:
+        raise RecordError(
+            f"`{row_id}` has {text!r} where only {', '.join(kind)} can be: it was changed from "
+            "outside; restore a copy of the store"
+        ) from exc
+
+
+def _transfer_row(transfer: Transfer, at_ms: int) -> dict[str, Any]:
+    values = {column: getattr(transfer, name) for name, column in _TRANSFER_COLUMNS.items()}
+    return values | {"code": transfer.code.value, "at_ms": at_ms}
+
+
+# What a bet changes stands in columns; the rest is one record that a bet neither reads nor writes.
+_IN_COLUMNS: Final = ("market", "position_count", "clock_ms")
+_IN_RECORD: Final = tuple(
+    field.name for field in dataclasses.fields(Episode) if field.name not in _IN_COLUMNS
+)
+_KEPT: Final = 256
+"""Decoded records to remember."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEpisode:
+    """An episode, and what only the store knows of it."""
+
+    episode: Episode
+    secret: bytes = field(repr=False)
+    """The seed, which nobody is shown before the freeze."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.episode.state not in ENDED
+
+
+class EpisodeRepository:
+    """Read and write episodes, on whatever connection is given."""
+
+    def __init__(self) -> None:
+        # By the hash of the record, so what is remembered can't be out of date.
+        self._decoded: dict[str, Episode] = {}
+
+    def insert(self, connection: Connection, stored: StoredEpisode, *, at_ms: int) -> None:
+        """Write down a new episode."""
+        terms = stored.episode.terms
+        # Clocks can be held anywhere, and yet the newest episode is the one written last.
+        newest = queries.newest_ms(connection)
+        row = {
+            "episode_id": stored.episode.id,
+            "claim": terms.claim,
+            "currency": terms.currency,
+            "secret": stored.secret.hex(),
+            "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
+            "updated_ms": at_ms,
+        }
+        queries.insert_episode(connection, row | _columns(stored.episode) | _record(stored.episode))
+
+    def load(self, connection: Connection, episode_id: str) -> StoredEpisode:
+        """An episode as it stands; one that doesn't exist is refused."""
+        row = queries.episode_row(connection, episode_id)
+        if row is None:
+            raise unknown_episode(episode_id)
+        episode = self._decoded.get(row["record_sha256"])
+        if episode is None:
+            text = queries.record_json(connection, episode_id)
+            if sha256_hex(text.encode()) != row["record_sha256"]:
+                raise RecordError(
+                    f"`{episode_id}` must have the record that was written last, and doesn't: it "
+                    "was changed from outside; restore a copy of the store"
+                )
+            data = json.loads(text)
+            blank = {"market": None, "position_count": 0, "clock_ms": 0}
+            episode = decode(Episode, data | blank, f"episode {episode_id}")
+            if len(self._decoded) >= _KEPT:
+                self._decoded.clear()
+            self._decoded[row["record_sha256"]] = episode
+        current = replace(
+            episode,
+            market=read_market(row),
+            position_count=row["position_count"],
+            clock_ms=row["clock_ms"],
+        )
+        return StoredEpisode(episode=current, secret=bytes.fromhex(row["secret"]))
+
+    def update(
+        self, connection: Connection, before: Episode, after: Episode, *, at_ms: int
+    ) -> None:
+        """Write down what a move made of an episode."""
+        values = _columns(after) | {"updated_ms": at_ms}
+        # A rule copies what it doesn't change, so the very same objects mean the same record.
+        if any(getattr(before, name) is not getattr(after, name) for name in _IN_RECORD):
+            values |= _record(after)
+        queries.update_episode(connection, after.id, values)
+
+    def positions(self, connection: Connection, episode_id: str) -> list[Position]:
+        """An episode's bets, in their order."""
+        return [read_position(row) for row in queries.positions_of(connection, episode_id)]
+
+    def add_positions(
+        self, connection: Connection, episode_id: str, added: Sequence[Position]
+    ) -> None:
+        """Keep bets."""
+        rows = [encode(position) | {"episode_id": episode_id} for position in added]
+        queries.insert_positions(connection, rows)
+
+
+def unknown_episode(episode_id: str) -> RefusedError:
+    """The answer to a question about an episode that doesn't exist."""
+    return RefusedError(
+        f"`{episode_id}` must be the id of an episode, and there is none of that id; "
+        "`heretix episode list` shows them",
+        status=Status.UNKNOWN_EPISODE.value,
+    )
+
+
+def read_market(row: RowMapping) -> Market | None:
+    """Read the market from an episode's row; None before it opens."""
+    if row["market_money"] is None:
+        return None
+    return Market(
+        money=row["market_money"],
+        heretic=row["market_heretic"],
+        orthodox=row["market_orthodox"],
+    )
+
+
+def read_position(row: RowMapping) -> Position:
+    """Read a bet from its row."""
+    return Position(
+        number=row["number"],
+        account=row["account"],
+        side=Side(row["side"]),
+        stake=row["stake"],
+        shares=row["shares"],
+        at_ms=row["at_ms"],
+        house=row["house"],
+    )
+
+
+def _columns(episode: Episode) -> dict[str, Any]:
+    market = episode.market
+    return {
+        "state": episode.state.value,
+        "is_open": episode.state not in ENDED,
+        "terms_hash": episode.terms_hash,
+        "market_money": None if market is None else market.money,
+        "market_heretic": None if market is None else market.heretic,
+        "market_orthodox": None if market is None else market.orthodox,
+        "position_count": episode.position_count,
+        "clock_ms": episode.clock_ms,
+        "close_ms": episode.close_ms,
+    }
+
+
+def _record(episode: Episode) -> dict[str, Any]:
+    text = encode_json({name: getattr(episode, name) for name in _IN_RECORD})
+    return {"record_json": text, "record_sha256": sha256_hex(text.encode())}
+
+
+def read_holding(row: RowMapping) -> Holding:
+    """Read an account and its balance from a row."""
+    return Holding(account=read_account(row), balance=row["balance"], person=row["person"])
+
+
+def read_summary(row: RowMapping) -> EpisodeSummary:
+    """Read a line of a list of episodes from a row."""
+    return EpisodeSummary(
+        id=row["episode_id"],
+        claim=row["claim"],
+        currency=row["currency"],
+        state=State(row["state"]),
+        market=read_market(row),
+        position_count=row["position_count"],
+        clock_ms=row["clock_ms"],
+        close_ms=row["close_ms"],
+        created_ms=row["created_ms"],
+        updated_ms=row["updated_ms"],
+    )
+
+
+def read_held_position(row: RowMapping) -> HeldPosition:
+    """Read a bet from its row and its episode's."""
+    close = row["close_ms"]
+    return HeldPosition(
+        episode=row["episode_id"],
+        claim=row["claim"],
+        state=State(row["state"]),
+        position=read_position(row),
+        late=close is not None and row["at_ms"] > close,
+    )
+
+
+def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
+    """Read what explains an episode's groups, in the order of the moves."""
+    return [
+        StoredStatement(
+            group=row["group_id"],
+            move=row["move"],
+            lines=decode_json(tuple[Explained, ...], row["lines_json"], row["group_id"]),
+            at_ms=row["at_ms"],
+        )
+        for row in queries.statements_of(connection, episode_id)
+    ]
+
+
+def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
+    """Read what an episode was told, by stage."""
+    told = [
+        StoredMeasurement(
+            stage=row["stage"],
+            record=json.loads(row["measurement_json"]),
+            source=Source(
+                executions=tuple(json.loads(row["executions_json"])), bundle_id=row["bundle_id"]
+            ),
+            at_ms=row["at_ms"],
+        )
+        for row in queries.measurements_of(connection, episode_id)
+    ]
+    # Several stages can fall on one moment of a held clock; their own order settles it.
+    return sorted(told, key=lambda item: (_rank(item.stage), item.at_ms))
+
+
+def _rank(stage: str) -> tuple[int, int]:
+    name, _, number = stage.partition(":")
+    return ("c0", "gate", "first", "second", "round").index(name), int(number or 0)
+
+
+def verify_ledger(connection: Connection) -> LedgerReport:
+    """Read the chain from its first transfer, and hold everything that is kept against it."""
+    breaches: list[Breach] = []
+    holdings = list(_read(read_holding, queries.account_rows(connection), breaches))
+    accounts = {holding.account.id: holding.account for holding in holdings}
+    balances = {holding.account.id: holding.balance for holding in holdings}
+    breaches.extend(misnamed_accounts((h.account, h.person) for h in holdings))
+    replayed: defaultdict[str, int] = defaultdict(int)
+    first_seqs: dict[str, int] = {}
+
+    def passing() -> Iterator[Transfer]:
+        # One pass, whatever the length: replayed and checked on the way to being verified.
+        for transfer in _read(read_transfer, queries.stream_transfers(connection), breaches):
+            replayed[transfer.debit] -= transfer.amount
+            replayed[transfer.credit] += transfer.amount
+            first_seqs.setdefault(transfer.group, transfer.seq)
+            strangers = {transfer.debit, transfer.credit} - accounts.keys()
+            if strangers:
+                detail = f"no account {min(strangers)!r}"
+                breaches.append(Breach("known_accounts", transfer.id, detail))
+            else:
+                breaches.extend(crossed_currencies(accounts, [transfer]))
+            yield transfer
+
+    chain = verify(passing())
+    breaches.extend(Breach("chain", fault.id, fault.detail) for fault in chain.faults)
+    end = queries.chain_end(connection)
+    if (end["last_seq"], end["last_hash"]) != (chain.count, chain.last_hash):
+        detail = f"{chain.count} transfers end in {chain.last_hash}, not {end['last_seq']} in "
+        breaches.append(Breach("chain_end", "chain", f"{detail}{end['last_hash']}"))
+    for name in sorted(replayed.keys() | balances.keys()):
+        expected, kept = replayed.get(name, 0), balances.get(name, 0)
+        if expected != kept:
+            detail = f"the chain gives {expected}, the balance is {kept}"
+            breaches.append(Breach("replay", name, detail))
+    breaches.extend(_statement_breaches(connection, first_seqs))
+    open_ = queries.episodes_open(connection)
+    breaches.extend(unbalanced_currencies(accounts, balances))
+    breaches.extend(overdrafts(accounts, balances))
+    breaches.extend(leftover_escrows(accounts, balances, open_))
+    breaches.extend(_stake_breaches(connection, balances))
+    return LedgerReport(count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches))
+
+
+def _read(
+    record_of: Callable[[RowMapping], _Row], rows: Iterable[RowMapping], breaches: list[Breach]
+) -> Iterator[_Row]:
+    """Read records from rows; name and leave out what no rule could have written."""
+    for row in rows:
+        try:
+            record = record_of(row)
+        except RecordError as exc:
+            breaches.append(Breach("words", row["id"], str(exc)))
+            continue
+        yield record
+
+
+def _statement_breaches(connection: Connection, first_seqs: Mapping[str, int]) -> Iterator[Breach]:
+    """Every group has the statement that keeps its key from being used again, and no other has."""
+    told = queries.statement_seqs(connection)
+    for group in sorted(told.keys() | first_seqs.keys()):
+        if told.get(group) != first_seqs.get(group):
+            detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
+            yield Breach("statements", group, detail)
+
+
+def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[Breach]:
+    """The stake pot of each open episode holds its bets, and its market counts them."""
+    for row in queries.open_stakes(connection):
+        pot = escrow_account(row["episode_id"], Escrow.STAKE, row["currency"]).id
+        total = int(row["market_money_held"])
+        yield from stake_mismatch(pot, balances.get(pot, 0), [total])
+        for name in ("market_money", "market_heretic", "market_orthodox"):
+            held = int(row[f"{name}_held"])
+            if (row[name] or 0) != held:
+                detail = f"`{name}` counts {row[name]}, the open positions come to {held}"
+                yield Breach("market", row["episode_id"], detail)
+
+
+def read_grants(connection: Connection, person: str) -> list[Grant]:
+    """Read what a person was credited with, oldest first."""
+    rows = queries.grants(connection, person=person)
+    return [Grant(amount=row["amount"], day=row["day"]) for row in rows]
+
+
+def day_of(grants: Sequence[Grant], at_ms: int) -> int:
+    """Return the day of a moment; never before a day on which the person was credited.
+
+    A clock that is held earlier would open the cap of a week that is over, and undo decay.
+    """
+    return max([grant.day for grant in grants] + [at_ms // DAY_MS])
+
+
+def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_days: int) -> int:
+    """Return what a person's credits are worth at a moment, whether or not decay was posted yet."""
+    account = user_account(person, XC.code).id
+    row = queries.accounts_by_id(connection, [account]).get(account)
+    if row is None:
+        return 0
+    grants = read_grants(connection, person)
+    today = day_of(grants, at_ms)
+    left = remaining(grants, today=today, half_life_days=half_life_days)
+    return min(int(row["balance"]), left)
 
 
 class Exchange:
@@ -123,11 +737,11 @@ class Exchange:
         group = f"found:{currency}"
         # Whoever only looks mustn't have to wait for a writer, nor be one.
         with self._store.reading() as connection:
-            if ledger.statement(connection, group) is not None:
+            if queries.statement(connection, group) is not None:
                 return
         with self._transaction() as transaction:
             transaction.add_accounts(house_accounts(currency))
-            known = ledger.statement(transaction.connection, group) is not None
+            known = queries.statement(transaction.connection, group) is not None
             if purse and wanted.transferable and not known:
                 to = (AccountKind.HOUSE, AccountKind.EPC_FUND)
                 amounts = {house_account(kind, currency).id: purse for kind in to}
@@ -139,12 +753,12 @@ class Exchange:
         start = (STARTING_PURSE if wanted.transferable else 0) if purse is None else purse
         require_whole("purse", start)
         with self._transaction() as transaction:
-            if account.id not in ledger.accounts_by_id(transaction.connection, [account.id]):
+            if account.id not in queries.accounts_by_id(transaction.connection, [account.id]):
                 transaction.add_accounts(house_accounts(currency))
                 transaction.add_accounts([account], person=name)
                 if start:
                     _issue(transaction, f"join:{account.id}", {account.id: start}, currency)
-            row = ledger.accounts_by_id(transaction.connection, [account.id])[account.id]
+            row = queries.accounts_by_id(transaction.connection, [account.id])[account.id]
         return read_holding(row)
 
     def issue(
@@ -160,7 +774,7 @@ class Exchange:
         """Return what a person or an account holds; an unknown one is refused."""
         wanted = account_id(who, currency)
         with self._store.reading() as connection:
-            row = ledger.accounts_by_id(connection, [wanted]).get(wanted)
+            row = queries.accounts_by_id(connection, [wanted]).get(wanted)
         if row is None:
             raise RefusedError(
                 f"`{who}` must have an account in {currency}, and has none; join first",
@@ -181,7 +795,7 @@ class Exchange:
         if currency is not None:
             require_currency(currency)
         with self._store.reading() as connection:
-            rows = ledger.account_rows(
+            rows = queries.account_rows(
                 connection,
                 person=person,
                 episode=episode,
@@ -202,7 +816,7 @@ class Exchange:
     ) -> list[Entry]:
         """List transfers that fit everything that is given, the newest first."""
         with self._store.reading() as connection:
-            rows = ledger.history(
+            rows = queries.history(
                 connection,
                 account=account,
                 episode=episode,
@@ -215,14 +829,14 @@ class Exchange:
     def export(self, *, after_seq: int = 0) -> Iterator[str]:
         """Yield transfers in the order of the chain, one line of JSON each, as of one moment."""
         with self._store.reading() as connection:
-            ledger.freeze_view(connection)
-            for row in ledger.stream_transfers(connection, after_seq=after_seq):
+            queries.freeze_view(connection)
+            for row in queries.stream_transfers(connection, after_seq=after_seq):
                 yield exact_json(dict(row))
 
     def verify(self) -> LedgerReport:
         """Read the chain from its first transfer, and hold everything that is kept against it."""
         with self._store.reading() as connection:
-            ledger.freeze_view(connection)
+            queries.freeze_view(connection)
             return verify_ledger(connection)
 
     # Moves of an episode. Each returns what it brought about, as it stands then.
@@ -241,7 +855,7 @@ class Exchange:
         stored = StoredEpisode(episode=draft_episode(episode_id, drawn), secret=secret)
         with self._transaction() as transaction:
             connection = transaction.connection
-            if key is not None and episodes.episode_row(connection, episode_id) is not None:
+            if key is not None and queries.episode_row(connection, episode_id) is not None:
                 return episode_id
             self._episodes.insert(connection, stored, at_ms=transaction.at_ms)
             if c0 is not None:
@@ -412,7 +1026,7 @@ class Exchange:
         """Take a judging measurement: at the freeze, and again after the durability window."""
         told = encode(measurement)
         with self._move(episode_id) as move:
-            known = episodes.measurements_of(move.transaction.connection, episode_id, stage=stage)
+            known = queries.measurements_of(move.transaction.connection, episode_id, stage=stage)
             if known:
                 _require_same(episode_id, known[0]["measurement_json"], told, stage)
                 return move.episode
@@ -530,7 +1144,7 @@ class Exchange:
     def snapshot(self, episode_id: str) -> EpisodeSnapshot:
         """Read all of an episode that a page shows, as of one moment."""
         with self._store.reading() as connection:
-            ledger.freeze_view(connection)
+            queries.freeze_view(connection)
             episode = self._episodes.load(connection, episode_id).episode
             positions = self._episodes.positions(connection, episode_id)
             return EpisodeSnapshot(
@@ -544,14 +1158,14 @@ class Exchange:
     def knows(self, episode_id: str) -> bool:
         """Say whether there is an episode of this id."""
         with self._store.reading() as connection:
-            return episodes.episode_row(connection, episode_id) is not None
+            return queries.episode_row(connection, episode_id) is not None
 
     def episodes(
         self, *, state: State | None = None, limit: int = 20, offset: int = 0
     ) -> list[EpisodeSummary]:
         """List episodes, the newest first."""
         with self._store.reading() as connection:
-            rows = episodes.episode_summaries(
+            rows = queries.episode_summaries(
                 connection,
                 state=None if state is None else state.value,
                 limit=require_whole("limit", limit),
@@ -568,7 +1182,7 @@ class Exchange:
     def positions_of(self, person: str, *, currency: str = "PLAY") -> list[HeldPosition]:
         """List a person's bets, the newest first."""
         with self._store.reading() as connection:
-            rows = episodes.positions_by_account(connection, account_id(person, currency))
+            rows = queries.positions_by_account(connection, account_id(person, currency))
         return [read_held_position(row) for row in rows]
 
     def statements(self, episode_id: str) -> list[StoredStatement]:
@@ -586,7 +1200,7 @@ class Exchange:
     def settlement(self, episode_id: str) -> Settlement | None:
         """Work out anew how an episode ended, from what is kept; None before it has."""
         with self._store.reading() as connection:
-            ledger.freeze_view(connection)
+            queries.freeze_view(connection)
             episode = self._episodes.load(connection, episode_id).episode
             return _settlement(episode, self._episodes.positions(connection, episode_id))
 
@@ -596,9 +1210,9 @@ class Exchange:
         The seed is part of it once the freeze has revealed it, and not before.
         """
         with self._store.reading() as connection:
-            ledger.freeze_view(connection)
+            queries.freeze_view(connection)
             episode = self._episodes.load(connection, episode_id).episode
-            rows = ledger.stream_transfers(connection, episode=episode_id)
+            rows = queries.stream_transfers(connection, episode=episode_id)
             return {
                 "format": FORMAT,
                 "episode": encode(episode),
@@ -623,7 +1237,7 @@ class Exchange:
     ) -> int:
         parameters = episode.terms.parameters
         rules, account = parameters.stakes, user_account(person, episode.terms.currency).id
-        attempts = episodes.attempts_of(connection, account, limit=rules.recent_attempts)
+        attempts = queries.attempts_of(connection, account, limit=rules.recent_attempts)
         return min_stake(
             compute_cost=compute_cost,
             # As they are worth now: nobody stakes less because decay wasn't posted.
@@ -662,7 +1276,7 @@ class _Move:
     def position(self, number: int) -> Position:
         """Return the bet with a number."""
         connection = self.transaction.connection
-        return read_position(episodes.positions_of(connection, self.episode.id, number=number)[0])
+        return read_position(queries.positions_of(connection, self.episode.id, number=number)[0])
 
     def refuse(self, denied: Denied) -> RefusedError:
         """Return the error that tells of a refused move."""
@@ -684,7 +1298,7 @@ class _Move:
         connection, group, applied = transaction.connection, result.group, None
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
-        with ledger.together(connection):
+        with queries.together(connection):
             if group is not None and applied is not None:
                 asked = request or {"move": name, "episode": before.id}
                 transaction.enter(
@@ -717,7 +1331,7 @@ class _Move:
     def remember(self, kind: str, found: list[tuple[int, str, dict[str, Any]]]) -> None:
         """Keep what people's standing follows from: attempts and rewards, by number and account."""
         own = {"episode_id": self.episode.id, "kind": kind, "at_ms": self.at_ms}
-        episodes.insert_reputation_events(
+        queries.insert_reputation_events(
             self.transaction.connection,
             [{"number": n, "account": account, **own, **event} for n, account, event in found],
         )
@@ -793,7 +1407,7 @@ def _keep(
 ) -> None:
     """Keep what an episode was told beside where it came from."""
     source = source or Source()
-    episodes.insert_measurement(
+    queries.insert_measurement(
         transaction.connection,
         {
             "episode_id": episode_id,

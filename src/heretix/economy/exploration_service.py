@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from heretix.core.canonical import encode_json, sha256_hex
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.lenses import EARNING, RPL
+from heretix.economy.exchange import DAY_MS, LedgerTransaction, day_of, read_grants
 from heretix.economy.exploration import (
     Crediting,
     CreditRules,
-    Grant,
     Interval,
     PastReward,
     StakeRules,
@@ -22,23 +22,20 @@ from heretix.economy.exploration import (
     credit,
     credit_group,
     failure_rate,
-    remaining,
     reputation,
 )
 from heretix.economy.ledger import XC, AccountKind, house_account, user_account
-from heretix.economy.repository import LedgerTransaction
 from heretix.economy.rewards import to_ppm
 from heretix.evidence.text.fold import fold
 from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
-from heretix.store import episodes as exploration
-from heretix.store import ledger
+from heretix.store import economy as queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection, RowMapping
+    from sqlalchemy import RowMapping
 
     from heretix.core.clock import Clock
     from heretix.measurement.anomalies import Anomaly
@@ -135,37 +132,6 @@ def _interval(run: RunRecord) -> Interval:
     )
 
 
-# Exploration credits as a person holds them: what was granted, by day, less what has decayed.
-
-DAY_MS: Final = 86_400_000
-
-
-def grants_of(connection: Connection, person: str) -> list[Grant]:
-    """What a person was credited with, oldest first."""
-    rows = exploration.grants(connection, person=person)
-    return [Grant(amount=row["amount"], day=row["day"]) for row in rows]
-
-
-def day_of(grants: Sequence[Grant], at_ms: int) -> int:
-    """The day of a moment; never before a day on which the person was credited.
-
-    A clock that is held earlier would open the cap of a week that is over, and undo decay.
-    """
-    return max([grant.day for grant in grants] + [at_ms // DAY_MS])
-
-
-def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_days: int) -> int:
-    """What a person's credits are worth at a moment, whether or not decay was posted yet."""
-    account = user_account(person, XC.code).id
-    row = ledger.accounts_by_id(connection, [account]).get(account)
-    if row is None:
-        return 0
-    grants = grants_of(connection, person)
-    today = day_of(grants, at_ms)
-    left = remaining(grants, today=today, half_life_days=half_life_days)
-    return min(int(row["balance"]), left)
-
-
 _WEEK_DAYS: Final = 7
 
 
@@ -243,7 +209,7 @@ class ExplorationService:
         """
         user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
         with self._store.reading() as connection:
-            records = exploration.claim_records(connection, claim)
+            records = queries.claim_records(connection, claim)
         finding = choose_finding(findings_in(records), claim, model=model, lens=lens)
         if finding.simulated and not simulated:
             raise UsageError(
@@ -254,19 +220,17 @@ class ExplorationService:
         claim_id = claim_id_of(claim)
         with self._store.writing() as connection:
             transaction = LedgerTransaction(connection, self._clock)
-            day = day_of(grants_of(connection, person), transaction.at_ms)
+            day = day_of(read_grants(connection, person), transaction.at_ms)
             crediting = credit(
                 finding.evidence,
                 finding.prior,
-                claim_credited=exploration.grant_of(connection, claim_id) is not None,
-                credited_this_week=exploration.credited_in_week(
-                    connection, person, day // _WEEK_DAYS
-                ),
+                claim_credited=queries.grant_of(connection, claim_id) is not None,
+                credited_this_week=queries.credited_in_week(connection, person, day // _WEEK_DAYS),
                 rules=self._credits,
             )
             if crediting.amount > 0:
                 self._grant(transaction, person, claim_id, finding, crediting, day=day)
-            balance = exploration.people(connection).get(person, 0)
+            balance = queries.people(connection).get(person, 0)
         return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
 
     def decay(self) -> list[Burn]:
@@ -274,8 +238,8 @@ class ExplorationService:
         burns = []
         with self._store.writing() as connection:
             transaction = LedgerTransaction(connection, self._clock)
-            for person, balance in sorted(exploration.people(connection).items()):
-                grants = grants_of(connection, person)
+            for person, balance in sorted(queries.people(connection).items()):
+                grants = read_grants(connection, person)
                 today = day_of(grants, transaction.at_ms)
                 due = burn_due(
                     grants,
@@ -284,7 +248,7 @@ class ExplorationService:
                     half_life_days=self._credits.half_life_days,
                 )
                 group = burn_group(person, today, due)
-                if due > 0 and ledger.statement(connection, group.id) is None:
+                if due > 0 and queries.statement(connection, group.id) is None:
                     transaction.post(group, move="decay", request={"day": today, "amount": due})
                     burns.append(Burn(person=person, amount=due, balance=balance - due))
         return burns
@@ -294,17 +258,17 @@ class ExplorationService:
         with self._store.reading() as connection:
             return self._standing(
                 person,
-                exploration.events(connection, person=person),
-                exploration.grants(connection, person=person),
-                exploration.people(connection).get(person, 0),
+                queries.events(connection, person=person),
+                queries.grants(connection, person=person),
+                queries.people(connection).get(person, 0),
             )
 
     def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
         """Everybody who explored or challenged: by reputation, then by credits."""
         with self._store.reading() as connection:
-            events = exploration.events(connection)
-            grants = exploration.grants(connection)
-            balances = exploration.people(connection)
+            events = queries.events(connection)
+            grants = queries.grants(connection)
+            balances = queries.people(connection)
         names = {row["person"] for row in (*events, *grants)}
         found = [
             self._standing(
@@ -324,7 +288,7 @@ class ExplorationService:
         with self._store.reading() as connection:
             found = []
             for anomaly in listed[:limit]:
-                grant = exploration.grant_of(connection, claim_id_of(anomaly.claim))
+                grant = queries.grant_of(connection, claim_id_of(anomaly.claim))
                 taken = None if grant is None else grant["person"]
                 found.append(Prospect(anomaly=anomaly, credited_to=taken))
         return found
@@ -345,7 +309,7 @@ class ExplorationService:
         request = {"claim_id": claim_id, "person": person}
         group = credit_group(person, claim_id, crediting.amount)
         transaction.post(group, move="credit", request=request)
-        exploration.add_grant(
+        queries.add_grant(
             transaction.connection,
             {
                 "claim_id": claim_id,

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from heretix.core.errors import ConfigError, MissingPartError, RecordError
 from heretix.sample import Sample
-from heretix.store import RunSummary, ledger
+from heretix.store import RunSummary
+from heretix.store import economy as queries
 from heretix.store.runs import RunFilter, select_run_rows, select_sample_rows
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _transfers(store: Store, episode: str | None) -> Iterator[list[Row]]:
     after = 0
     while True:
         with store.reading() as connection:
-            found = ledger.stream_transfers(connection, after_seq=after, episode=episode)
+            found = queries.stream_transfers(connection, after_seq=after, episode=episode)
             rows = list(itertools.islice(found, _PAGE))
         yield [{name: row[name] for name, _ in _TRANSFER} for row in rows]
         if len(rows) < _PAGE:

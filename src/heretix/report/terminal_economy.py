@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from heretix.economy.episode.state import Episode
-    from heretix.economy.exploration_service import Burn, Credited, Prospect, Standing
-    from heretix.economy.ledger import Breach
-    from heretix.economy.market import Position, Quote
-    from heretix.economy.repository import (
+    from heretix.economy.exchange import (
         Entry,
         EpisodeSummary,
         HeldPosition,
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
         LedgerReport,
         StoredMeasurement,
     )
+    from heretix.economy.exploration_service import Burn, Credited, Prospect, Standing
+    from heretix.economy.ledger import Breach
+    from heretix.economy.market import Position, Quote
 
 _WIDE: Final = 120
 """Columns from which a transfer has room on one line."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from heretix.belief.bootstrap import Floats
     from heretix.economy.episode.state import Episode, Terms
-    from heretix.economy.repository import StoredMeasurement
+    from heretix.economy.exchange import StoredMeasurement
     from heretix.store import Store
 
 BEFORE: Final = "before"

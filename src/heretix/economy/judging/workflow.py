@@ -23,12 +23,11 @@ from heretix.economy.episode.state import (
     deny,
     kept_positions,
 )
-from heretix.economy.exchange import UNDRAWN
+from heretix.economy.exchange import UNDRAWN, Source
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.judging.panel import Question
 from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
-from heretix.economy.repository import Source
 from heretix.economy.sentences import refuse_move
 from heretix.prompts.bank import load_bank
 from heretix.providers.registry import resolve_model

@@ -13,12 +13,12 @@ from heretix.core.canonical import canonical_json, encode
 from heretix.core.lenses import HEL, SHOWING
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import HOUR_MS, Episode, Fate, Ground, Parameters, State
+from heretix.economy.exchange import StoredStatement
 from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.economy.ledger import Code
 from heretix.economy.market import MAX_POOL, Market, Quote, Side, price_ppm
 from heretix.economy.moves import MOVES, Move
-from heretix.economy.repository import StoredStatement
 from heretix.economy.sentences import Surface, sentence
 from heretix.web.api.jobs import BEGUN, JobView
 from heretix.web.api.resource import (

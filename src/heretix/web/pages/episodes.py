@@ -23,11 +23,11 @@ from heretix.economy.episode.state import (
     State,
     kept_positions,
 )
+from heretix.economy.exchange import EpisodeSnapshot, StoredMeasurement
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.ledger import CURRENCIES, Transfer, user_account
 from heretix.economy.market import Position, Side
 from heretix.economy.moves import DISPUTE, MOVES, Move
-from heretix.economy.repository import EpisodeSnapshot, StoredMeasurement
 from heretix.economy.rewards import explain
 from heretix.web.auth import require
 from heretix.web.dependencies import App, EpisodeId, Reader

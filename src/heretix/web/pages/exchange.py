@@ -10,10 +10,9 @@ from heretix.accounts import Person, Role
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
 from heretix.core.lenses import EARNING
-from heretix.economy.exchange import STARTING_PURSE, Exchange
+from heretix.economy.exchange import STARTING_PURSE, Entry, Exchange
 from heretix.economy.exploration_service import Credited
 from heretix.economy.ledger import Reason, user_account
-from heretix.economy.repository import Entry
 from heretix.web.auth import require
 from heretix.web.dependencies import App, Explorer, Reader
 from heretix.web.pages.episodes import purse_of
