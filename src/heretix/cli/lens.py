@@ -79,10 +79,6 @@ def lens(
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
     from heretix.core.settings import Settings
-    from heretix.measurement.experiments import Experiments
-    from heretix.measurement.measurement import prepare
-    from heretix.measurement.record import check_target
-    from heretix.store import Store
 
     request = opt.read_config(
         config,
@@ -98,6 +94,12 @@ def lens(
     if lenses is None and "lenses" not in request.model_fields_set:
         given = bool(request.evidence and request.evidence.documents)
         request = request.replaced(lenses=opt.lens_names("all", with_documents=given))
+    # Imported when the options are known to be sound: a mistake in them is told at once.
+    from heretix.measurement.experiments import Experiments
+    from heretix.measurement.measurement import prepare
+    from heretix.measurement.record import check_target
+    from heretix.store import Store
+
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
     if out is not None:

@@ -98,9 +98,6 @@ def run(
     3 the provider, the network or the store failed, 130 stopped.
     """
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import prepare
-    from heretix.measurement.record import check_target
-    from heretix.store import Store
 
     request = opt.read_config(
         config,
@@ -127,6 +124,11 @@ def run(
         max_samples=max_samples,
         **opt.evidence_options(lenses, corpus, search, policy, document, as_of),
     )
+    # Imported when the options are known to be sound: a mistake in them is told at once.
+    from heretix.measurement.measurement import prepare
+    from heretix.measurement.record import check_target
+    from heretix.store import Store
+
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db, no_cache=no_cache or settings.no_cache)
     if batch:

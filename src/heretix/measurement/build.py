@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.belief.diagnostics import diagnose
 from heretix.belief.estimator import METHOD, METHOD_MEAN, METHOD_SIMPLE, Estimate, estimate
 from heretix.core.errors import NoEstimateError
-from heretix.evidence.text.fold import find_quote, fold
 from heretix.measurement.precision import Shape, next_shape, unmet_gates
 from heretix.measurement.record import (
     Aggregates,
@@ -85,6 +84,9 @@ def evidence_record(
 
 
 def _stands_in(texts: dict[str, str], name: str, quote: str) -> bool:
+    # Imported as needed: only lenses that show documents have quotes.
+    from heretix.evidence.text.fold import find_quote
+
     text = texts.get(name)
     if text is None or not quote.strip() or find_quote(text, quote) is None:
         return False
@@ -94,6 +96,8 @@ def _stands_in(texts: dict[str, str], name: str, quote: str) -> bool:
 
 def _tells(text: str) -> bool:
     """Long enough to show that the document was read."""
+    from heretix.evidence.text.fold import fold
+
     folded = fold(text)
     uncased = sum(unicodedata.category(char) == "Lo" for char in folded)
     return len(folded.split()) >= _QUOTE_WORDS or uncased >= _QUOTE_LETTERS

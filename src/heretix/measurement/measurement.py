@@ -14,7 +14,6 @@ from heretix.config import Claim, RunConfig, check_claim
 from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
 from heretix.core.lenses import RPL
 from heretix.measurement.execution import plan_json
-from heretix.measurement.gather import Bundles, evidence_of
 from heretix.measurement.pacing import Limits, Spending
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
+    from heretix.measurement.gather import Bundles
     from heretix.measurement.lane import Retry
     from heretix.store import Store
 
@@ -166,9 +166,13 @@ class Measurement:
         """The plan of one claim, model and lens."""
         bundle = self.bundles.get((claim.text, lens))
         assert not isinstance(bundle, InsufficientEvidenceError), "it isn't among `pairs`"
-        return self._make(
-            claim, model, evidence_of(lens, bundle), config=config, precision=precision
-        )
+        evidence = None
+        if lens != RPL:
+            # Imported as needed: the raw prior is measured without any of it.
+            from heretix.measurement.gather import evidence_of
+
+            evidence = evidence_of(lens, bundle)
+        return self._make(claim, model, evidence, config=config, precision=precision)
 
     def _make(
         self,
