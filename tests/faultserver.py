@@ -27,7 +27,7 @@ from aiohttp import web
 
 ANSWER = '{"prob_true": 0.7}'
 
-Protocol = Literal["openai", "openai-compatible", "anthropic", "gemini"]
+Protocol = Literal["openai", "openai-compatible", "anthropic", "gemini", "other"]
 Ending = Literal["stop", "truncated", "refused"]
 
 BASE_PATHS: Mapping[Protocol, str] = {
@@ -260,6 +260,7 @@ class FaultServer:
         for version in ("v1", "v1beta"):
             path = f"/{version}/{{model:.+}}:generateContent"
             app.router.add_post(path, self._handler("gemini"))
+        app.router.add_post("/other/{path:.+}", self._handler("other"))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

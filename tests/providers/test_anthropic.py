@@ -1,11 +1,9 @@
 """Anthropic's Messages API, with the official SDK as the oracle for what is sent."""
 
-from contextlib import aclosing
-
 import anthropic
 import pytest
+from conformance import KEY, ProviderConformance
 
-from faultserver import FaultServer
 from heretix.providers.anthropic import AnthropicProvider, build_body, read_reply
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.http import HttpReply, Target
@@ -26,46 +24,36 @@ FULL = Request(
 TARGET = Target(provider="anthropic", base_url="http://h")
 
 
-@pytest.fixture(scope="module")
-def running():
-    with FaultServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running):
-    running.forget()
-    return running
-
-
 def read(body):
     return read_reply(TARGET, HttpReply(200, {}, body))
 
 
-@pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
-async def test_the_sdk_sends_the_same(server, request_):
-    """Path, body, authorization and version are those of the official SDK, field for field."""
-    target = Target(provider="anthropic", base_url=server.url("anthropic"), key="sk-1")
-    async with aclosing(AnthropicProvider(target)) as provider:
-        reply = await provider.ask(request_)
-    config = {"format": {"type": "json_schema", "schema": request_.answer_schema or ANSWER_SCHEMA}}
-    if request_.reasoning_effort is not None:
-        config["effort"] = request_.reasoning_effort
-    async with anthropic.AsyncAnthropic(
-        api_key="sk-1", base_url=server.url("anthropic"), max_retries=0
-    ) as sdk:
-        theirs = await sdk.messages.create(
-            model=request_.model,
-            system=request_.system,
-            messages=[{"role": "user", "content": request_.user}],
-            max_tokens=request_.max_output_tokens,
-            output_config=config,
-        )
-    ours, oracle = server.calls
-    assert (ours.path, ours.body) == (oracle.path, oracle.body)
-    for header in ("authorization", "x-api-key", "anthropic-version", "content-type"):
-        assert ours.headers.get(header) == oracle.headers.get(header)
-    assert reply.text == theirs.content[0].text
+class TestAnthropic(ProviderConformance):
+    """The suite, with the official SDK as the oracle."""
+
+    name, key_variable = "anthropic", "ANTHROPIC_API_KEY"
+    requests = (PLAIN, FULL)
+    compared_headers = ("authorization", "x-api-key", "anthropic-version", "content-type")
+
+    def open(self, target):
+        """The adapter."""
+        return AnthropicProvider(target)
+
+    async def ask_sdk(self, base_url, request):
+        """Send the request by the SDK."""
+        schema = request.answer_schema or ANSWER_SCHEMA
+        config = {"format": {"type": "json_schema", "schema": schema}}
+        if request.reasoning_effort is not None:
+            config["effort"] = request.reasoning_effort
+        async with anthropic.AsyncAnthropic(api_key=KEY, base_url=base_url, max_retries=0) as sdk:
+            theirs = await sdk.messages.create(
+                model=request.model,
+                system=request.system,
+                messages=[{"role": "user", "content": request.user}],
+                max_tokens=request.max_output_tokens,
+                output_config=config,
+            )
+        return theirs.content[0].text
 
 
 def test_a_temperature_is_never_sent():

@@ -6,8 +6,9 @@ from contextlib import aclosing
 
 import openai
 import pytest
+from conformance import KEY, ProviderConformance
 
-from faultserver import ANSWER, FaultServer, answer, document, status, together
+from faultserver import ANSWER, answer, document, status, together
 from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.compatible import (
@@ -35,18 +36,6 @@ TARGET = Target(provider="openrouter", base_url="http://h/v1", key_variable="OPE
 DEEPSEEK_SAYS = "This response_format type is unavailable now"
 
 
-@pytest.fixture(scope="module")
-def running():
-    with FaultServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running):
-    running.forget()
-    return running
-
-
 def opened(server, dialect=None, key="sk-1"):
     target = Target(provider="p", base_url=server.url("openai-compatible"), key=key)
     return CompatibleProvider(target, dialect)
@@ -61,49 +50,54 @@ def answered(message=None, **changes):
     return {"id": "c", "model": "m", "choices": [choice | changes.pop("choice", {})], **changes}
 
 
-@pytest.mark.parametrize(
-    ("request_", "dialect"),
-    [(PLAIN, Dialect()), (FULL, Dialect()), (FULL, Dialect(seed=True, json_schema=False))],
-    ids=["plain", "full", "dialect"],
-)
-async def test_the_sdk_sends_the_same(server, request_, dialect):
-    """Path, body and authorization are those of the official SDK, field for field."""
-    async with aclosing(opened(server, dialect)) as provider:
-        reply = await provider.ask(request_)
-    optional = {}
-    if request_.temperature is not None:
-        optional["temperature"] = request_.temperature
-    if request_.reasoning_effort is not None:
-        optional["reasoning_effort"] = request_.reasoning_effort
-    if dialect.seed:
-        optional["seed"] = request_.seed
-    form = {"type": "json_object"}
-    if dialect.json_schema:
-        schema = request_.answer_schema or ANSWER_SCHEMA
-        form = {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": schema, "strict": True},
-        }
-    async with openai.AsyncOpenAI(
-        api_key="sk-1", base_url=server.url("openai-compatible"), max_retries=0
-    ) as sdk:
-        theirs = await sdk.chat.completions.create(
-            model=request_.model,
-            messages=[
-                {"role": "system", "content": request_.system},
-                {"role": "user", "content": request_.user},
-            ],
-            max_tokens=request_.max_output_tokens,
-            response_format=form,
-            **optional,
-        )
-    ours, oracle = server.calls
-    assert (ours.path, ours.body) == (oracle.path, oracle.body)
-    for header in ("authorization", "content-type"):
-        assert ours.headers[header] == oracle.headers[header]
-    assert reply.text == theirs.choices[0].message.content
-    assert reply.fingerprint == theirs.system_fingerprint == "fp_1"
-    assert reply.temperature == request_.temperature
+class TestCompatible(ProviderConformance):
+    """The suite, with OpenAI's SDK as the oracle."""
+
+    name, key_variable = "openai-compatible", "HERETIX_COMPATIBLE_API_KEY"
+    base_path = "/v1"
+    requests = (PLAIN, FULL)
+    dialect = Dialect()
+
+    def open(self, target):
+        """The adapter."""
+        return CompatibleProvider(target, self.dialect)
+
+    async def ask_sdk(self, base_url, request):
+        """Send the request by the SDK."""
+        optional = {}
+        if request.temperature is not None:
+            optional["temperature"] = request.temperature
+        if request.reasoning_effort is not None:
+            optional["reasoning_effort"] = request.reasoning_effort
+        if self.dialect.seed:
+            optional["seed"] = request.seed
+        form = {"type": "json_object"}
+        if self.dialect.json_schema:
+            answer = {"name": "answer", "schema": request.answer_schema or ANSWER_SCHEMA}
+            form = {"type": "json_schema", "json_schema": {**answer, "strict": True}}
+        async with openai.AsyncOpenAI(api_key=KEY, base_url=base_url, max_retries=0) as sdk:
+            theirs = await sdk.chat.completions.create(
+                model=request.model,
+                messages=[
+                    {"role": "system", "content": request.system},
+                    {"role": "user", "content": request.user},
+                ],
+                max_tokens=request.max_output_tokens,
+                response_format=form,
+                **optional,
+            )
+        assert theirs.system_fingerprint == "fp_1"
+        return theirs.choices[0].message.content
+
+    async def test_the_fingerprint_is_kept(self, server):
+        """It tells versions of a server apart."""
+        assert (await self.ask(server.origin)).fingerprint == "fp_1"
+
+
+class TestDialect(TestCompatible):
+    """A server that honours seeds and knows no schemas."""
+
+    dialect = Dialect(seed=True, json_schema=False)
 
 
 async def test_no_key_sends_no_authorization(server):

@@ -4,8 +4,9 @@ import warnings
 from contextlib import aclosing, closing
 
 import pytest
+from conformance import KEY, ProviderConformance
 
-from faultserver import FaultServer, document
+from faultserver import document
 from heretix.core.errors import RateLimitedError, RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.gemini import GeminiProvider, build_body, path_of, read_reply
@@ -41,18 +42,6 @@ BUDGET = Request(
 TARGET = Target(provider="gemini", base_url="http://h/v1beta", key_variable="GEMINI_API_KEY")
 
 
-@pytest.fixture(scope="module")
-def running():
-    with FaultServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running):
-    running.forget()
-    return running
-
-
 def opened(server):
     target = Target(
         provider="gemini", base_url=server.url("gemini"), key="k-1", key_variable="GEMINI_API_KEY"
@@ -64,55 +53,55 @@ def read(body):
     return read_reply(TARGET, HttpReply(200, {}, body))
 
 
-def spell_as_documented(thinking):
-    """Rename fields in place: the SDK leaves these two in the spelling that is an alias."""
-    for alias, name in (
-        ("thinking_level", "thinkingLevel"),
-        ("thinking_budget", "thinkingBudget"),
-    ):
-        if alias in thinking:
-            thinking[name] = thinking.pop(alias)
-
-
 def answered(reason="STOP", parts=(), **changes):
     candidate = {"content": {"parts": list(parts)}, "finishReason": reason}
     return {"candidates": [candidate], **changes}
 
 
-@pytest.mark.parametrize(
-    ("request_", "thinking"),
-    [
-        (PLAIN, None),
-        (LEVEL, types.ThinkingConfig(thinking_level=types.ThinkingLevel.LOW)),
-        (BUDGET, types.ThinkingConfig(thinking_budget=8192)),
-    ],
-    ids=["plain", "level", "budget"],
+THINKING = (
+    (LEVEL, types.ThinkingConfig(thinking_level=types.ThinkingLevel.LOW)),
+    (BUDGET, types.ThinkingConfig(thinking_budget=8192)),
 )
-async def test_the_sdk_sends_the_same(server, request_, thinking):
-    """Path, body and key are those of the official SDK, field for field."""
-    async with aclosing(opened(server)) as provider:
-        reply = await provider.ask(request_)
-    config = types.GenerateContentConfig(
-        system_instruction=request_.system,
-        max_output_tokens=request_.max_output_tokens,
-        temperature=request_.temperature,
-        response_mime_type="application/json",
-        response_json_schema=request_.answer_schema or ANSWER_SCHEMA,
-        thinking_config=thinking,
-    )
-    options = types.HttpOptions(base_url=server.origin, api_version="v1beta")
-    with closing(genai.Client(api_key="k-1", http_options=options)) as sdk:
-        theirs = sdk.models.generate_content(
-            model=request_.model, contents=request_.user, config=config
+
+
+class TestGemini(ProviderConformance):
+    """The suite, with the official SDK as the oracle."""
+
+    name, key_variable, base_path = "gemini", "GEMINI_API_KEY", "/v1beta"
+    requests = (PLAIN, LEVEL, BUDGET)
+    compared_headers = ("x-goog-api-key", "content-type", "authorization")
+
+    def open(self, target):
+        """The adapter."""
+        return GeminiProvider(target)
+
+    async def ask_sdk(self, base_url, request):
+        """Send the request by the SDK."""
+        config = types.GenerateContentConfig(
+            system_instruction=request.system,
+            max_output_tokens=request.max_output_tokens,
+            temperature=request.temperature,
+            response_mime_type="application/json",
+            response_json_schema=request.answer_schema or ANSWER_SCHEMA,
+            thinking_config=next((how for one, how in THINKING if one is request), None),
         )
-    ours, oracle = server.calls
-    spell_as_documented(oracle.body["generationConfig"].get("thinkingConfig", {}))
-    assert (ours.path, ours.body) == (oracle.path, oracle.body)
-    for header in ("x-goog-api-key", "content-type"):
-        assert ours.headers[header] == oracle.headers[header]
-    assert "authorization" not in ours.headers
-    assert reply.text == theirs.text
-    assert reply.temperature == request_.temperature
+        origin = base_url.removesuffix("/v1beta")
+        options = types.HttpOptions(base_url=origin, api_version="v1beta")
+        with closing(genai.Client(api_key=KEY, http_options=options)) as sdk:
+            return sdk.models.generate_content(
+                model=request.model, contents=request.user, config=config
+            ).text
+
+    def spelled(self, body):
+        """The SDK leaves these two in the spelling that is an alias."""
+        thinking = body["generationConfig"].get("thinkingConfig", {})
+        for alias, name in (
+            ("thinking_level", "thinkingLevel"),
+            ("thinking_budget", "thinkingBudget"),
+        ):
+            if alias in thinking:
+                thinking[name] = thinking.pop(alias)
+        return body
 
 
 def test_only_what_is_set_is_sent():

@@ -4,8 +4,9 @@ from contextlib import aclosing
 
 import openai
 import pytest
+from conformance import KEY, ProviderConformance
 
-from faultserver import FaultServer, document
+from faultserver import document
 from heretix.core.errors import RateLimitedError, RejectedError, ServerError
 from heretix.providers.base import ANSWER_SCHEMA, Request
 from heretix.providers.http import HttpReply, Target
@@ -26,18 +27,6 @@ FULL = Request(
 TARGET = Target(provider="openai", base_url="http://h/v1")
 
 
-@pytest.fixture(scope="module")
-def running():
-    with FaultServer() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running):
-    running.forget()
-    return running
-
-
 def read(body):
     return read_reply(TARGET, HttpReply(200, {}, body))
 
@@ -47,42 +36,36 @@ def answered(**changes):
     return {"id": "r", "model": "m", "status": "completed", "output": [message], **changes}
 
 
-@pytest.mark.parametrize("request_", [PLAIN, FULL], ids=["plain", "full"])
-async def test_the_sdk_sends_the_same(server, request_):
-    """Path, body and authorization are those of the official SDK, field for field."""
-    target = Target(provider="openai", base_url=server.url("openai"), key="sk-1")
-    async with aclosing(OpenAIProvider(target)) as provider:
-        reply = await provider.ask(request_)
-    optional = {}
-    if request_.temperature is not None:
-        optional["temperature"] = request_.temperature
-    if request_.reasoning_effort is not None:
-        optional["reasoning"] = {"effort": request_.reasoning_effort}
-    async with openai.AsyncOpenAI(
-        api_key="sk-1", base_url=server.url("openai"), max_retries=0
-    ) as sdk:
-        theirs = await sdk.responses.create(
-            model=request_.model,
-            instructions=request_.system,
-            input=request_.user,
-            max_output_tokens=request_.max_output_tokens,
-            text={
-                "format": {
-                    "type": "json_schema",
-                    "name": "answer",
-                    "schema": request_.answer_schema or ANSWER_SCHEMA,
-                    "strict": True,
-                }
-            },
-            store=False,
-            **optional,
-        )
-    ours, oracle = server.calls
-    assert (ours.path, ours.body) == (oracle.path, oracle.body)
-    for header in ("authorization", "content-type"):
-        assert ours.headers[header] == oracle.headers[header]
-    assert reply.text == theirs.output_text
-    assert reply.temperature == request_.temperature
+class TestOpenAI(ProviderConformance):
+    """The suite, with the official SDK as the oracle."""
+
+    name, key_variable, base_path = "openai", "OPENAI_API_KEY", "/v1"
+    requests = (PLAIN, FULL)
+
+    def open(self, target):
+        """The adapter."""
+        return OpenAIProvider(target)
+
+    async def ask_sdk(self, base_url, request):
+        """Send the request by the SDK."""
+        optional = {}
+        if request.temperature is not None:
+            optional["temperature"] = request.temperature
+        if request.reasoning_effort is not None:
+            optional["reasoning"] = {"effort": request.reasoning_effort}
+        schema = request.answer_schema or ANSWER_SCHEMA
+        form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+        async with openai.AsyncOpenAI(api_key=KEY, base_url=base_url, max_retries=0) as sdk:
+            theirs = await sdk.responses.create(
+                model=request.model,
+                instructions=request.system,
+                input=request.user,
+                max_output_tokens=request.max_output_tokens,
+                text={"format": form},
+                store=False,
+                **optional,
+            )
+        return theirs.output_text
 
 
 def test_only_what_is_set_is_sent():
