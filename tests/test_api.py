@@ -6,9 +6,18 @@ import pickle
 import pkgutil
 
 import pytest
+from typer.testing import CliRunner
 
 import heretix
+from heretix.cli.app import app
 from heretix.core import errors
+from heretix.evidence.bundle import read_bundle
+from heretix.measurement.record import digest_of
+from heretix.measurement.verify import read_artifacts
+from heretix.plan import Evidence
+from heretix.prompts.frame import ShownItem, load_frame
+from heretix.store import Store
+from heretix.store.runs import select_runs
 
 
 @pytest.fixture(autouse=True)
@@ -128,3 +137,117 @@ def test_cancelling_a_measurement_from_a_coroutine_is_possible():
             await task
 
     asyncio.run(main())
+
+
+DST = "Daylight saving time reduces electricity consumption."
+NOWHERE = "Zebrafish glaciers whistle quarterly."
+SIM = {"model": "sim:x?hel=-1.5", "seed": 1}
+
+
+@pytest.fixture
+def corpora(tmp_path, monkeypatch):
+    """Corpora of this test alone; the packaged one is written there on first use."""
+    monkeypatch.setenv("HERETIX_CORPORA_DIR", str(tmp_path / "corpora"))
+
+
+@pytest.fixture
+def note(tmp_path):
+    """A document of the user's own."""
+    path = tmp_path / "note.txt"
+    path.write_text("A trial found that clocks changed in spring saved no electricity at all.")
+    return path
+
+
+def test_several_lenses_give_the_belief_vector(corpora, tmp_path):
+    """Documents are shown, every lens has its number, and the differences have intervals."""
+    vector = heretix.measure(DST, lenses=("RPL", "MEL", "HEL"), **SIM)
+    assert isinstance(vector, heretix.BeliefVector)
+    assert list(vector.beliefs) == ["RPL", "MEL", "HEL"]
+    assert all(len(vector[lens].record.evidence.items) >= 3 for lens in ("MEL", "HEL"))
+    assert vector["HEL"].prob < vector["RPL"].prob < vector["MEL"].prob
+    assert vector.metrics.shock_index.value == pytest.approx(
+        vector["RPL"].prob - vector["HEL"].prob
+    )
+    assert (vector.missing, vector.claim, vector.model) == ({}, DST, SIM["model"])
+    assert DST in vector._repr_html_()
+    assert str(vector).startswith("RPL sim:x?hel=-1.5: p=")
+    vector.save(tmp_path / "vector.json")
+    assert heretix.load(tmp_path / "vector.json") == list(vector.beliefs.values())
+    with pytest.raises(heretix.UsageError, match="one that was measured"):
+        vector["SEL"]
+
+
+def test_the_vector_is_what_the_command_measures(corpora, tmp_path):
+    """Library and command line show the same documents and share their samples."""
+    vector = heretix.measure(DST, lenses="all", **SIM)
+    command = ["lens", DST, "-m", SIM["model"], "--seed", "1", "--out", "lens.json"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    (artifact,) = read_artifacts("lens.json")
+    assert [run.run_id for run in artifact.runs] == [
+        b.record.run_id for b in vector.beliefs.values()
+    ]
+    assert {run.aggregates.cache_hit_rate for run in artifact.runs} == {1.0}
+    assert artifact.metrics[SIM["model"]] == vector.metrics
+    assert artifact.bundles == vector.artifact.bundles
+
+
+def test_without_enough_evidence_there_is_no_number(corpora):
+    """Nothing is asked, and nothing is stored as a belief; what was found is kept."""
+    for lenses in ("MEL", ("RPL", "MEL", "HEL")):
+        with pytest.raises(heretix.InsufficientEvidenceError, match="`insufficient_evidence`: MEL"):
+            heretix.measure(NOWHERE, lenses=lenses, **SIM)
+    with Store.open("runs/heretix.sqlite") as store:
+        assert store.read(select_runs) == []
+
+
+def test_a_lens_without_evidence_is_missing_beside_those_that_have_it(corpora, note):
+    """The vector says why; asking for the number raises the same."""
+    vector = heretix.measure(NOWHERE, lenses=("RPL", "MEL", "SEL"), documents=[note], **SIM)
+    assert list(vector.beliefs) == ["RPL", "SEL"]
+    assert list(vector.missing) == ["MEL"]
+    assert "MEL needs at least 3 items" in vector.missing["MEL"]
+    assert vector.missing["MEL"] in str(vector)
+    with pytest.raises(heretix.InsufficientEvidenceError, match="MEL needs"):
+        vector["MEL"]
+
+
+def test_options_of_evidence_are_those_of_the_command_line(corpora, note):
+    """By themselves or under `evidence`; a corpus that isn't there is refused, and SEL needs files."""
+    flat = heretix.measure(NOWHERE, lenses="sel", documents=note, **SIM)
+    nested = heretix.measure(NOWHERE, lenses=["SEL"], evidence={"documents": [str(note)]}, **SIM)
+    assert flat["SEL"].prob == nested["SEL"].prob
+    with pytest.raises(heretix.UsageError, match="`corpus` 'mine' doesn't exist"):
+        heretix.measure(DST, lenses="MEL", corpus="mine", **SIM)
+    with pytest.raises(heretix.UsageError, match="`SEL` needs documents"):
+        heretix.measure(DST, lenses="SEL", **SIM)
+    bundle = read_bundle(flat.artifact.bundles[0])
+    again = heretix.measure(NOWHERE, lenses="SEL", bundles=[bundle], **SIM)
+    assert again["SEL"].record.aggregates.cache_hit_rate == 1.0
+
+
+def test_many_claims_keep_those_that_have_evidence(corpora):
+    """One claim without documents doesn't take the others with it."""
+    some, none = heretix.measure_many([DST, NOWHERE], models=["sim:x"], lenses=("RPL", "MEL"))
+    assert list(some.beliefs) == ["RPL", "MEL"]
+    assert list(none.beliefs) == ["RPL"]
+    assert list(none.missing) == ["MEL"]
+
+
+def test_a_lens_that_needs_documents_cannot_be_planned_without_them():
+    frame = load_frame()
+    for lens in ("MEL", "HEL", "SEL"):
+        with pytest.raises(heretix.InsufficientEvidenceError, match="must be shown documents"):
+            Evidence(lens=lens, frame=frame, bundle_id=None, items=())
+    with pytest.raises(heretix.InsufficientEvidenceError, match="must be shown no documents"):
+        Evidence(lens="NUL", frame=frame, bundle_id=None, items=(ShownItem("E01", "text"),))
+
+
+def test_verify_refuses_a_record_of_a_lens_that_showed_nothing(corpora):
+    """As the library once stored them: `ok`, with a number, and no documents."""
+    run = heretix.measure(DST, lenses="MEL", **SIM)["MEL"].record
+    empty = run.model_copy(update={"evidence": run.evidence.model_copy(update={"items": []})})
+    empty = empty.model_copy(update={"sha256": digest_of(empty)})
+    found = heretix.verify_run(empty)
+    assert not found.ok
+    assert "must be shown documents, got none" in str(found.differences[0].derived)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from heretix.api import Belief, load, measure, measure_async, measure_many
+    from heretix.api import Belief, BeliefVector, load, measure, measure_async, measure_many
     from heretix.core.errors import (
         HeretixError,
+        InsufficientEvidenceError,
         NoEstimateError,
         ProviderError,
         StoreError,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "Belief",
+    "BeliefVector",
     "HeretixError",
+    "InsufficientEvidenceError",
     "NoEstimateError",
     "ProviderError",
     "RunRecord",
@@ -50,7 +53,9 @@ __version__ = VERSION
 _HOMES = {
     "Artifact": "heretix.measurement.record",
     "Belief": "heretix.api",
+    "BeliefVector": "heretix.api",
     "HeretixError": "heretix.core.errors",
+    "InsufficientEvidenceError": "heretix.core.errors",
     "NoEstimateError": "heretix.core.errors",
     "ProviderError": "heretix.core.errors",
     "RunRecord": "heretix.measurement.record",

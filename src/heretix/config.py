@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heretix.core.errors import ClaimError, ConfigError
-from heretix.core.lenses import RPL, LensCode
+from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
 
@@ -29,6 +29,7 @@ __all__ = [
     "RunConfig",
     "check_claim",
     "load_config",
+    "parse_lenses",
 ]
 
 MAX_CLAIM_CHARS: Final = 10_000
@@ -199,6 +200,18 @@ def _with_tuples(values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def parse_lenses(text: str, *, with_documents: bool) -> tuple[str, ...]:
+    """Read a list of lenses; `all` leaves out those for which the user has to give documents."""
+    if text.strip().lower() == "all":
+        return tuple(LENSES) if with_documents else WITHOUT_FILES
+    names = tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
+    if not names or any(name not in LENSES for name in names):
+        raise ConfigError(
+            f"`--lens` must be all, or some of {', '.join(LENSES)} with commas, got {text!r}"
+        )
+    return names
 
 
 def load_config(path: str | Path) -> RunConfig:

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from heretix.core.canonical import canonical_json, sha256_text
-from heretix.core.errors import ConfigError
-from heretix.core.lenses import RPL
+from heretix.core.errors import ConfigError, InsufficientEvidenceError
+from heretix.core.lenses import LENSES, RPL
 from heretix.prompts.bank import Bank, Prompt, render
 from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
 from heretix.providers.base import Request
@@ -66,6 +66,14 @@ class Evidence:
     order: tuple[str, ...] | None = None
     """Ids of the whole bundle where an experiment takes items out or puts one in: the others then
     stand in the same order as in the whole one, wording by wording. None is the items' own."""
+
+    def __post_init__(self) -> None:
+        if LENSES[self.lens].needs_documents != bool(self.items):
+            raise InsufficientEvidenceError(
+                f"`{self.lens}` must be shown documents, got none; gather them first"
+                if not self.items
+                else f"`{self.lens}` must be shown no documents, got {len(self.items)}"
+            )
 
     @property
     def shown_sha256(self) -> str:

@@ -10,17 +10,17 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli.output import print_json
-from heretix.cli.run import deliver, keep_bundles, measure, with_evidence
+from heretix.cli.run import deliver, exit_code, measure, with_evidence
 from heretix.core.event_loop import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.cli.run import Artifacts
     from heretix.config import Claim
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.gather import Bundles
     from heretix.measurement.measurement import Measurement
+    from heretix.measurement.service import Artifacts
 
 # `heretix lens`: the same claim under several lenses.
 
@@ -78,6 +78,7 @@ def lens(
     Exit codes: 0 measured, 1 a lens has too little evidence or no estimate, 2 something to put
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
+    from heretix.config import parse_lenses
     from heretix.core.settings import Settings
 
     request = opt.read_config(
@@ -93,7 +94,7 @@ def lens(
     )
     if lenses is None and "lenses" not in request.model_fields_set:
         given = bool(request.evidence and request.evidence.documents)
-        request = request.replaced(lenses=opt.lens_names("all", with_documents=given))
+        request = request.replaced(lenses=parse_lenses("all", with_documents=given))
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.measurement import prepare
@@ -110,7 +111,6 @@ def lens(
     wanted = Experiments(influence=influence, canary=canary, sham=sham)
     measurement = replace(_experimental(measurement, wanted, other_policy), negation=opposite)
     with Store.open(settings.db) as store:
-        keep_bundles(measurement, store)
         results = measure(measurement, store, as_json=as_json)
         deliver(
             results,
@@ -121,7 +121,7 @@ def lens(
             as_json=as_json,
             show=lambda artifacts: _show(artifacts, evidence=show_evidence),
         )
-    raise typer.Exit(results.exit_code)
+    raise typer.Exit(exit_code(results, measurement))
 
 
 def _negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from heretix.core.lenses import LENSES, WITHOUT_FILES
+from heretix.core.lenses import LENSES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,6 @@ __all__ = [
     "ClaimCommand",
     "console",
     "err_console",
-    "lens_names",
     "read_config",
     "warn_of_shortfall",
 ]
@@ -144,7 +143,7 @@ class ClaimCommand(TyperCommand):
 
 def read_config(config: Path | None, claim: str | None, **options: object) -> RunConfig:
     """The configuration file, if any, with the command line laid over it."""
-    from heretix.config import RunConfig, load_config
+    from heretix.config import RunConfig, load_config, parse_lenses
 
     base = load_config(config) if config is not None else RunConfig()
     models = options.pop("models", None)
@@ -158,7 +157,7 @@ def read_config(config: Path | None, claim: str | None, **options: object) -> Ru
         options["evidence"] = evidence
     lenses = options.get("lenses")
     if isinstance(lenses, str):
-        options["lenses"] = lens_names(lenses, with_documents=bool(evidence.get("documents")))
+        options["lenses"] = parse_lenses(lenses, with_documents=bool(evidence.get("documents")))
     return base.replaced(claim=claim, **options)
 
 
@@ -185,21 +184,6 @@ def evidence_options(
         raise ConfigError(f"`--as-of` must be a day like 2026-11-15, got {as_of!r}") from exc
     evidence = {name: value for name, value in given.items() if value is not None}
     return {"lenses": lenses, "evidence": evidence}
-
-
-def lens_names(text: str, *, with_documents: bool) -> tuple[str, ...]:
-    """The lenses in `text`; `all` leaves SEL out when no document is given for it."""
-    from heretix.core.errors import ConfigError
-
-    if text.strip().lower() == "all":
-        return tuple(LENSES) if with_documents else WITHOUT_FILES
-    names = tuple(dict.fromkeys(name.strip().upper() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in LENSES]
-    if unknown or not names:
-        raise ConfigError(
-            f"`--lens` must be all, or some of {', '.join(LENSES)} with commas, got {text!r}"
-        )
-    return names
 
 
 def console() -> Console:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +13,15 @@ from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
 from heretix.cli.output import print_json, print_json_text
 from heretix.core.event_loop import run_async
-from heretix.core.lenses import RPL, SEL, needs_documents
+from heretix.core.lenses import LENSES, needs_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from heretix.core.settings import Settings
     from heretix.measurement.measurement import Estimate, Measurement
-    from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.runner import Tally
+    from heretix.measurement.service import Artifacts, Results
     from heretix.plan import Plan
     from heretix.store import Store
 
@@ -138,10 +138,9 @@ def run(
     if out is not None:
         check_target(out, lines=many)
     with Store.open(settings.db) as store:
-        keep_bundles(measurement, store)
         results = measure(measurement, store, as_json=as_json)
         deliver(results, measurement, store, out=out, many=many, as_json=as_json)
-    raise typer.Exit(results.exit_code)
+    raise typer.Exit(exit_code(results, measurement))
 
 
 def with_evidence(measurement: Measurement) -> Measurement:
@@ -151,43 +150,27 @@ def with_evidence(measurement: Measurement) -> Measurement:
         return measurement
     import stamina.instrumentation
 
-    from heretix.measurement.gather import gather_bundles, searches_demo
+    from heretix.measurement.gather import searches_demo
+    from heretix.measurement.service import gather_evidence
 
     # A service that is asked again is no news; one that doesn't answer is an error.
     stamina.instrumentation.set_on_retry_hooks([])
     console = opt.err_console()
     with console.status("searching and reading documents"):
-        bundles = run_async(
-            gather_bundles(measurement.claims, config.lenses, config.evidence, measurement.settings)
-        )
+        measurement = run_async(gather_evidence(measurement))
     lacking = False
-    for (claim, lens), bundle in bundles.items():
+    for (claim, lens), bundle in measurement.bundles.items():
         if isinstance(bundle, Exception):
             lacking = True
             console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
-        elif lens == SEL and bundle.dropped:
+        elif not LENSES[lens].searched and bundle.dropped:
             given = len(bundle.items) + len(bundle.dropped)
             left_out = ", ".join(dropped.title for dropped in bundle.dropped[:5])
-            said = f"SEL shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
+            said = f"{lens} shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
             console.print(said, style="yellow", markup=False)
     if lacking and searches_demo(config.evidence):
         console.print(opt.DEMO_CORPUS_NOTE, style="yellow", markup=False)
-    return replace(measurement, bundles=bundles)
-
-
-def keep_bundles(measurement: Measurement, store: Store) -> None:
-    """Store the bundles before anything is measured with them."""
-    from heretix.core.errors import InsufficientEvidenceError
-    from heretix.evidence.bundle import dump_bundle
-    from heretix.store.documents import save_bundle
-
-    for found in (*measurement.bundles.values(), *measurement.other_bundles):
-        # What is too little to be measured with is kept too: it says what was left out, and why.
-        bundle = found.bundle if isinstance(found, InsufficientEvidenceError) else found
-        if bundle is not None:
-            store.write(
-                save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
-            )
+    return measurement
 
 
 def resume(
@@ -218,7 +201,7 @@ def resume(
         measurement = resumed(store, execution, settings)
         results = measure(measurement, store, as_json=as_json)
         deliver(results, measurement, store, out=out, many=False, as_json=as_json)
-    raise typer.Exit(results.exit_code)
+    raise typer.Exit(exit_code(results, measurement))
 
 
 def _list_unfinished(store: Store) -> None:
@@ -230,57 +213,11 @@ def _list_unfinished(store: Store) -> None:
     if found:
         console.print(unfinished_table(found, width=console.width))
         console.print("heretix resume EXECUTION goes on with one of them", style="dim")
-        if any(execution.lens != RPL for execution in found):
+        if any(LENSES[execution.lens].framed for execution in found):
             again = "a lens other than RPL: give its command again, its samples are stored"
             console.print(again, style="dim")
     else:
         console.print("nothing to resume: every execution here has its record")
-
-
-@dataclass
-class Results:
-    """What the records said; only their names are kept, the store has the rest."""
-
-    executions: dict[tuple[str, str, str, str | None], str] = field(default_factory=dict)
-    lacking: int = 0
-    """Claims and lenses without enough evidence to be measured."""
-    _failed: dict[tuple[str, str, str, str | None], bool] = field(default_factory=dict)
-    """What has no estimate, and whether that is because every call failed."""
-
-    def add(self, record: RunRecord) -> None:
-        variant = record.evidence.variant if record.evidence else None
-        name = (record.claim, record.model, record.lens, variant)
-        self.executions[name] = record.execution_id
-        # One that samples on until it is precise enough makes several records; the last one counts.
-        self._failed.pop(name, None)
-        if record.status != "ok":
-            self._failed[name] = record.usage.failed == record.usage.attempted
-
-    @property
-    def without_estimate(self) -> int:
-        return len(self._failed)
-
-    @property
-    def exit_code(self) -> int:
-        if self.executions and sum(self._failed.values()) == len(self.executions):
-            return 3
-        return 1 if self.without_estimate or self.lacking else 0
-
-
-class _Collecting:
-    """Passes events on to the display, and keeps the names of the records."""
-
-    def __init__(self, results: Results, tally: Tally) -> None:
-        self._results = results
-        self._tally = tally
-        self.planned = tally.planned
-        self.sampled = tally.sampled
-        self.shared = tally.shared
-
-    def finished(self, record: RunRecord) -> None:
-        """Keep the record's name."""
-        self._results.add(record)
-        self._tally.finished(record)
 
 
 def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results:
@@ -291,6 +228,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     # The views are needed at the end; loaded now, they keep nobody waiting then.
     import heretix.report.terminal  # noqa: F401
     from heretix.cli.progress import watching
+    from heretix.measurement import service
 
     stamina.instrumentation.set_on_retry_hooks([])
     console = opt.err_console()
@@ -298,7 +236,6 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     for model in measurement.models:
         for name in measurement.ignored_options(model):
             console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
-    results = Results(lacking=sum(isinstance(b, Exception) for b in measurement.bundles.values()))
     total = measurement.attempts
     tally: Tally | None = None
     # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
@@ -306,9 +243,10 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     gc.freeze()
     try:
         with watching(console, total, as_json=as_json) as tally:
-            runner = measurement.runner(store, observer=_Collecting(results, tally))
+            results = service.Results(tally)
+            runner = measurement.runner(store, observer=results)
             tally.runner = runner
-            run_async(measurement.run(store, runner=runner))
+            run_async(service.measure(measurement, store, results, runner=runner))
     except KeyboardInterrupt:
         console.print(
             f"Stopped. {tally.done if tally else 0:,} of {total:,} samples are stored; "
@@ -317,6 +255,14 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
         )
         raise typer.Exit(130) from None
     return results
+
+
+def exit_code(results: Results, measurement: Measurement) -> int:
+    """Exit with 3 if every call failed, 1 if a lens has no number, else 0."""
+    if results.all_failed:
+        return 3
+    lacking = any(isinstance(bundle, Exception) for bundle in measurement.bundles.values())
+    return 1 if results.without_estimate or lacking else 0
 
 
 def deliver(
@@ -332,8 +278,9 @@ def deliver(
     """Write the artifact and show the results. All records are in the store already."""
     from heretix.core.errors import RecordError
     from heretix.measurement.record import artifact_json, write_artifact, write_lines
+    from heretix.measurement.service import Artifacts
 
-    artifacts = Artifacts(results, measurement, store)
+    artifacts = Artifacts(measurement, results.executions, store)
     if out is not None and results.executions:
         try:
             if many:
@@ -354,42 +301,6 @@ def deliver(
     else:
         _show(results, artifacts)
     _say_where(results, store, out)
-
-
-@dataclass(frozen=True)
-class Artifacts:
-    """The artifacts of a measurement, one a claim, read from the store in the claims' order."""
-
-    results: Results
-    measurement: Measurement
-    store: Store
-
-    def __iter__(self) -> Iterator[Artifact]:
-        from heretix.measurement.assemble import assemble
-
-        executions = self.results.executions
-        for claim in self.measurement.claims:
-            shown: list[tuple[str, str | None]] = [
-                (lens, None) for lens in self.measurement.config.lenses
-            ]
-            shown += [(e.lens, e.variant) for c, e in self.measurement.variants if c == claim]
-            names = [
-                (claim.text, model.identity, *what)
-                for model in self.measurement.models
-                for what in shown
-            ]
-            if (negation := self.measurement.negation) is not None:
-                models = self.measurement.models
-                names += [(negation.text, model.identity, RPL, None) for model in models]
-            runs = [self._record(executions[name]) for name in names if name in executions]
-            if runs:
-                yield assemble(self.measurement, claim, runs)
-
-    def _record(self, execution_id: str) -> RunRecord:
-        from heretix.measurement.record import RunRecord
-        from heretix.store.runs import find_record
-
-        return RunRecord.model_validate_json(self.store.read(find_record, execution_id).record_json)
 
 
 def _show(results: Results, artifacts: Artifacts) -> None:
@@ -440,7 +351,7 @@ def describe(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls nothing."""
+    """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls no model."""
     from heretix.core.settings import Settings
     from heretix.measurement.measurement import plan_content, prepare
 
@@ -462,7 +373,7 @@ def describe(
     )
     settings = Settings.from_env()
     settings = replace(settings, db=db or settings.db)
-    measurement = prepare(request, settings, mock=mock, calls=False)
+    measurement = with_evidence(prepare(request, settings, mock=mock, calls=False))
     opt.warn_of_shortfall(measurement)
     estimate = _estimate(measurement, settings)
     plans = _first_plans(measurement)

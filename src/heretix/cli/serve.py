@@ -332,12 +332,13 @@ def submit(
 ) -> None:
     """Leave a measurement for a worker to make."""
     from heretix.accounts import LOCAL
+    from heretix.config import parse_lenses
     from heretix.jobs import MeasureRequest
 
     given: dict[str, Any] = {
         "claims": claims,
         "models": model,
-        "lenses": opt.lens_names(lenses, with_documents=False) if lenses else None,
+        "lenses": parse_lenses(lenses, with_documents=False) if lenses else None,
         "K": K,
         "R": R,
         "T": T,

@@ -22,19 +22,17 @@ from heretix.core.errors import (
     QuotaError,
     RecordError,
 )
-from heretix.core.lenses import SEL
-from heretix.evidence.bundle import dump_bundle, load_bundle
-from heretix.evidence.retrieval import retrieve_provided
+from heretix.evidence.bundle import load_bundle
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
 from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
+from heretix.measurement import service
 from heretix.measurement.experiments import Experiments, with_experiments
-from heretix.measurement.gather import gather_bundles
 from heretix.measurement.measurement import Measurement, plan_content, prepare
 from heretix.providers.catalog import require_key
 from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
 from heretix.store.accounts import select_person
-from heretix.store.documents import find_bundle, save_bundle
+from heretix.store.documents import find_bundle
 from heretix.store.jobs import select_mean_latency_ms
 from heretix.store.runs import find_record
 
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
 # documents, so nothing that was answered is asked again.
 
 
-def asked(
+def make_measurement(
     request: MeasureRequest, settings: Settings, *, budget_usd: float | None, calls: bool = True
 ) -> Measurement:
     """The measurement that a request stands for, without its evidence yet."""
@@ -69,47 +67,32 @@ def asked(
     return replace(measurement, negation=negation)
 
 
-def with_bundles(
-    measurement: Measurement, request: MeasureRequest, bundles: Bundles
-) -> Measurement:
-    """The measurement with its evidence, and with the experiments on it."""
+def add_experiments(measurement: Measurement, request: MeasureRequest) -> Measurement:
+    """Add the experiments that a request wants on the evidence of its measurement."""
     experiments = Experiments(influence=request.influence, canary=request.canary, sham=request.sham)
-    return with_experiments(replace(measurement, bundles=bundles), experiments)
+    return with_experiments(measurement, experiments)
 
 
-def gathered(request: MeasureRequest, settings: Settings, *, stamp: str) -> Bundles:
-    """What the lenses show. Takes a while: call it from a thread that has no event loop."""
-    if not request.shows_evidence:
-        return {}
-    claims = request.claims_asked()
-    config = request.config(settings, budget_usd=None)
-    searched = [lens for lens in request.lenses if lens != SEL]
-    bundles = asyncio.run(gather_bundles(claims, searched, config.evidence, settings))
-    if SEL in request.lenses:
-        documents = _documents(request.documents, stamp)
-        for claim in claims:
-            bundles[claim.text, SEL] = retrieve_provided(claim.text, documents)
-    return bundles
+def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> Measurement:
+    """Gather what the lenses show. Takes a while: call it from a thread that has no event loop."""
+    documents = _documents(request.documents, stamp)
+    return asyncio.run(service.gather_evidence(measurement, documents=documents))
 
 
-def keep_bundles(store: Store, bundles: Bundles) -> str:
-    """Store what the lenses show, and return what a job remembers of it."""
+def name_bundles(bundles: Bundles) -> str:
+    """What a job remembers of the bundles that its lenses show."""
     named = []
     for (claim, lens), found in bundles.items():
-        lacking = str(found) if isinstance(found, InsufficientEvidenceError) else None
+        lacking = isinstance(found, InsufficientEvidenceError)
         bundle: Bundle | None = (
             found.bundle if isinstance(found, InsufficientEvidenceError) else found
         )
-        if bundle is not None:
-            store.write(
-                save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, dump_bundle(bundle)
-            )
         named.append(
             {
                 "claim": claim,
                 "lens": lens,
                 "bundle_id": bundle.bundle_id if bundle is not None else None,
-                "lacking": lacking,
+                "lacking": str(found) if lacking else None,
             }
         )
     return json.dumps(named, ensure_ascii=False)
@@ -195,11 +178,9 @@ def plan_request(
 
     With `keys`, those that are missing here are told: whoever measures needs them.
     """
-    # Imported as needed: a server answers before anybody plans.
-
-    measurement = asked(request, settings, budget_usd=request.budget_usd, calls=calls)
-    bundles = gathered(request, settings, stamp=utc_text(time.time()))
-    measurement = with_bundles(measurement, request, bundles)
+    measurement = make_measurement(request, settings, budget_usd=request.budget_usd, calls=calls)
+    measurement = gather(measurement, request, stamp=utc_text(time.time()))
+    measurement = add_experiments(measurement, request)
     estimate = measurement.estimate(store)
     duration_s, basis = _duration(measurement, estimate, store)
     return JobPlan(
@@ -220,7 +201,7 @@ def plan_request(
         ),
         lacking=tuple(
             Lacking(claim=claim, shortfall=found.bundle.shortfall)
-            for (claim, _), found in bundles.items()
+            for (claim, _), found in measurement.bundles.items()
             if isinstance(found, InsufficientEvidenceError)
         ),
         missing_keys=tuple(_missing_keys(measurement)) if keys else (),
@@ -470,9 +451,9 @@ class Jobs:
         if isinstance(request, EpisodeRequest):
             # The episode's own record has what was measured for it.
             return
-        measurement = asked(request, self._settings, budget_usd=None, calls=False)
+        measurement = make_measurement(request, self._settings, budget_usd=None, calls=False)
         bundles = kept_bundles(self._store, row["bundles_json"]) if row["bundles_json"] else {}
-        measurement = with_bundles(measurement, request, bundles)
+        measurement = add_experiments(replace(measurement, bundles=bundles), request)
         by_claim: dict[str, list[str]] = {}
         for run in self.runs(job_id, by=by):
             of = request.claims[0] if run.claim == request.negation else run.claim
@@ -527,7 +508,9 @@ class Jobs:
         from heretix.providers.prices import load_prices
 
         budget_usd, settings = request.budget_usd, self._settings
-        measurement = asked(request, settings, budget_usd=budget_usd, calls=self._check_keys)
+        measurement = make_measurement(
+            request, settings, budget_usd=budget_usd, calls=self._check_keys
+        )
         # It refuses a budget that can't be kept, since a price isn't known.
         Spending(load_prices(settings), measurement.models, budget_usd=budget_usd)
         corpus = request.corpus

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,6 +27,7 @@ from heretix.economy.exchange import Exchange
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
+from heretix.measurement import service
 from heretix.measurement.runner import Tally
 from heretix.providers.registry import Opener, open_provider
 from heretix.store import jobs as rows
@@ -505,9 +506,12 @@ class Worker:
         runs = sum(1 for _ in measurement.pairs()) + len(measurement.variants)
         runs += measurement.negation is not None
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
-        runner = measurement.runner(self._store, observer=tracker, retry=self._retry)
+        results = service.Results(tracker)
+        runner = measurement.runner(self._store, observer=results, retry=self._retry)
         tracker.watch(runner)
-        await measurement.run(self._store, runner=runner, opener=self._shared_models().open)
+        await service.measure(
+            measurement, self._store, results, runner=runner, opener=self._shared_models().open
+        )
         if tracker.all_failed:
             raise ProviderError(f"every call failed, the last with: {tracker.last_error}")
 
@@ -521,19 +525,27 @@ class Worker:
     def _prepare(
         self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
     ) -> Measurement:
-        from heretix.jobs.jobs import asked, gathered, keep_bundles, kept_bundles, with_bundles
+        from heretix.jobs.jobs import (
+            add_experiments,
+            gather,
+            kept_bundles,
+            make_measurement,
+            name_bundles,
+        )
 
         job = claimed.job
-        measurement = asked(request, self._settings, budget_usd=budget_usd)
+        measurement = make_measurement(request, self._settings, budget_usd=budget_usd)
         if claimed.bundles_json is not None:
             bundles = kept_bundles(self._store, claimed.bundles_json)
+            measurement = replace(measurement, bundles=bundles)
         else:
-            bundles = gathered(request, self._settings, stamp=job.created_at)
-            if bundles:
-                kept = {"bundles_json": keep_bundles(self._store, bundles)}
+            measurement = gather(measurement, request, stamp=job.created_at)
+            if measurement.bundles:
+                service.keep_bundles(self._store, measurement)
+                kept = {"bundles_json": name_bundles(measurement.bundles)}
                 with self._store.writing() as connection:
                     rows.update_claimed_job(connection, job.id, claimed.worker, kept)
-        return with_bundles(measurement, request, bundles)
+        return add_experiments(measurement, request)
 
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""

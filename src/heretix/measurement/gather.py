@@ -225,9 +225,13 @@ async def gather_bundles(
     config: EvidenceConfig | None,
     settings: Settings,
     *,
+    documents: Sequence[Document] | None = None,
     network: Network | None = None,
 ) -> Bundles:
-    """The bundles of every claim and lens that shows documents; or why there is none."""
+    """Gather a bundle for every claim and lens that shows documents; or why there is none.
+
+    `documents` are the user's own; without them, those that `config` names are read.
+    """
     config = config or EvidenceConfig()
     network = network or Network()
     bundles: Bundles = {}
@@ -235,8 +239,6 @@ async def gather_bundles(
     async with contextlib.AsyncExitStack() as stack:
         judge = None
         if config.judge is not None:
-            # Imported as needed: without a judge no model is asked here.
-
             judge = await stack.enter_async_context(opened_judge(config.judge, settings))
         if searched:
             search = await stack.enter_async_context(_search(config, settings, network))
@@ -253,9 +255,11 @@ async def gather_bundles(
                 found = await retrieve(claim.text, how, searched)
                 bundles |= {(claim.text, lens): bundle for lens, bundle in found.items()}
         if SEL in lenses:
-            # Reading addresses runs an event loop of its own, which only another thread can have.
-            fetch = network.fetching(settings) if any(map(_is_address, config.documents)) else None
-            documents = await asyncio.to_thread(provided_documents, config.documents, fetch)
+            if documents is None:
+                fetched = any(map(_is_address, config.documents))
+                fetch = network.fetching(settings) if fetched else None
+                # Reading addresses runs an event loop of its own, which needs another thread.
+                documents = await asyncio.to_thread(provided_documents, config.documents, fetch)
             for claim in claims:
                 verdicts = await judge_all(judge, claim.text, documents) if judge else None
                 bundles[claim.text, SEL] = retrieve_provided(claim.text, documents, verdicts)

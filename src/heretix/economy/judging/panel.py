@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -29,8 +28,8 @@ from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
 from heretix.measurement.measurement import prepare
-from heretix.measurement.runner import Silence
-from heretix.plan import Evidence, make_plan
+from heretix.measurement.service import Results, measure
+from heretix.plan import Evidence
 from heretix.prompts.bank import load_bank
 from heretix.prompts.frame import ShownItem, load_frame
 from heretix.providers.prices import cost_micros, load_prices
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from heretix.measurement.measurement import Measurement as Request
     from heretix.measurement.record import RunRecord
     from heretix.measurement.runner import Observer, Runner
-    from heretix.plan import Plan
-    from heretix.sample import Sample
     from heretix.store import Store
 
 # What an episode's models are shown: the lens's own documents, then what was brought and accepted.
@@ -407,34 +404,27 @@ class Panel:
         """Measure each model on each side; records by model and side."""
         request, names = self._request(question, models, stage)
         lens = read_lens(question.lens)
-        collected = _Collected(self._observer)
-        runner = request.runner(self._store, observer=collected)
+        claim = request.claims[0]
+        # Only what the sides show is asked, and no lens by itself.
+        request = replace(
+            request,
+            claims=(),
+            variants=tuple(
+                (claim, documents.evidence(lens, variant_of(question.episode, stage, side)))
+                for side, documents in shown.items()
+            ),
+        )
+        results = Results(self._observer, keep_records=True)
+        runner = request.runner(self._store, observer=results)
         self._watch(runner)
-        request.register_bank(self._store)
-        async with contextlib.AsyncExitStack() as stack:
-            lanes = []
-            for model in request.models:
-                provider = self._opener(model, self._settings, options=request.options)
-                stack.push_async_callback(provider.aclose)
-                plans = [
-                    make_plan(
-                        question.claim,
-                        model,
-                        request.bank,
-                        request.config,
-                        evidence=exhibit.evidence(lens, variant_of(question.episode, stage, side)),
-                    )
-                    for side, exhibit in shown.items()
-                ]
-                lanes.append((provider, plans))
-            try:
-                await runner.run(lanes)
-            except ProviderError:
-                if not final:
-                    raise
+        try:
+            await measure(request, self._store, results, runner=runner, opener=self._opener)
+        except ProviderError:
+            if not final:
+                raise
         return {
             (names[record.model], side_of(record)): record
-            for record in sorted(collected.records, key=lambda r: (r.model, side_of(r)))
+            for record in sorted(results.records.values(), key=lambda r: (r.model, side_of(r)))
         }
 
     def _request(
@@ -474,27 +464,6 @@ class Panel:
 
     def _stored(self, bundle_ids: Iterable[str]) -> list[Bundle]:
         return [load_bundle(self._store.read(find_bundle, ref), ref) for ref in bundle_ids]
-
-
-class _Collected(Silence):
-    """Keeps the records, and passes everything on to whoever watches."""
-
-    def __init__(self, watching: Observer | None) -> None:
-        self.records: list[RunRecord] = []
-        self._watching: Observer = watching or Silence()
-
-    def planned(self, plan: Plan, cached: int) -> None:
-        self._watching.planned(plan, cached)
-
-    def sampled(self, plan: Plan, sample: Sample) -> None:
-        self._watching.sampled(plan, sample)
-
-    def shared(self, plan: Plan, sample: Sample) -> None:
-        self._watching.shared(plan, sample)
-
-    def finished(self, record: RunRecord) -> None:
-        self.records.append(record)
-        self._watching.finished(record)
 
 
 def _paired(found: Mapping[tuple[str, str], RunRecord], models: Sequence[str]) -> dict[str, Sides]:
