@@ -135,7 +135,7 @@ def filled(path: Path, runs: int) -> list[tuple[str, str]]:
     """Make the store if it isn't there; the ids of its runs and of their executions."""
     from heretix.config import RunConfig
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import prepare
+    from heretix.measurement.service import prepare
     from heretix.store import Store
 
     with Store.open(str(path)) as store:

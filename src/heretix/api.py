@@ -15,13 +15,14 @@ from heretix.core.errors import ConfigError, InsufficientEvidenceError, NoEstima
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import needs_documents
 from heretix.core.settings import Settings
-from heretix.measurement.assemble import assemble
-from heretix.measurement.measurement import Measurement, prepare
 from heretix.measurement.record import Artifact, RunRecord, write_artifact
 from heretix.measurement.service import (
+    Measurement,
     Results,
+    assemble,
     gather_evidence,
     keep_bundles,
+    prepare,
     require_evidence,
     run_names,
 )

@@ -16,7 +16,7 @@ from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError, InsufficientEvidenceError
 from heretix.core.lenses import LENSES, RPL
 from heretix.prompts.bank import Bank, Prompt, render
-from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, render_in
+from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, load_frame, render_in
 from heretix.providers.base import Request
 from heretix.providers.catalog import PROVIDERS, ModelId, Options, sent_options
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from heretix.belief.estimator import Agg, Center
     from heretix.config import RunConfig
     from heretix.core.plugins import Plugin
+    from heretix.evidence.bundle import Bundle
 
 __all__ = [
     "Evidence",
@@ -245,6 +246,21 @@ class Plan:
                 )
                 yield PlannedSample(slot, index, replicate, prompt_sha256, key)
             used[index] += self.R
+
+
+def evidence_of(lens: str, bundle: Bundle | None) -> Evidence | None:
+    """Show a bundle under a lens; the raw prior is shown nothing."""
+    if not LENSES[lens].framed:
+        return None
+    return Evidence(
+        lens=lens,
+        frame=load_frame(),
+        bundle_id=bundle.bundle_id if bundle else None,
+        items=tuple(
+            ShownItem(item.id, f"{item.shown_title}\n{item.shown_text}")
+            for item in (bundle.items if bundle else ())
+        ),
+    )
 
 
 def make_plan(

@@ -21,7 +21,7 @@ from heretix.economy.exploration import CreditRules, NoCredit
 from heretix.economy.exploration_service import DAY_MS, ExplorationService, claim_id_of
 from heretix.economy.ledger import user_account
 from heretix.evidence.bundle import dump_bundle
-from heretix.measurement.measurement import prepare
+from heretix.measurement.service import prepare
 from heretix.store import Store
 from heretix.store.documents import save_bundle
 from heretix.store.schema import reputation_events, results

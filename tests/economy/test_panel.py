@@ -18,8 +18,8 @@ from heretix.economy.episode.settlement import VoidReason, void_reason
 from heretix.economy.episode.state import Fate, Parameters
 from heretix.economy.judging.gate import Direction, pass_gate, target_belief
 from heretix.measurement.experiments import CANARY_TEXT
-from heretix.measurement.measurement import prepare
 from heretix.measurement.record import RunRecord
+from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
 from heretix.store import Store
 from heretix.store.runs import find_record

@@ -28,9 +28,8 @@ from heretix.core.errors import (
 )
 from heretix.core.settings import Settings
 from heretix.measurement.batch import BatchDesk, collect, submit
-from heretix.measurement.lane import Retry
-from heretix.measurement.measurement import bank_of, prepare, replan
-from heretix.measurement.runner import Silence
+from heretix.measurement.runner import Retry, Silence
+from heretix.measurement.service import bank_of, prepare, replan
 from heretix.measurement.verify import verify_run
 from heretix.providers.batch.base import BatchLimits
 from heretix.store import Store

@@ -36,9 +36,8 @@ from heretix.core.errors import (
     ServerError,
 )
 from heretix.core.settings import Settings
-from heretix.measurement.lane import Retry
 from heretix.measurement.pacing import Limits, Spending
-from heretix.measurement.runner import Runner
+from heretix.measurement.runner import Retry, Runner
 from heretix.providers.catalog import parse_model
 from heretix.providers.prices import Price, PriceTable, load_prices
 from heretix.store import Store

@@ -12,12 +12,11 @@ from heretix.config import Claim, RunConfig
 from heretix.evidence.demo import DEMO_POLICY
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.measurement.anomalies import find_anomalies
-from heretix.measurement.assemble import assemble
 from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
-from heretix.measurement.gather import evidence_of, gather_bundles
-from heretix.measurement.measurement import prepare
+from heretix.measurement.gather import gather_bundles
+from heretix.measurement.service import assemble, prepare
 from heretix.measurement.vector import metrics_record
-from heretix.plan import make_plan
+from heretix.plan import evidence_of, make_plan
 from heretix.report.words import missing_reason
 from heretix.store.runs import select_lens_records
 

@@ -22,21 +22,20 @@ from heretix.evidence.document import Document
 from heretix.evidence.sources.corpus import Corpus, corpus_path
 from heretix.evidence.text.injection import screen
 from heretix.measurement.anomalies import find_anomalies
-from heretix.measurement.assemble import assemble
-from heretix.measurement.build import evidence_record
+from heretix.measurement.execution import evidence_record
 from heretix.measurement.experiments import (
     CANARY_TEXT,
     Experiments,
     irrelevant_documents,
     with_experiments,
 )
-from heretix.measurement.gather import evidence_of, gather_bundles
-from heretix.measurement.measurement import Measurement, prepare
+from heretix.measurement.gather import gather_bundles
 from heretix.measurement.record import Artifact, ExperimentRecord, RunRecord, artifact_json
 from heretix.measurement.runner import Silence
+from heretix.measurement.service import Measurement, assemble, prepare
 from heretix.measurement.vector import logits_by_stem
 from heretix.measurement.verify import parse_artifacts, verify_artifact
-from heretix.plan import make_plan
+from heretix.plan import evidence_of, make_plan
 from heretix.report.words import missing_reason
 from heretix.store import Store
 from heretix.store.documents import save_bundle

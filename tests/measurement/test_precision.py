@@ -10,7 +10,6 @@ from lanes_support import BANK, PRICES, Keeping, Metered, Watching, plans, regis
 from heretix.config import Claim, RunConfig
 from heretix.core.errors import BudgetReachedError, ConfigError
 from heretix.core.settings import Settings
-from heretix.measurement.measurement import prepare
 from heretix.measurement.precision import (
     DEFAULT_MAX_SAMPLES,
     Escalation,
@@ -18,6 +17,7 @@ from heretix.measurement.precision import (
     next_shape,
     unmet_gates,
 )
+from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
 from heretix.plan import Precision
 from heretix.store import Store
@@ -238,7 +238,7 @@ async def test_too_few_answers_are_asked_for_more(store):
 
 async def test_poor_compliance_alone_is_asked_for_more(store):
     """A narrow interval of the answers that happened to fit isn't enough."""
-    measurement = asked(until_width=0.19, max_samples=64, model="mock:m?not_json=0.3")
+    measurement = asked(until_width=0.19, max_samples=64, model="mock:m?not_json=0.4")
     seen = await measured(store, measurement)
     assert "rpl_compliance_rate" in seen.records[0].precision.steps[0].unmet
     assert len(seen.records) == 3

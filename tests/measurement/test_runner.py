@@ -9,7 +9,7 @@ from lanes_support import Keeping, Watching, belief, measured, plans, register, 
 from heretix.config import RunConfig
 from heretix.core.errors import RejectedError, ServerError, StoreBusyError, StoreFullError
 from heretix.core.settings import Settings
-from heretix.measurement.measurement import prepare
+from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
 from heretix.store import Store
 from heretix.store.samples import select_answers

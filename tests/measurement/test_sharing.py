@@ -23,8 +23,7 @@ from sqlalchemy import event
 from heretix.core.clock import utc_now
 from heretix.core.errors import BatchPendingError, ServerError
 from heretix.measurement import lane
-from heretix.measurement.build import build_run
-from heretix.measurement.execution import make_sample
+from heretix.measurement.execution import build_run, make_sample
 from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
 from heretix.store.runs import select_executions

@@ -7,8 +7,8 @@ from heretix.belief.estimator import interval
 from heretix.belief.logodds import sigmoid
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.evidence.bundle import DropReason, Shortfall
-from heretix.measurement.assemble import as_they_are
 from heretix.measurement.record import ReasonRecord
+from heretix.measurement.vector import as_they_are
 from heretix.report import charts
 from heretix.report.charts.beliefs import replicas_of, run_names
 from heretix.report.charts.theme import DARK, LIGHT

@@ -8,7 +8,7 @@ import pytest
 from drawn import again, loose
 
 from heretix.core.errors import ConfigError
-from heretix.measurement.assemble import as_they_are
+from heretix.measurement.vector import as_they_are
 from heretix.report.charts.theme import DARK
 from heretix.report.document import report_html, report_svg
 from heretix.report.method import method_lines

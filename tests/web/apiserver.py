@@ -14,7 +14,7 @@ from heretix.accounts import Role
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
 from heretix.jobs import Worker
-from heretix.measurement.measurement import prepare
+from heretix.measurement.service import prepare
 from heretix.store import Store
 from heretix.web.app import create_app
 from heretix.web.connection import BoundedConnection

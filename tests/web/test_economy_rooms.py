@@ -17,7 +17,7 @@ from heretix.economy.episode.state import Fate, State
 from heretix.economy.judging.workflow import EpisodeWorkflow
 from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
-from heretix.measurement.measurement import prepare
+from heretix.measurement.service import prepare
 from heretix.store.documents import save_bundle
 from heretix.web.forms import EvidenceForm
 

@@ -177,7 +177,7 @@ def run_measurement(work: Coroutine[Any, Any, Any]) -> Any:
 @contextlib.contextmanager
 def watched(samples: int, *, as_json: bool) -> Iterator[Tally]:
     """A display of how far a measurement is."""
-    from heretix.cli.progress import watching
+    from heretix.cli.run import watching
 
     with watching(opt.err_console(), samples, as_json=as_json) as tally:
         yield tally

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from heretix.core.errors import HeretixError
     from heretix.measurement.batch import BatchView, Collection
-    from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.service import Measurement
     from heretix.store import Store
 
 __all__ = ["app", "submit_run"]

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from heretix.config import Claim
     from heretix.measurement.experiments import Experiments
     from heretix.measurement.gather import Bundles
-    from heretix.measurement.measurement import Measurement
-    from heretix.measurement.service import Artifacts
+    from heretix.measurement.service import Artifacts, Measurement
 
 # `heretix lens`: the same claim under several lenses.
 
@@ -97,8 +96,8 @@ def lens(
         request = request.replaced(lenses=parse_lenses("all", with_documents=given))
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.experiments import Experiments
-    from heretix.measurement.measurement import prepare
     from heretix.measurement.record import check_target
+    from heretix.measurement.service import prepare
     from heretix.store import Store
 
     settings = Settings.from_env()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from heretix.config import RunConfig
-    from heretix.measurement.measurement import Measurement
+    from heretix.measurement.service import Measurement
 
 __all__ = [
     "ClaimCommand",

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import gc
+import json
+import sys
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from heretix.cli import options as opt
 from heretix.cli.batch import submit_run
-from heretix.cli.output import print_json, print_json_text
+from heretix.cli.output import fit_json, print_json, print_json_text
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import LENSES, needs_documents
+from heretix.measurement.runner import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import Estimate, Measurement
-    from heretix.measurement.runner import Tally
-    from heretix.measurement.service import Artifacts, Results
+    from heretix.measurement.record import RunRecord
+    from heretix.measurement.service import Artifacts, Estimate, Measurement, Results
     from heretix.plan import Plan
+    from heretix.sample import Sample
     from heretix.store import Store
 
-# `heretix run`: measure.
 
 _FULL_VIEWS = 8
 """Up to this many runs are shown in full; more become a table."""
@@ -125,8 +131,8 @@ def run(
         **opt.evidence_options(lenses, corpus, search, policy, document, as_of),
     )
     # Imported when the options are known to be sound: a mistake in them is told at once.
-    from heretix.measurement.measurement import prepare
     from heretix.measurement.record import check_target
+    from heretix.measurement.service import prepare
     from heretix.store import Store
 
     settings = Settings.from_env()
@@ -186,8 +192,8 @@ def resume(
 ) -> None:
     """Go on with an execution that was stopped: exactly the missing calls are made."""
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import resumed
     from heretix.measurement.record import check_target
+    from heretix.measurement.service import resumed
     from heretix.store import Store
 
     settings = Settings.from_env()
@@ -227,7 +233,7 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
 
     # The views are needed at the end; loaded now, they keep nobody waiting then.
     import heretix.report.terminal  # noqa: F401
-    from heretix.cli.progress import watching
+    from heretix.cli.run import watching
     from heretix.measurement import service
 
     stamina.instrumentation.set_on_retry_hooks([])
@@ -327,8 +333,6 @@ def _say_where(results: Results, store: Store, out: Path | None) -> None:
     console.print(f"stored in {store.name}{where}", style="dim")
 
 
-# `heretix describe`: the plan, and what it will take, without any call.
-
 _PLANS_SHOWN = 4
 
 
@@ -353,7 +357,7 @@ def describe(
 ) -> None:
     """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls no model."""
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import plan_content, prepare
+    from heretix.measurement.service import plan_content, prepare
 
     request = opt.read_config(
         config,
@@ -412,3 +416,86 @@ def _first_plans(measurement: Measurement) -> list[Plan]:
             plans.append(plan)
             break
     return plans[:_PLANS_SHOWN]
+
+
+_LIVE_S: Final = 0.1
+_LINES_S: Final = 5.0
+_EVENTS_S: Final = 1.0
+
+
+class _EventTally(Tally):
+    """Tells programs of every record, too."""
+
+    def sampled(self, plan: Plan, sample: Sample) -> None:
+        super().sampled(plan, sample)
+        if sample.failed:
+            _emit("failed", claim=plan.claim, model=plan.model.identity, error=sample.error)
+
+    def finished(self, record: RunRecord) -> None:
+        _emit(
+            "finished",
+            execution_id=record.execution_id,
+            run_id=record.run_id,
+            claim=record.claim,
+            model=record.model,
+            status=record.status,
+            prob_true_rpl=record.aggregates.prob_true_rpl,
+            ci95=record.aggregates.ci95,
+        )
+
+
+@contextmanager
+def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
+    """A tally that shows itself as fits: to a terminal, to a file, or to a program."""
+    if as_json:
+        tally = _EventTally(total, lambda t: _emit("progress", **t.as_dict()), _EVENTS_S)
+        _emit("started", total=total)
+        yield tally
+        _emit("ended", **tally.as_dict())
+    elif console.is_terminal:
+        with _bar() as (progress, task):
+            yield Tally(total, lambda t: _update(progress, task, t), _LIVE_S)
+    else:
+        yield Tally(total, lambda t: console.print(_line(t), style="dim"), _LINES_S)
+
+
+def _emit(event: str, **values: Any) -> None:
+    text = json.dumps({"event": event, **values}, ensure_ascii=False)
+    print(fit_json(text, sys.stderr.encoding), file=sys.stderr, flush=True)
+
+
+def _line(tally: Tally) -> str:
+    eta = "" if tally.eta_s is None else f", {tally.eta_s:,.0f} s to go"
+    return f"{tally.doing}: {tally.done:,} of {tally.total:,} samples: {tally.notes()}{eta}"
+
+
+def _update(progress: Progress, task: TaskID, tally: Tally) -> None:
+    progress.update(
+        task, completed=tally.done, total=tally.total, notes=tally.notes(), doing=tally.doing
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[tuple[Progress, TaskID]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.fields[doing]}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[notes]}", style="dim"),
+    )
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress, progress.add_task("measuring", total=None, notes="", doing="measuring")

@@ -27,7 +27,7 @@ from heretix.evidence.sources.extract import clean_text, make_document, stated_f
 from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
 from heretix.measurement import service
 from heretix.measurement.experiments import Experiments, with_experiments
-from heretix.measurement.measurement import Measurement, plan_content, prepare
+from heretix.measurement.service import Measurement, plan_content, prepare
 from heretix.providers.catalog import require_key
 from heretix.providers.registry import open_provider
 from heretix.store import jobs as rows
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from heretix.evidence.document import Document
     from heretix.jobs.job import GivenDocument, MeasureRequest, Request
     from heretix.measurement.gather import Bundles
-    from heretix.measurement.measurement import Estimate
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.service import Estimate
     from heretix.providers.catalog import ModelId
     from heretix.store import Store
 
@@ -443,7 +443,7 @@ class Jobs:
 
     def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
         """The artifacts of what a job has measured so far, one a claim."""
-        from heretix.measurement.assemble import assemble
+        from heretix.measurement.service import assemble
 
         with self._store.reading() as connection:
             row = _visible(rows.select_job(connection, job_id), job_id, by)

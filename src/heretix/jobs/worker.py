@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.jobs.job import MeasureRequest
-    from heretix.measurement.lane import Retry
-    from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import RunRecord
-    from heretix.measurement.runner import Runner
+    from heretix.measurement.runner import Retry, Runner
+    from heretix.measurement.service import Measurement
     from heretix.plan import Plan
     from heretix.providers.local import SharedModels
     from heretix.sample import Sample

@@ -15,8 +15,8 @@ from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError
 from heretix.core.lenses import HEL, MEL, RPL, needs_documents
 from heretix.evidence.bundle import load_bundle
-from heretix.measurement.assemble import metrics_by_model
 from heretix.measurement.record import RunRecord
+from heretix.measurement.vector import metrics_by_model
 from heretix.store.documents import find_bundle
 from heretix.store.runs import select_lens_records
 

@@ -33,9 +33,8 @@ from heretix.core.errors import (
 )
 from heretix.core.lenses import RPL
 from heretix.measurement.execution import Execution, begin, finish, make_sample
-from heretix.measurement.lane import Retry
-from heretix.measurement.measurement import bank_of, replan
-from heretix.measurement.runner import Observer, Silence
+from heretix.measurement.runner import Observer, Retry, Silence
+from heretix.measurement.service import bank_of, replan
 from heretix.providers.base import Reply
 from heretix.providers.batch.base import SUBMISSION_WINDOW, BatchProvider, BatchState
 from heretix.providers.catalog import ModelId, Options, parse_model, sent_options
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from heretix.core.settings import Settings
-    from heretix.measurement.measurement import Measurement
+    from heretix.measurement.service import Measurement
     from heretix.plan import Plan, PlannedSample
     from heretix.prompts.bank import Bank
     from heretix.providers.batch.base import BatchLimits

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.belief.metrics import movement
-from heretix.belief.vector import joint_bootstrap
-from heretix.core.errors import InsufficientEvidenceError, NoEstimateError
+from heretix.core.errors import InsufficientEvidenceError
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.text.excerpt import content_words
 from heretix.evidence.text.injection import screen
-from heretix.measurement.gather import evidence_of
-from heretix.measurement.record import ExperimentRecord, MetricRecord, ReasonRecord
-from heretix.measurement.vector import logits_by_stem
+from heretix.plan import evidence_of
 from heretix.prompts.frame import ShownItem
 
 if TYPE_CHECKING:
@@ -23,8 +19,7 @@ if TYPE_CHECKING:
     from heretix.config import Claim
     from heretix.evidence.document import Document
     from heretix.measurement.gather import Bundles
-    from heretix.measurement.measurement import Measurement
-    from heretix.measurement.record import RunRecord
+    from heretix.measurement.service import Measurement
     from heretix.plan import Evidence
 
 # Experiments on a bundle: the same lens with something taken out, put in, or swapped.
@@ -171,65 +166,3 @@ def irrelevant_documents(claim: str) -> list[Document]:
     about = set(content_words(claim))
     harmless = [d for d in demo_documents() if not screen(d.title) and not screen(d.text)]
     return sorted(harmless, key=lambda d: (len(about & set(content_words(d.text))), d.doc_id))
-
-
-def compared(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
-    """Every variant against its lens as it is: the lens's belief minus the variant's.
-
-    A run of another claim is that of its negation.
-    """
-    whole = {(run.model, run.lens): run for run in runs if run.claim == claim and not _variant(run)}
-    found = []
-    for run in runs:
-        same = whole.get((run.model, run.lens))
-        if same is None or same is run:
-            continue
-        if run.claim != claim:
-            found.append(acquiescence(same, run))
-        else:
-            found.append(_record(_variant(run), same, run, logits_by_stem(run)))
-    return found
-
-
-def acquiescence(claim: RunRecord, negation: RunRecord) -> ExperimentRecord:
-    """How far the beliefs in a claim and in its negation add up to more than 1.
-
-    Above 0, the model tends to say yes to whatever it is asked.
-    """
-    flipped = {
-        stem: [-value for value in logits] for stem, logits in logits_by_stem(negation).items()
-    }
-    return _record("negation", claim, negation, flipped)
-
-
-def _variant(run: RunRecord) -> str:
-    return (run.evidence.variant if run.evidence else None) or ""
-
-
-def _record(
-    name: str, whole: RunRecord, changed: RunRecord, other: dict[str, list[float]]
-) -> ExperimentRecord:
-    aggregation = whole.aggregation
-    difference, reason = None, None
-    try:
-        vector = joint_bootstrap(
-            {"whole": logits_by_stem(whole), "changed": other},
-            seed=aggregation.bootstrap_seed,
-            B=aggregation.B,
-            center=aggregation.center,
-            trim=aggregation.trim,
-        )
-        found = movement(vector, "whole", "changed")
-        difference = MetricRecord(value=found.value, lo=found.lo, hi=found.hi)
-    except NoEstimateError as exc:
-        reason = ReasonRecord(code="no_estimate", params={"message": str(exc)})
-    return ExperimentRecord(
-        variant=name,
-        model=whole.model,
-        lens=whole.lens,
-        execution_id=changed.execution_id,
-        prob_whole=whole.aggregates.prob_true_rpl,
-        prob_changed=changed.aggregates.prob_true_rpl,
-        difference=difference,
-        reason=reason,
-    )

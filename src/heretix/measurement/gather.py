@@ -14,7 +14,7 @@ import platformdirs
 
 from heretix.config import EvidenceConfig
 from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerError
-from heretix.core.lenses import LENSES, SEARCHED, SEL
+from heretix.core.lenses import SEARCHED, SEL
 from heretix.evidence.bundle import Bundle, Stance
 from heretix.evidence.demo import DEMO_CORPUS, DEMO_POLICY, demo_documents
 from heretix.evidence.document import Document
@@ -39,8 +39,6 @@ from heretix.evidence.search.local import (
 )
 from heretix.evidence.sources.corpus import Corpus, corpus_path
 from heretix.evidence.sources.intake import documents_from
-from heretix.plan import Evidence
-from heretix.prompts.frame import ShownItem, load_frame
 from heretix.providers.base import Provider, Request
 from heretix.providers.catalog import Options
 from heretix.providers.registry import open_provider, resolve_model
@@ -202,21 +200,6 @@ def corpora_folder(settings: Settings) -> Path:
     """Where local corpora live."""
     given = settings.env.get("HERETIX_CORPORA_DIR")
     return Path(given) if given else Path(platformdirs.user_data_dir("heretix")) / "corpora"
-
-
-def evidence_of(lens: str, bundle: Bundle | None) -> Evidence | None:
-    """What a lens shows with a bundle; the raw prior shows nothing."""
-    if not LENSES[lens].framed:
-        return None
-    return Evidence(
-        lens=lens,
-        frame=load_frame(),
-        bundle_id=bundle.bundle_id if bundle else None,
-        items=tuple(
-            ShownItem(item.id, f"{item.shown_title}\n{item.shown_text}")
-            for item in (bundle.items if bundle else ())
-        ),
-    )
 
 
 async def gather_bundles(

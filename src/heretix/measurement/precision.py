@@ -12,9 +12,9 @@ from heretix.plan import Plan, Precision, PrecisionStep, make_plan
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import PrecisionStepRecord, RunRecord
     from heretix.measurement.runner import Observer
+    from heretix.measurement.service import Measurement
     from heretix.plan import Evidence
     from heretix.providers.catalog import ModelId
 

@@ -1,32 +1,502 @@
-"""Run plans: look in the cache, call for what is missing, store, aggregate."""
+"""Run plans: look in the cache, call for what is missing, store, aggregate.
+
+One lane per model, so that a slow model never holds up another. The estimate depends only on the
+samples, never on the order in which they arrived.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
-from heretix.core.errors import StoreError
-from heretix.measurement.lane import Lane, Retry
-from heretix.measurement.pacing import Limits
+import stamina
+
+from heretix.core.chunks import chunked
+from heretix.core.clock import utc_now
+from heretix.core.errors import (
+    BatchPendingError,
+    BudgetReachedError,
+    HeretixError,
+    ProviderDownError,
+    ProviderError,
+    RateLimitedError,
+    RejectedError,
+    RetryableError,
+    StoreError,
+)
+from heretix.measurement.execution import Execution, begin, finish, make_sample
+from heretix.measurement.pacing import Limits, Pace
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
-from heretix.store.samples import extend_leases, release_all_leases
+from heretix.store.batches import select_holding_batches
+from heretix.store.samples import (
+    claim_leases,
+    extend_leases,
+    release_all_leases,
+    release_leases,
+    select_answers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from heretix.measurement.pacing import Spending
     from heretix.measurement.record import RunRecord
-    from heretix.plan import Plan
-    from heretix.providers.base import Provider
+    from heretix.plan import Plan, PlannedSample
+    from heretix.providers.base import Provider, Reply, Request
     from heretix.sample import Sample
 
-# From plans to records: look in the cache, call for what is missing, store, aggregate.
-#
-# One lane per model, so that a slow model never holds up another. The estimate depends only on the
-# samples, never on the order in which they arrived.
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_PLANS_AHEAD: Final = 32
+"""Plans that a lane begins at a time: enough for one look-up to serve many."""
+_AWAITED: Final = 4096
+"""Samples of others that may be waited for before no further plan is begun."""
+_GATHER_S: Final = 0.1
+_POLL_S: Final = 0.1
+_POLL_CAP_S: Final = 2.0
+_REJECTS_EVERY_CALL: Final = frozenset({401, 402, 403, 404})
+"""A wrong key, an empty account or an unknown model: the next call would fail alike, so the lane
+ends at once."""
+_FAILED_IN_A_ROW: Final = 20
+"""Samples that failed for good, one after the other, before the provider is taken as down."""
+_REJECTED_CLAIMS: Final = 3
+"""Claims of which nothing but rejections came. One alone may be what a model won't talk about."""
+_CHARS_PER_TOKEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How patiently a call is repeated: bounded in tries and in time, waits with full jitter."""
+
+    attempts: int = 6
+    timeout_s: float = 300.0
+    wait_initial_s: float = 0.5
+    wait_max_s: float = 30.0
+
+    def wait_s(self, failures: int, exc: Exception) -> float:
+        """Seconds before the next try, after so many failures."""
+        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
+            # The whole lane pauses for that long; the jitter keeps it from waking as one.
+            return random.uniform(0.0, self.wait_initial_s)  # noqa: S311
+        ceiling = min(self.wait_max_s, self.wait_initial_s * 2**failures)
+        return random.uniform(0.0, ceiling)  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Plans that were begun together, what they miss, and which of that is ours to call for."""
+
+    executions: list[Execution]
+    missing: list[tuple[Execution, PlannedSample]]
+    mine: set[str]
+    stored: dict[str, Sample]
+
+
+class Lane:
+    """All plans of one model."""
+
+    def __init__(
+        self, runner: Runner, provider: Provider, writer: SampleWriter, *, limits: Limits
+    ) -> None:
+        most = min(limits.concurrency, provider.max_concurrency)
+        self.pace = Pace(
+            Limits(concurrency=most, fixed=limits.fixed, rpm=limits.rpm, tpm=limits.tpm)
+        )
+        self._runner = runner
+        self.provider = provider
+        self._writer = writer
+        self._tasks = asyncio.Semaphore(most)
+        self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
+        self._all_called = asyncio.Event()
+        self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
+        """Samples that somebody else has a lease on, and who waits for them."""
+        self._in_batches: dict[str, str] = {}
+        """Samples that were left to a batch, each with the batch."""
+        self._given_up: list[str] = []
+        """Keys that the lane has leases on and won't call for any more."""
+        self._idle: set[asyncio.Task[None]] = set()
+        """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
+        self._halted: HeretixError | None = None
+        self._failed_in_a_row = 0
+        self._failing_claims: set[str] = set()
+        self._begun_at = utc_now()
+
+    async def run(self, plans: Iterable[Plan]) -> HeretixError | None:
+        """Measure the plans; each is finished as its last sample arrives.
+
+        Returns why the lane had to stop before all were done, or None.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._finish_all())
+            async with asyncio.TaskGroup() as calls:
+                chunks = chunked(plans, _PLANS_AHEAD)
+                upcoming = calls.create_task(self._prepare(chunks))
+                while (chunk := await upcoming) is not None:
+                    if self._halted is not None:
+                        self._given_up += chunk.mine
+                        break
+                    # The next plans are made ready while these are called for.
+                    upcoming = calls.create_task(self._prepare(chunks))
+                    await self._start(chunk, calls)
+                    await self._settle(calls, most=_AWAITED)
+                await self._settle(calls, most=0)
+            self._all_called.set()
+            await self._complete.put(None)
+        if self._given_up:
+            # Other lanes may go on for hours, and other processes may want what this one left.
+            runner = self._runner
+            await _in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
+        if self._halted is None and self._in_batches:
+            return _batch_pending(self._in_batches)
+        return self._halted
+
+    async def _prepare(self, chunks: Iterator[list[Plan]]) -> _Chunk | None:
+        """Begin the next plans and take leases on what they miss; None when there are no more."""
+        plans = next(chunks, None)
+        if plans is None or self._halted is not None:
+            return None
+        runner = self._runner
+        price = runner.spending.price_of(plans[0].model)
+        executions = await _in_thread(
+            begin, runner.store, plans, use_cache=runner.use_cache, price=price
+        )
+        missing = [(e, planned) for e in executions for planned in e.missing]
+        keys = [planned.cache_key for _, planned in missing]
+        mine, stored = await _in_thread(self._lease, keys) if keys else (set(), {})
+        return _Chunk(executions, missing, mine, stored)
+
+    async def _start(self, chunk: _Chunk, calls: asyncio.TaskGroup) -> None:
+        for execution in chunk.executions:
+            self._runner.observer.planned(execution.plan, len(execution.held))
+        for execution in chunk.executions:
+            if execution.complete:
+                await self._complete.put(execution)
+        await self._hand_out(chunk.missing, chunk.mine, chunk.stored, calls)
+
+    async def _spread(
+        self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
+    ) -> None:
+        """Call for what nobody else is paying for, and wait for the rest."""
+        if not missing:
+            return
+        mine, stored = await _in_thread(self._lease, [planned.cache_key for _, planned in missing])
+        await self._hand_out(missing, mine, stored, calls)
+
+    async def _hand_out(
+        self,
+        missing: Sequence[tuple[Execution, PlannedSample]],
+        mine: set[str],
+        stored: dict[str, Sample],
+        calls: asyncio.TaskGroup,
+    ) -> None:
+        for execution, planned in missing:
+            key = planned.cache_key
+            if key in stored:
+                await self._receive(execution, stored[key], reused=True)
+            elif key in mine:
+                # Once only: a second plan that wants the same sample waits for the first.
+                mine.discard(key)
+                await self._spawn(execution, planned, calls)
+            else:
+                self._awaited.setdefault(key, []).append((execution, planned))
+
+    def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
+        """Take leases; then look again, since a sample may have been stored just before."""
+        runner = self._runner
+        taken = runner.store.write(claim_leases, keys, runner.owner)
+        stored = self._stored(sorted(taken))
+        if stored:
+            runner.store.write(release_leases, list(stored), runner.owner)
+        return taken - stored.keys(), stored
+
+    def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
+        """What needs no call: all answers, or without the cache those made since the lane began."""
+        found = self._runner.store.read(select_answers, keys)
+        if self._runner.use_cache:
+            return found
+        return {key: found[key] for key in found if found[key].created_at >= self._begun_at}
+
+    async def _spawn(
+        self, execution: Execution, planned: PlannedSample, calls: asyncio.TaskGroup
+    ) -> None:
+        await self._tasks.acquire()
+        if self._halted is not None:
+            self._tasks.release()
+            self._given_up.append(planned.cache_key)
+            return
+        calls.create_task(self._call(execution, planned))
+
+    async def _call(self, execution: Execution, planned: PlannedSample) -> None:
+        sample = None
+        try:
+            sample = await self._sample(execution.plan, planned)
+            if sample is not None:
+                # The place is held until the store and the aggregation take the sample: when
+                # they are slow, calls slow down, and nothing piles up in memory.
+                await self._writer.put(sample)
+                self._runner.observer.sampled(execution.plan, sample)
+                await self._receive(execution, sample, reused=False)
+                await self._share(sample)
+        finally:
+            self._tasks.release()
+            if sample is None:
+                self._given_up.append(planned.cache_key)
+
+    async def _share(self, sample: Sample) -> None:
+        """Give an answer to the other plans of this lane that wait for it."""
+        if not sample.failed:
+            for execution, _ in self._awaited.pop(sample.cache_key, ()):
+                await self._receive(execution, sample, reused=True)
+
+    async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
+        if reused:
+            execution.reuse(sample)
+            self._runner.observer.shared(execution.plan, sample)
+        else:
+            execution.held[sample.cache_key] = sample
+        if execution.complete:
+            await self._complete.put(execution)
+
+    async def _sample(self, plan: Plan, planned: PlannedSample) -> Sample | None:
+        """One sample, answered or failed for good; None when the lane stopped before the call."""
+        trial = _Trial(self, plan.request(planned))
+        reply: Reply | None = None
+        error: str | None = None
+        try:
+            reply = await trial.run()
+        except _StoppedError:
+            return None
+        except RejectedError as exc:
+            if exc.status in _REJECTS_EVERY_CALL:
+                self.halt(exc)
+                return None
+            error = f"{type(exc).__name__}: {exc}"
+            self._count_failure(plan, exc)
+        except ProviderError as exc:
+            error = f"{type(exc).__name__}: {exc}"
+            self._count_failure(plan, exc)
+        else:
+            self._failed_in_a_row = 0
+            self._failing_claims.clear()
+            self._runner.spending.charge(plan.model, reply.tokens_in, reply.tokens_out)
+        return make_sample(
+            plan,
+            planned,
+            reply=reply,
+            error=error,
+            attempts=trial.attempts,
+            latency_ms=trial.latency_ms,
+            created_at=utc_now(),
+        )
+
+    def _count_failure(self, plan: Plan, exc: ProviderError) -> None:
+        self._failed_in_a_row += 1
+        self._failing_claims.add(plan.claim)
+        if self._failed_in_a_row < _FAILED_IN_A_ROW:
+            return
+        if isinstance(exc, RejectedError) and len(self._failing_claims) < _REJECTED_CLAIMS:
+            return
+        self.halt(
+            ProviderDownError(
+                f"{self._failed_in_a_row} samples in a row failed, the last with: {exc}. "
+                "Everything that was answered is stored; the same command continues"
+            )
+        )
+
+    def halt(self, reason: HeretixError) -> None:
+        """Start nothing new; `run` returns `reason` once the calls in flight are home."""
+        self._halted = self._halted or reason
+        # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
+        for task in self._idle - {asyncio.current_task()}:
+            task.cancel()
+
+    def check_open(self) -> None:
+        """Raise when no further call may be made."""
+        if self._halted is None and self._runner.spending.exhausted:
+            self.halt(_budget_reached(self._runner.spending))
+        if self._halted is not None:
+            raise _StoppedError
+
+    def set_idle(self, task: asyncio.Task[None], *, idle: bool) -> None:
+        """Note whether a task only waits, and may be sent home when the lane stops."""
+        if idle:
+            self._idle.add(task)
+        else:
+            self._idle.discard(task)
+
+    @property
+    def retry(self) -> Retry:
+        """How calls are repeated."""
+        return self._runner.retry
+
+    async def _settle(self, calls: asyncio.TaskGroup, *, most: int) -> None:
+        """Wait until no more than `most` samples of others are awaited."""
+        pause_s = _POLL_S
+        while len(self._awaited) > most and self._halted is None:
+            before = len(self._awaited)
+            await self._poll(calls)
+            await self._leave_to_batches()
+            pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
+            if len(self._awaited) > most:
+                await asyncio.sleep(pause_s)
+
+    async def _poll(self, calls: asyncio.TaskGroup) -> None:
+        """See which awaited samples have come, and take over those that were given up."""
+        stored = await _in_thread(self._stored, list(self._awaited))
+        for key, sample in stored.items():
+            for execution, _ in self._awaited.pop(key, ()):
+                await self._receive(execution, sample, reused=True)
+        waiting = [pair for pairs in self._awaited.values() for pair in pairs]
+        self._awaited.clear()
+        await self._spread(waiting, calls)
+
+    async def _leave_to_batches(self) -> None:
+        """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
+        held = await _in_thread(
+            self._runner.store.read, select_holding_batches, list(self._awaited)
+        )
+        for key, batch_id in held.items():
+            # A call of this lane may have brought it while the store was asked.
+            if self._awaited.pop(key, None) is not None:
+                self._in_batches[key] = batch_id
+
+    async def _gather_more(self) -> None:
+        """Let a few executions come together: their records are stored in one transaction."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GATHER_S):
+                while not (self._complete.full() or self._all_called.is_set()):  # noqa: ASYNC110
+                    await asyncio.sleep(_GATHER_S / 10)
+
+    async def _finish_all(self) -> None:
+        """Turn complete executions into stored records, as many at a time as are ready."""
+        ended = False
+        while not ended:
+            batch = [await self._complete.get()]
+            await self._gather_more()
+            while not self._complete.empty():
+                batch.append(self._complete.get_nowait())
+            ready = [execution for execution in batch if execution is not None]
+            ended = len(ready) < len(batch)
+            if not ready:
+                continue
+            # A record must never name a sample that the store doesn't hold yet.
+            await self._writer.flush()
+            for record in await _in_thread(finish, self._runner.store, ready):
+                self._runner.observer.finished(record)
+
+
+class _StoppedError(Exception):
+    """The lane stopped before the call was made."""
+
+
+class _Trial:
+    """The calls that one sample takes."""
+
+    def __init__(self, lane: Lane, request: Request) -> None:
+        self._lane = lane
+        self._request = request
+        self._guess = (len(request.system) + len(request.user)) / _CHARS_PER_TOKEN
+        self._spent_s = 0.0
+        """In calls and between them. Waiting for a turn isn't the sample's fault."""
+        self.attempts = 0
+        self.latency_ms = 0
+
+    async def run(self) -> Reply:
+        task = asyncio.current_task()
+        assert task is not None, "a sample is called for in a task of its own"
+        self._lane.set_idle(task, idle=True)
+        try:
+            return await self._first_or_retried(task)
+        finally:
+            self._lane.set_idle(task, idle=False)
+
+    async def _first_or_retried(self, task: asyncio.Task[None]) -> Reply:
+        # Nearly every call succeeds at once, and setting the library up costs as much as the
+        # rest of a sample's bookkeeping: it is called upon when there is something to retry.
+        attempts = self._lane.retry.attempts
+        try:
+            return await self._once(task)
+        except RetryableError as exc:
+            wait_s = self._wait_s(exc)
+            if attempts == 1 or wait_s is False:
+                raise
+        await asyncio.sleep(wait_s)
+        # The bound in time is kept by `_wait_s`: the library would count the queue as well.
+        async for attempt in stamina.retry_context(
+            on=self._wait_s, attempts=attempts - 1, timeout=None
+        ):
+            with attempt:
+                return await self._once(task)
+        raise AssertionError("a retry context ends with a reply or an exception")
+
+    async def _once(self, task: asyncio.Task[None]) -> Reply:
+        self._lane.check_open()
+        pace = self._lane.pace
+        async with pace.call(self._guess) as reserved:
+            self._lane.check_open()
+            self.attempts += 1
+            clock = asyncio.get_running_loop().time
+            begun_s = clock()
+            self._lane.set_idle(task, idle=False)
+            try:
+                reply = await self._lane.provider.ask(self._request)
+            finally:
+                self._lane.set_idle(task, idle=True)
+                self._spent_s += clock() - begun_s
+                self.latency_ms = round((clock() - begun_s) * 1000)
+            tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
+            pace.heard(reply.rate_limits, tokens, reserved=reserved)
+            return reply
+
+    def _wait_s(self, exc: Exception) -> bool | float:
+        if not isinstance(exc, RetryableError):
+            return False
+        wait_s = self._lane.retry.wait_s(self.attempts, exc)
+        self._spent_s += wait_s
+        return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
+
+
+def _budget_reached(spending: Spending) -> BudgetReachedError:
+    if spending.spent_usd is None:
+        return BudgetReachedError(
+            f"`budget_usd` {spending.budget_usd:g} can't be kept: an answer came without the "
+            "number of tokens it took. Everything that was answered is stored; the same command "
+            "without a budget continues"
+        )
+    return BudgetReachedError(
+        f"`budget_usd` {spending.budget_usd:g} is spent (${spending.spent_usd:.4f}). Everything "
+        "that was answered is stored; the same command with a larger budget continues"
+    )
+
+
+def _batch_pending(in_batches: Mapping[str, str]) -> BatchPendingError:
+    names = ", ".join(f"`{name}`" for name in sorted(set(in_batches.values())))
+    return BatchPendingError(
+        f"{len(in_batches)} samples are on their way in batch {names}. Everything else that "
+        "was answered is stored; `heretix batch collect` gets the rest, or "
+        "`heretix batch cancel` frees them"
+    )
+
+
+async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Run a function in a thread, to its end even when cancelled.
+
+    What it writes must not come after the run is over: a lease that is taken then would hold up
+    the next run, and nobody would give it back.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
 
 DEFAULT_CONCURRENCY: Final = 256
 """As far as a lane's window may grow by itself when nobody set it."""
@@ -148,9 +618,6 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended a task group: the first trouble ended the other tasks."""
     first = group.exceptions[0]
     return _first_cause(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-# How a run is doing, in numbers: for the command line, jobs, and whoever else watches one.
 
 
 class Tally(Silence):

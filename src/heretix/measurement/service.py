@@ -1,32 +1,492 @@
-"""The measuring service: gather what lenses show, keep it, run, assemble.
+"""The measuring service: prepare a request, gather what lenses show, keep it, run, assemble.
 
 The library, the command line, jobs and the panels of episodes measure through it, so that the same
-request gives the same records wherever it is made.
+request gives the same plans and records wherever it is made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import contextlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.errors import InsufficientEvidenceError
+from heretix.belief.estimator import MIN_SAMPLES
+from heretix.config import Claim, RunConfig, check_claim
+from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
 from heretix.core.lenses import RPL, needs_documents
-from heretix.measurement.runner import Observer, Silence
-from heretix.providers.registry import open_provider
+from heretix.measurement.execution import plan_json
+from heretix.measurement.pacing import Limits, Spending
+from heretix.measurement.precision import Escalation
+from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner, Silence
+from heretix.plan import Evidence, Plan, Precision, evidence_of, make_plan
+from heretix.prompts.bank import Bank, load_bank, load_bank_file
+from heretix.providers.catalog import (
+    ModelId,
+    Options,
+    default_model,
+    parse_model,
+    require_keys,
+    sent_options,
+)
+from heretix.providers.prices import Price, cost_micros, load_prices
+from heretix.providers.registry import Opener, open_provider, resolve_model
+from heretix.store.documents import register_bank, select_bank
+from heretix.store.runs import find_execution
+from heretix.store.samples import select_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.document import Document
     from heretix.measurement.gather import Bundles
-    from heretix.measurement.measurement import Measurement
     from heretix.measurement.record import Artifact, RunRecord
-    from heretix.measurement.runner import Runner
-    from heretix.plan import Plan
-    from heretix.providers.registry import Opener
+    from heretix.measurement.runner import Retry
     from heretix.sample import Sample
     from heretix.store import Store
+
+
+def plan_content(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "run_id": plan.run_id,
+        "claim": plan.claim,
+        "model": plan.model.identity,
+        "provider": plan.model.provider,
+        "demonstration": plan.model.is_demonstration,
+        "prompt_version": plan.bank.version,
+        "sampling": {"K": plan.K, "R": plan.R, "T": plan.T, "N": plan.N},
+        "sampler": {
+            "T_bank": plan.bank.T_bank,
+            "rotation_offset": plan.rotation_offset,
+            "tpl_indices": list(plan.tpl_indices),
+            "seq": list(plan.seq),
+        },
+        "planned_counts": {str(index): count for index, count in plan.counts.items()},
+        "imbalance_ratio": plan.imbalance_ratio,
+        "aggregation": {
+            "agg": plan.agg,
+            "center": plan.center,
+            "trim": plan.trim,
+            "B": plan.B,
+            "bootstrap_seed": plan.bootstrap_seed,
+            "seed_source": plan.seed_source,
+        },
+        "max_output_tokens": plan.max_output_tokens,
+        "options": plan.options.as_dict(),
+        "templates": [
+            {"paraphrase_idx": index, "prompt_sha256": prompt.sha256, "user": prompt.user}
+            for index, prompt in plan.prompts.items()
+        ],
+    }
+
+
+_CHARS_PER_TOKEN: Final = 4
+_ANSWER_TOKENS: Final = 12
+"""`{"prob_true": 0.42}` in most tokenisers; reasoning comes on top and can't be foreseen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a measurement will take, before any call. Costs are None where a price is unknown."""
+
+    runs: int
+    attempts: int
+    cached: int
+    to_call: int
+    tokens_in: int
+    tokens_out: int
+    tokens_out_max: int
+    cost_usd: float | None
+    cost_usd_max: float | None
+    price_as_of: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Claims × models under one configuration."""
+
+    config: RunConfig
+    settings: Settings
+    bank: Bank
+    models: tuple[ModelId, ...]
+    claims: tuple[Claim, ...]
+    """Each once, in order."""
+    bundles: Bundles = field(default_factory=dict)
+    """By claim and lens: what the evidence lenses show, or why they can't."""
+    variants: tuple[tuple[Claim, Evidence], ...] = ()
+    """Experiments on the bundles, measured with everything else."""
+    other_bundles: tuple[Bundle, ...] = ()
+    """Bundles of another source policy, which some of the variants show."""
+    negation: Claim | None = None
+    """The negation of the one claim: its raw prior is measured too."""
+
+    @property
+    def options(self) -> Options:
+        """What was asked to be sent besides the prompt."""
+        return _options(self.config)
+
+    def plans(self, model: ModelId) -> Iterator[Plan]:
+        """The plans of one model, claim by claim and lens by lens, made as they are needed.
+
+        A lens without enough evidence has no plan: there is nothing to measure.
+        """
+        for claim, lens in self.pairs():
+            yield self.plan(claim, model, lens)
+        for claim, evidence in self.variants:
+            yield self._make(claim, model, evidence)
+        if self.negation is not None:
+            yield self._make(self.negation, model, None, config=self._same_templates(model))
+
+    def _same_templates(self, model: ModelId) -> RunConfig:
+        """The claim's own templates, for its negation: rotation would choose others."""
+        chosen = self.plan(self.claims[0], model).tpl_indices
+        return self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
+
+    def pairs(self) -> Iterator[tuple[Claim, str]]:
+        """Claims and lenses that can be measured."""
+        for claim in self.claims:
+            for lens in self.config.lenses:
+                if not isinstance(self.bundles.get((claim.text, lens)), InsufficientEvidenceError):
+                    yield claim, lens
+
+    def plan(
+        self,
+        claim: Claim,
+        model: ModelId,
+        lens: str = RPL,
+        *,
+        config: RunConfig | None = None,
+        precision: Precision | None = None,
+    ) -> Plan:
+        """The plan of one claim, model and lens."""
+        bundle = self.bundles.get((claim.text, lens))
+        assert not isinstance(bundle, InsufficientEvidenceError), "it isn't among `pairs`"
+        return self._make(
+            claim, model, evidence_of(lens, bundle), config=config, precision=precision
+        )
+
+    def _make(
+        self,
+        claim: Claim,
+        model: ModelId,
+        evidence: Evidence | None,
+        *,
+        config: RunConfig | None = None,
+        precision: Precision | None = None,
+    ) -> Plan:
+        return make_plan(
+            claim.text,
+            model,
+            self.bank,
+            config or self.config,
+            claim_id=claim.claim_id,
+            env_seed=self.settings.rpl_seed,
+            evidence=evidence,
+            precision=precision,
+        )
+
+    @property
+    def attempts(self) -> int:
+        """Samples that the measurement will ask for, cached ones included."""
+        pairs = sum(1 for _ in self.pairs()) + len(self.variants)
+        pairs += self.negation is not None
+        return self.config.K * self.config.R * len(self.models) * pairs
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why no answers, however good, will give an estimate; None where they can."""
+        config = self.config
+        most = config.K * config.R
+        if config.until_width is not None:
+            most = max(most, config.max_samples or MIN_SAMPLES)
+        if most >= MIN_SAMPLES:
+            return None
+        return (
+            f"`K` times `R` must be at least {MIN_SAMPLES} for an estimate, got {config.K} times "
+            f"{config.R}: there will be samples, and no belief; raise K or R"
+        )
+
+    def ignored_options(self, model: ModelId) -> list[str]:
+        """Options that were asked for and that `model` doesn't accept: they aren't sent."""
+        asked = self.options
+        sent = sent_options(model, asked).as_dict()
+        return [name for name in asked.as_dict() if name not in sent and name != "base_url"]
+
+    def estimate(self, store: Store | None) -> Estimate:
+        """Count calls, tokens and cost; a store tells what is cached already."""
+        runs = attempts = cached = tokens_in = tokens_out = tokens_max = 0
+        micros: int | None = 0
+        micros_max: int | None = 0
+        dates = []
+        prices = load_prices(self.settings)
+        for model in self.models:
+            price = prices.find(model)
+            dates += [price.as_of.isoformat()] if price and price.as_of else []
+            for plan in self.plans(model):
+                held = _held(plan, store, self.settings)
+                calls = [s for s in plan.samples if s.cache_key not in held]
+                t_in = sum(_prompt_tokens(plan, s.paraphrase_idx) for s in calls)
+                t_out = len(calls) * min(_ANSWER_TOKENS, plan.max_output_tokens)
+                t_max = len(calls) * plan.max_output_tokens
+                runs, attempts, cached = runs + 1, attempts + plan.N, cached + len(held)
+                tokens_in, tokens_out = tokens_in + t_in, tokens_out + t_out
+                tokens_max += t_max
+                micros = _plus(micros, price, t_in, t_out)
+                micros_max = _plus(micros_max, price, t_in, t_max)
+        return Estimate(
+            runs=runs,
+            attempts=attempts,
+            cached=cached,
+            to_call=attempts - cached,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            tokens_out_max=tokens_max,
+            cost_usd=None if micros is None else micros / 1e6,
+            cost_usd_max=None if micros_max is None else micros_max / 1e6,
+            price_as_of=min(dates, default=None),
+        )
+
+    def register_bank(self, store: Store) -> None:
+        """Keep the bank's text beside what is measured with it."""
+        register_bank(
+            store,
+            prompt_version=self.bank.version,
+            bank_sha256=self.bank.sha256,
+            source=Path(self.bank.source).name,
+            system=self.bank.system,
+            user_template=self.bank.user_template,
+            paraphrases=self.bank.paraphrases,
+        )
+
+    def runner(
+        self, store: Store, *, observer: Observer | None = None, retry: Retry | None = None
+    ) -> Runner:
+        """The runner that `run` uses; it can be asked how it is doing."""
+        config = self.config
+        return Runner(
+            store,
+            spending=Spending(
+                load_prices(self.settings), self.models, budget_usd=config.budget_usd
+            ),
+            limits=Limits(
+                concurrency=config.concurrency or DEFAULT_CONCURRENCY,
+                fixed=config.concurrency is not None,
+                rpm=config.rpm,
+                tpm=config.tpm,
+            ),
+            use_cache=not self.settings.no_cache,
+            retry=retry,
+            observer=observer,
+        )
+
+    async def run(
+        self,
+        store: Store,
+        *,
+        observer: Observer | None = None,
+        retry: Retry | None = None,
+        runner: Runner | None = None,
+        opener: Opener = open_provider,
+    ) -> None:
+        """Measure everything; records reach the observer and the store."""
+        self.register_bank(store)
+        runner = runner or self.runner(store, observer=observer, retry=retry)
+        async with contextlib.AsyncExitStack() as stack:
+            providers = {}
+            for model in self.models:
+                provider = opener(model, self.settings, options=self.options)
+                stack.push_async_callback(provider.aclose)
+                providers[model] = provider
+            if self.config.until_width is None:
+                await runner.run([(providers[model], self.plans(model)) for model in self.models])
+                return
+            escalation = Escalation(self, runner.observer)
+            runner.observer = escalation
+            await runner.run([(providers[m], escalation.first(m)) for m in self.models])
+            while more := escalation.next_round():
+                await runner.run([(providers[model], plans) for model, plans in more.items()])
+
+
+def prepare(
+    config: RunConfig,
+    settings: Settings,
+    *,
+    claims: Sequence[str] | None = None,
+    mock: bool = False,
+    calls: bool = True,
+    bundles: Bundles | None = None,
+) -> Measurement:
+    """Resolve claims, bank and models, and refuse at once what can't work.
+
+    `claims` stands in for those of the configuration. With `calls=False` (describing) keys
+    aren't needed.
+    """
+    chosen = config.claims() if claims is None else [Claim(check_claim(text)) for text in claims]
+    if not chosen:
+        raise ClaimError("`claims` is empty: give at least one")
+    bank = (
+        load_bank_file(config.prompts_file)
+        if config.prompts_file is not None
+        else load_bank(config.prompt_version)
+    )
+    names = config.models or ((config.model,) if config.model else ())
+    models = [resolve_model(name, settings) for name in names] or [
+        resolve_model(default_model(settings).identity, settings)
+    ]
+    if mock:
+        models = [model.mocked() for model in models]
+    models = list(dict.fromkeys(models))
+    config = _with_base_url(config, models, settings)
+    if calls:
+        require_keys(models, settings)
+        # Opening connects to nothing yet, but says what is wrong with a key or a name.
+        for model in models:
+            open_provider(model, settings, options=_options(config))
+    measurement = Measurement(
+        config=config,
+        settings=settings,
+        bank=bank,
+        models=tuple(models),
+        claims=tuple(dict.fromkeys(chosen)),
+        bundles=bundles or {},
+    )
+    # A plan of each model shows whether T, K and the template lists fit the bank.
+    for model in models:
+        make_plan(measurement.claims[0].text, model, bank, config)
+    return measurement
+
+
+def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings) -> RunConfig:
+    remote = [model for model in models if not model.endpoint.in_process]
+    if config.base_url is not None and len({model.provider for model in remote}) > 1:
+        names = ", ".join(model.identity for model in remote)
+        raise ConfigError(f"`base_url` can serve the models of one provider only, got {names}")
+    homeless = [model for model in remote if model.endpoint.base_url is None]
+    if not homeless or config.base_url is not None:
+        return config
+    base_url = settings.env.get("HERETIX_BASE_URL")
+    if not base_url:
+        raise ConfigError(
+            f"`{homeless[0]}` needs an address: set `base_url` in the configuration, "
+            "--base-url, or HERETIX_BASE_URL"
+        )
+    return config.replaced(base_url=base_url)
+
+
+def _options(config: RunConfig) -> Options:
+    return Options(
+        temperature=config.temperature,
+        reasoning_effort=config.reasoning_effort,
+        base_url=config.base_url,
+    )
+
+
+def _held(plan: Plan, store: Store | None, settings: Settings) -> set[str]:
+    if store is None or settings.no_cache:
+        return set()
+    return set(store.read(select_answers, [sample.cache_key for sample in plan.samples]))
+
+
+def _prompt_tokens(plan: Plan, index: int) -> int:
+    prompt = plan.prompts[index]
+    return math.ceil((len(prompt.system) + len(prompt.user)) / _CHARS_PER_TOKEN)
+
+
+def _plus(micros: int | None, price: Price | None, tokens_in: int, tokens_out: int) -> int | None:
+    """Add to a cost; one unknown price makes the whole unknown."""
+    if micros is None or price is None:
+        return None
+    return micros + cost_micros(price, tokens_in, tokens_out)
+
+
+def bank_of(row: Mapping[str, Any]) -> Bank:
+    """The bank that a row of `prompts` holds."""
+    return Bank.of(
+        version=row["prompt_version"],
+        system=row["system"],
+        user_template=row["user_template"],
+        paraphrases=json.loads(row["paraphrases_json"]),
+        source=row["source"],
+    )
+
+
+def config_of(asked: Mapping[str, Any]) -> RunConfig:
+    """The configuration behind what `plan_json` kept."""
+    names = ("K", "R", "T", "B", "agg", "center", "trim", "max_output_tokens")
+    return RunConfig.parse(
+        {
+            **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
+            **asked["options"],
+            "seed": asked["bootstrap_seed"] if asked["seed_source"] == "config" else None,
+        },
+        source="execution",
+    )
+
+
+def replan(config_json: str, bank: Bank) -> Plan:
+    """Make the plan again whose `plan_json` this is, after a restart.
+
+    Planning is a pure function, so what was asked for and the bank's text are enough. Another
+    Heretix may plan otherwise: that the result is the same plan is checked.
+    """
+    asked = json.loads(config_json)
+    seed, source = asked["bootstrap_seed"], asked["seed_source"]
+    plan = make_plan(
+        asked["claim"],
+        parse_model(asked["model"]),
+        bank,
+        config_of(asked),
+        claim_id=asked.get("claim_id"),
+        env_seed=seed if source == "environment" else None,
+    )
+    if plan_json(plan) != config_json:
+        raise RecordError(
+            f"the plan of {asked['claim']!r} for {asked['model']} can't be made again: this "
+            "Heretix plans differently than the one that submitted it; use that version"
+        )
+    return plan
+
+
+def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
+    """Make an execution that was stopped ready to go on, for its claim and model alone.
+
+    The plan is the same, so what is stored is taken from the cache, and exactly the missing calls
+    are made.
+    """
+    started = store.read(find_execution, ref)
+    if not started.run_id.startswith("heretix-rpl-"):
+        raise RecordError(
+            f"`{started.execution_id}` was shown evidence, which isn't kept with what was asked; "
+            "give the same `heretix lens` or `heretix run` command again: its samples are cached"
+        )
+    asked: dict[str, Any] = json.loads(started.config_json)
+    if asked["seed_source"] == "environment":
+        settings = replace(settings, rpl_seed=asked["bootstrap_seed"])
+    model = resolve_model(asked["model"], settings)
+    measurement = Measurement(
+        config=config_of(asked),
+        settings=settings,
+        bank=_bank(store, asked["prompt_version"]),
+        models=(model,),
+        claims=(Claim(asked["claim"], asked.get("claim_id")),),
+    )
+    # Opening connects to nothing yet, but says what is wrong with a key.
+    open_provider(model, settings, options=measurement.options)
+    return measurement
+
+
+def _bank(store: Store, version: str) -> Bank:
+    """The bank as the store has it: the file it came from may be gone."""
+    row = store.read(select_bank, version)
+    if row is None:
+        raise RecordError(f"`{store.name}` has no text of prompt bank {version}")
+    return bank_of(row)
+
 
 RunName = tuple[str, str, str, str | None]
 """A run within a measurement: claim, model, lens, and the variant that an experiment made."""
@@ -165,8 +625,6 @@ class Artifacts:
     store: Store
 
     def __iter__(self) -> Iterator[Artifact]:
-        from heretix.measurement.assemble import assemble
-
         for claim in self.measurement.claims:
             runs = [
                 self._record(self.executions[name])
@@ -181,6 +639,21 @@ class Artifacts:
         from heretix.store.runs import find_record
 
         return RunRecord.model_validate_json(self.store.read(find_record, execution_id).record_json)
+
+
+def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
+    """Assemble the artifact of a claim; evidence lenses and a negation add what lies between."""
+    from heretix.measurement.record import Artifact
+
+    if set(measurement.config.lenses) == {RPL} and measurement.negation is None:
+        return Artifact.of(runs)
+    # Imported as needed: the raw prior has nothing to compare.
+    from heretix.measurement.vector import assemble_vector
+
+    found = [measurement.bundles.get((claim.text, lens)) for lens in measurement.config.lenses]
+    shown = [one.bundle if isinstance(one, InsufficientEvidenceError) else one for one in found]
+    others = [bundle for bundle in measurement.other_bundles if bundle.claim == claim.text]
+    return assemble_vector(claim.text, runs, [*(b for b in shown if b is not None), *others])
 
 
 def run_names(measurement: Measurement, claim: str) -> Iterator[RunName]:

@@ -1,4 +1,4 @@
-"""The belief vector: one claim, one model, several lenses, and what lies between them."""
+"""The belief vector: the runs of one claim, what lies between them, and their artifact."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
+from heretix.belief.metrics import movement
 from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
+from heretix.core.errors import NoEstimateError
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
 from heretix.core.plugins import Plugin, Registry
 from heretix.measurement.record import (
+    SCHEMA,
+    Artifact,
     ConcentrationRecord,
+    ExperimentRecord,
     InformationRecord,
     LensRecord,
     MetricRecord,
@@ -23,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heretix.belief.metrics import Metric
+    from heretix.evidence.bundle import Bundle
     from heretix.measurement.record import RunRecord
 
-__all__ = ["lens_record", "logits_by_stem", "metrics_record"]
 
 _BELIEFS: Final = tuple(code for code, lens in LENSES.items() if not lens.hollow)
 """Lenses whose dispersion is reported; a control has no belief of its own."""
@@ -246,3 +251,150 @@ def _nothing(
 
 def _plain(metric: Metric) -> MetricRecord:
     return MetricRecord(value=metric.value, lo=metric.lo, hi=metric.hi)
+
+
+def compared(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
+    """Every variant against its lens as it is: the lens's belief minus the variant's.
+
+    A run of another claim is that of its negation.
+    """
+    whole = {(run.model, run.lens): run for run in runs if run.claim == claim and not _variant(run)}
+    found = []
+    for run in runs:
+        same = whole.get((run.model, run.lens))
+        if same is None or same is run:
+            continue
+        if run.claim != claim:
+            found.append(acquiescence(same, run))
+        else:
+            found.append(_record(_variant(run), same, run, logits_by_stem(run)))
+    return found
+
+
+def acquiescence(claim: RunRecord, negation: RunRecord) -> ExperimentRecord:
+    """How far the beliefs in a claim and in its negation add up to more than 1.
+
+    Above 0, the model tends to say yes to whatever it is asked.
+    """
+    flipped = {
+        stem: [-value for value in logits] for stem, logits in logits_by_stem(negation).items()
+    }
+    return _record("negation", claim, negation, flipped)
+
+
+def _variant(run: RunRecord) -> str:
+    return (run.evidence.variant if run.evidence else None) or ""
+
+
+def _record(
+    name: str, whole: RunRecord, changed: RunRecord, other: dict[str, list[float]]
+) -> ExperimentRecord:
+    aggregation = whole.aggregation
+    difference, reason = None, None
+    try:
+        vector = joint_bootstrap(
+            {"whole": logits_by_stem(whole), "changed": other},
+            seed=aggregation.bootstrap_seed,
+            B=aggregation.B,
+            center=aggregation.center,
+            trim=aggregation.trim,
+        )
+        found = movement(vector, "whole", "changed")
+        difference = MetricRecord(value=found.value, lo=found.lo, hi=found.hi)
+    except NoEstimateError as exc:
+        reason = ReasonRecord(code="no_estimate", params={"message": str(exc)})
+    return ExperimentRecord(
+        variant=name,
+        model=whole.model,
+        lens=whole.lens,
+        execution_id=changed.execution_id,
+        prob_whole=whole.aggregates.prob_true_rpl,
+        prob_changed=changed.aggregates.prob_true_rpl,
+        difference=difference,
+        reason=reason,
+    )
+
+
+def assemble_vector(claim: str, runs: Sequence[RunRecord], bundles: Sequence[Bundle]) -> Artifact:
+    """Assemble the artifact of a claim measured under several lenses.
+
+    `bundles` are what is shown, or is too little to be, lens by lens; then those of another policy.
+    """
+    publishers = {bundle.bundle_id: bundle.publishers for bundle in bundles}
+    lines = lens_records(runs, claim, bundles)
+    return Artifact(
+        schema=SCHEMA,
+        claim=claim,
+        runs=list(runs),
+        lenses=lines,
+        bundles=[bundle.to_json() for bundle in bundles],
+        metrics=metrics_by_model(runs, claim, publishers, lines),
+        experiments=compared(runs, claim) or None,
+    )
+
+
+def as_they_are(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
+    """The runs of the claim that show bundles as they are: no experiments, no negation."""
+    return [
+        run for run in runs if run.claim == claim and not (run.evidence and run.evidence.variant)
+    ]
+
+
+def lens_records(
+    runs: Sequence[RunRecord], claim: str, bundles: Sequence[Bundle]
+) -> list[LensRecord]:
+    """The lines of the vector, model by model: what was measured, and what couldn't be."""
+    models = list(dict.fromkeys(run.model for run in runs))
+    lines = [lens_record(run) for run in as_they_are(runs, claim)]
+    for model in models:
+        lines += [line for bundle in bundles if (line := _lacking(bundle, model)) is not None]
+    return sorted(lines, key=lambda line: (models.index(line.model), list(LENSES).index(line.lens)))
+
+
+def metrics_by_model(
+    runs: Sequence[RunRecord],
+    claim: str,
+    publishers: Mapping[str, Mapping[str, int]],
+    lines: Sequence[LensRecord] = (),
+    plugins: Mapping[str, Sequence[Plugin]] | None = None,
+) -> dict[str, MetricsRecord]:
+    """What lies between the lenses, for each model.
+
+    `publishers` counts items by bundle id; `lines` say which lenses had too little evidence;
+    `plugins` are the metrics to add, by model.
+    """
+    metrics = {}
+    for model in dict.fromkeys(run.model for run in runs):
+        own = [run for run in as_they_are(runs, claim) if run.model == model]
+        counts: dict[str, Mapping[str, int]] = {}
+        for run in own:
+            bundle_id = run.evidence.bundle_id if run.evidence else None
+            if bundle_id is not None and bundle_id in publishers:
+                counts[run.lens] = publishers[bundle_id]
+        lacking: dict[str, ReasonRecord] = {
+            line.lens: line.reason
+            for line in lines
+            if line.model == model and line.reason and line.status == "insufficient_evidence"
+        }
+        metrics[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()))
+    return metrics
+
+
+def _lacking(bundle: Bundle, model: str) -> LensRecord | None:
+    """The line of a lens that has too little to show; None if it has enough."""
+    if bundle.sufficient:
+        return None
+    return LensRecord.model_validate(
+        {
+            "lens": bundle.lens,
+            "run_id": None,
+            "execution_id": None,
+            "model": model,
+            "prob_true": None,
+            "ci95": None,
+            "bundle_id": bundle.bundle_id,
+            "trusted": None,
+            "status": "insufficient_evidence",
+            "reason": {"code": "insufficient_evidence", "params": bundle.shortfall.to_json()},
+        }
+    )

@@ -18,10 +18,8 @@ from heretix.config import RunConfig, check_claim
 from heretix.core.errors import BankError, HeretixError, RecordError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import read_bundle
-from heretix.measurement.assemble import lens_records, metrics_by_model
-from heretix.measurement.build import build_run
-from heretix.measurement.experiments import canary, compared, under_policy, without
-from heretix.measurement.gather import evidence_of
+from heretix.measurement.execution import build_run
+from heretix.measurement.experiments import canary, under_policy, without
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -31,8 +29,22 @@ from heretix.measurement.record import (
     SampleRecord,
     digest_of,
 )
-from heretix.measurement.vector import METRICS, logits_by_stem
-from heretix.plan import Evidence, Plan, PlannedSample, Precision, PrecisionStep, make_plan
+from heretix.measurement.vector import (
+    METRICS,
+    compared,
+    lens_records,
+    logits_by_stem,
+    metrics_by_model,
+)
+from heretix.plan import (
+    Evidence,
+    Plan,
+    PlannedSample,
+    Precision,
+    PrecisionStep,
+    evidence_of,
+    make_plan,
+)
 from heretix.prompts.bank import Bank, load_bank
 from heretix.prompts.frame import Frame, ShownItem
 from heretix.providers.catalog import PROVIDERS, ModelId, parse_model

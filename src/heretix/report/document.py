@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import LENSES
-from heretix.measurement.assemble import as_they_are
 from heretix.measurement.record import Artifact
+from heretix.measurement.vector import as_they_are
 from heretix.measurement.verify import verify_artifact
 from heretix.report.charts import (
     belief_vector,

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod
 
     from heretix.belief.paired import Difference
-    from heretix.measurement.measurement import Estimate, Measurement
     from heretix.measurement.record import (
         Artifact,
         EvidenceRecord,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
         MetricsRecord,
         RunRecord,
     )
+    from heretix.measurement.service import Estimate, Measurement
     from heretix.measurement.verify import Verification
     from heretix.plan import Plan
     from heretix.providers.catalog import ModelId

@@ -26,7 +26,7 @@ from heretix.evidence.bundle import Bundle, dump_bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.jobs import Jobs, JobState, MeasureRequest, Worker
-from heretix.measurement.measurement import prepare
+from heretix.measurement.service import prepare
 from heretix.store.documents import save_bundle
 from heretix.store.runs import count_runs
 

@@ -27,8 +27,7 @@ from heretix.economy.ledger import require_whole
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
-from heretix.measurement.measurement import prepare
-from heretix.measurement.service import Results, measure
+from heretix.measurement.service import Results, measure, prepare
 from heretix.plan import Evidence
 from heretix.prompts.bank import load_bank
 from heretix.prompts.frame import ShownItem, load_frame
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
     from heretix.economy.episode.settlement import Measurement
     from heretix.economy.episode.state import Episode, Terms
     from heretix.evidence.bundle import Bundle, Item
-    from heretix.measurement.measurement import Measurement as Request
     from heretix.measurement.record import RunRecord
     from heretix.measurement.runner import Observer, Runner
+    from heretix.measurement.service import Measurement as Request
     from heretix.store import Store
 
 # What an episode's models are shown: the lens's own documents, then what was brought and accepted.

@@ -11,7 +11,7 @@ from heretix.belief.bootstrap import Floats, cluster_bootstrap, plain_bootstrap
 from heretix.belief.estimator import order_templates, trim_cut
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL
-from heretix.measurement.assemble import as_they_are, lens_records, metrics_by_model
+from heretix.measurement.vector import as_they_are, lens_records, metrics_by_model
 from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from heretix.accounts import Role
 from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
 from heretix.jobs.job import JobKind
-from heretix.measurement.measurement import Estimate
+from heretix.measurement.service import Estimate
 from heretix.providers import gguf
 from heretix.providers.catalog import default_model, endpoints
 from heretix.web.api.resource import (

@@ -95,9 +95,7 @@ def vector_artifact(app: AppState, view: ClaimView) -> Artifact:
 
 
 def _artifact(app: AppState, view: ClaimView) -> Artifact:
-    from heretix.measurement.assemble import metrics_by_model
-    from heretix.measurement.experiments import compared
-    from heretix.measurement.vector import lens_record
+    from heretix.measurement.vector import compared, lens_record, metrics_by_model
 
     runs = [app.cache.record(run.execution_id) for run in (*view.vector, *view.variants)]
     plain = runs[: len(view.vector)]
