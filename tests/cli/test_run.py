@@ -306,7 +306,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix, provider):
 
 def test_ctrl_c_before_the_first_call_is_told_too(heretix, monkeypatch):
     """While the display is still being set up, nothing is stored, and that is said."""
-    from heretix.cli import output as progress
+    from heretix.cli import run as progress
 
     def interrupted(*_args, **_options):
         raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import date
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_claim_page_shows_the_belief_with_everything_around_it(measured_site
     assert record.sha256 in text
     assert f"/bundles/{run.bundle_id}" in text
     assert f"/runs/{run.execution_id}/charts/forest.json" in text
-    assert record.prompts.paraphrases[record.sampler.tpl_indices[0]][:20] in text
+    assert escape(record.prompts.paraphrases[record.sampler.tpl_indices[0]])[:20] in text
 
 
 def test_a_page_labels_what_nobody_should_quote(measured_site):

@@ -233,7 +233,6 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
 
     # The views are needed at the end; loaded now, they keep nobody waiting then.
     import heretix.report.terminal  # noqa: F401
-    from heretix.cli.run import watching
     from heretix.measurement import service
 
     stamina.instrumentation.set_on_retry_hooks([])
