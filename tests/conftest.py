@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -119,7 +119,7 @@ def _make_demo(path: Path, folder: Path) -> None:
 @pytest.fixture
 def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
     """A PostgreSQL database with an empty store."""
-    with postgres_server.database(postgres_template) as url:
+    with postgres_server.reused(postgres_template) as url:
         yield url
 
 
@@ -148,6 +148,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("empty_postgres_url"))
     return f"sqlite:///{tmp_path}/heretix.sqlite"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file together: they share servers, browsers and models."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

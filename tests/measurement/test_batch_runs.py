@@ -632,15 +632,16 @@ async def test_a_batch_that_is_known_is_not_another_one(server, path):
 
 @BOTH
 @pytest.mark.parametrize("answered", [False, True], ids=["while waiting", "once answered"])
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.soak)])
 async def test_a_crash_at_any_moment_pays_once(
-    server, tmp_path, sqlite_template, protocol, answered
+    server, tmp_path, sqlite_template, protocol, answered, every
 ):
     """Wherever the submission is cut short, a rerun submits exactly what isn't there yet."""
     measurement = asked(server, protocol, "One.", "Two.", K=4, T=4, B=100)
     whole = await cut_short(server, tmp_path / "whole.sqlite", measurement, None)
     assert len(server.batches) == 4
     taken = set()
-    for waits in range(1, whole + 1):
+    for waits in range(1, whole + 1, every):
         server.forget()
         path = tmp_path / f"{waits}.sqlite"
         path.write_bytes(sqlite_template.read_bytes())
