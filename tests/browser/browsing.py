@@ -76,7 +76,9 @@ class Site:
         """Open the store and listen, on the same port each time."""
         with ExitStack() as stack:
             store = stack.enter_context(Store.open(self._path))
-            self.state = AppState.open(store, self.settings, clock=self._clock)
+            self.state = AppState.open(store, self.settings)
+            if self._clock is not None:
+                self.state.clock = self._clock
             self.state.people = People(store, passwords=_quick_passwords())
             if self._people and not self.state.people.count():
                 for name, role in self._people.items():

@@ -47,7 +47,7 @@ PROPERTIES = (
     "test_every_rounding_goes_against_the_mover",
     "test_dust_is_less_than_the_number_of_winners",
     "test_void_and_held_give_everything_back",
-    "test_sixty_thousand_random_settlements",
+    "test_random_settlements",
     "test_four_thousand_random_reward_paths",
     "test_honest_evidence_earns_and_no_attack_does",
 )
