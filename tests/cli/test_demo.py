@@ -117,10 +117,11 @@ def test_there_is_evidence_influence_drift_and_standing(world):
     runs = [run for run in world.read(select_runs_of_claim, claim) if run.model == LENS_MODEL]
     assert {"RPL", "NUL", "MEL", "HEL"} <= {run.lens for run in runs}
     assert [run for run in runs if (run.variant or "").startswith("without:")]
-    (drift,) = world.runs(search="demo-restless")
+    (drift,) = world.read(select_runs, search="demo-restless")
     again = [one.execution_id for one in world.read(select_executions, drift.run_id)]
     beliefs = [
-        RunRecord.model_validate_json(world.find(ref).record_json).aggregates for ref in again
+        RunRecord.model_validate_json(world.read(find_record, ref).record_json).aggregates
+        for ref in again
     ]
     assert len({belief.prob_true_rpl for belief in beliefs}) > 3
     board = ExplorationService(world, clock=SystemClock()).leaderboard()

@@ -107,7 +107,9 @@ def _make_command(name: str) -> Any:
         carrier.add_typer(found, name=name)
     else:
         takes_claim = "claim" in inspect.signature(found).parameters
-        carrier.command(name, cls=ClaimCommand if takes_claim else None)(found)
+        summary = _COMMANDS[name][1] if name in _COMMANDS else None
+        command_class = ClaimCommand if takes_claim else None
+        carrier.command(name, cls=command_class, short_help=summary)(found)
     return typer.main.get_group(carrier).commands[name]
 
 
