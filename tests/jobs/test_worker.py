@@ -281,7 +281,7 @@ def test_an_error_of_our_own_tells_no_details(store, jobs, monkeypatch, caplog):
         raise ZeroDivisionError("details of the machine")
 
     job = jobs.submit(LOCAL, request())
-    monkeypatch.setattr(measuring, "asked", broken)
+    monkeypatch.setattr(measuring, "make_measurement", broken)
     work(store)
     failed = jobs.get(job.id, by=LOCAL)
     assert (failed.state, failed.error_kind) == (JobState.FAILED, "ZeroDivisionError")
