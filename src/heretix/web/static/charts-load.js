@@ -5,19 +5,26 @@
   const NARROW = "(max-width: 40rem)";
   const AXIS = 58;
   const NAMES = 64;
-  const CHAR = 6.1;
+  const pen = document.createElement("canvas").getContext("2d");
 
   const at = (part) => part.encoding?.x?.value;
   const isText = (part) => part.mark?.type === "text";
-  const broken = (line, chars) => {
+  // Lines of at most `room` pixels, measured: fonts differ by a sixth in width.
+  const broken = (line, room) => {
+    const fits = (text) => pen.measureText(text).width <= room;
     const lines = [""];
     for (const word of line.split(" ")) {
       const longer = lines[lines.length - 1] ? `${lines[lines.length - 1]} ${word}` : word;
-      if (longer.length <= chars) lines[lines.length - 1] = longer;
+      if (fits(longer)) lines[lines.length - 1] = longer;
       else if (lines[lines.length - 1]) lines.push(word);
       else lines[0] = word;
     }
-    return lines.map((text) => (text.length > chars ? `${text.slice(0, chars - 1)}…` : text));
+    return lines.map((text) => {
+      if (fits(text)) return text;
+      let end = text.length;
+      while (end > 1 && !fits(`${text.slice(0, end)}…`)) end -= 1;
+      return `${text.slice(0, end)}…`;
+    });
   };
 
   // Rows with their words at the left and their numbers at the right: both go above the row.
@@ -56,9 +63,10 @@
 
   // A phone's width isn't enough for a chart made for a page: it is laid out anew, not shrunk.
   const fitted = (spec, room) => {
-    const chars = Math.floor(room / CHAR);
+    const look = { ...spec.config.title, ...spec.title };
+    pen.font = `${look.fontWeight} ${look.fontSize}px ${spec.config.font}`;
     const said = spec.usermeta?.subtitle || [spec.title.text].flat();
-    const title = { ...spec.title, text: said.flatMap((line) => broken(line, chars)) };
+    const title = { ...spec.title, text: said.flatMap((line) => broken(line, room)) };
     const fit = (unit) => squeeze(unit, room, spec.config.background);
     return spec.vconcat ? { ...spec, title, vconcat: spec.vconcat.map(fit) } : { ...fit(spec), title };
   };
