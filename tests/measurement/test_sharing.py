@@ -22,7 +22,6 @@ from sqlalchemy import event
 
 from heretix.core.clock import utc_now
 from heretix.core.errors import BatchPendingError, ServerError
-from heretix.measurement import lane
 from heretix.measurement.execution import build_run, make_sample
 from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
@@ -221,7 +220,7 @@ async def test_what_another_left_lying_is_taken_over_when_its_time_is_over(store
 @pytest.mark.parametrize("bound", [10, 10_000])
 def test_waiting_for_others_is_no_busy_loop(tmp_path, monkeypatch, bound):
     """However many samples are waited for, the store is asked now and then, not all the time."""
-    monkeypatch.setattr(lane, "_AWAITED", bound)
+    monkeypatch.setattr("heretix.measurement.runner._AWAITED", bound)
     wanted = plans("a", "b", B=100)
     keys = [planned.cache_key for plan in wanted for planned in plan.samples]
     looks = []
@@ -271,7 +270,7 @@ def test_a_batch_sends_home_no_call_that_waits_for_its_turn(tmp_path):
 @pytest.mark.parametrize("bound", [10, 10_000])
 def test_a_batch_holds_up_no_call_for_what_it_does_not_bring(tmp_path, monkeypatch, bound):
     """Calls to be repeated, what another gives up, plans that aren't begun yet: all are made."""
-    monkeypatch.setattr(lane, "_AWAITED", bound)
+    monkeypatch.setattr("heretix.measurement.runner._AWAITED", bound)
     wanted = plans(*(f"Claim {number}." for number in range(40)), **SMALL)
     in_batch = {planned.cache_key for plan in wanted[:3] for planned in plan.samples[:4]}
     given_up = [planned.cache_key for planned in wanted[3].samples]

@@ -648,12 +648,16 @@ def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) 
     if set(measurement.config.lenses) == {RPL} and measurement.negation is None:
         return Artifact.of(runs)
     # Imported as needed: the raw prior has nothing to compare.
+    from heretix.evidence.search import SERVICES
     from heretix.measurement.vector import assemble_vector
 
+    evidence = measurement.config.evidence
+    search = SERVICES.plugin(evidence.search) if evidence and evidence.search else None
     found = [measurement.bundles.get((claim.text, lens)) for lens in measurement.config.lenses]
     shown = [one.bundle if isinstance(one, InsufficientEvidenceError) else one for one in found]
     others = [bundle for bundle in measurement.other_bundles if bundle.claim == claim.text]
-    return assemble_vector(claim.text, runs, [*(b for b in shown if b is not None), *others])
+    bundles = [*(bundle for bundle in shown if bundle is not None), *others]
+    return assemble_vector(claim.text, runs, bundles, search)
 
 
 def run_names(measurement: Measurement, claim: str) -> Iterator[RunName]:

@@ -21,6 +21,7 @@ from heretix.measurement.record import (
     MetricRecord,
     MetricsRecord,
     PluginMetricRecord,
+    PluginRecord,
     ReasonRecord,
 )
 
@@ -315,21 +316,27 @@ def _record(
     )
 
 
-def assemble_vector(claim: str, runs: Sequence[RunRecord], bundles: Sequence[Bundle]) -> Artifact:
+def assemble_vector(
+    claim: str, runs: Sequence[RunRecord], bundles: Sequence[Bundle], search: Plugin | None
+) -> Artifact:
     """Assemble the artifact of a claim measured under several lenses.
 
     `bundles` are what is shown, or is too little to be, lens by lens; then those of another policy.
+    `search` is the plug-in that found documents. Metrics of all that are installed are added.
     """
     publishers = {bundle.bundle_id: bundle.publishers for bundle in bundles}
     lines = lens_records(runs, claim, bundles)
+    added = list(METRICS.plugins().values())
+    by_model = dict.fromkeys((run.model for run in runs), added)
     return Artifact(
         schema=SCHEMA,
         claim=claim,
         runs=list(runs),
         lenses=lines,
         bundles=[bundle.to_json() for bundle in bundles],
-        metrics=metrics_by_model(runs, claim, publishers, lines),
+        metrics=metrics_by_model(runs, claim, publishers, lines, by_model),
         experiments=compared(runs, claim) or None,
+        plugins=[PluginRecord.of(plugin) for plugin in (search, *added) if plugin] or None,
     )
 
 
