@@ -15,7 +15,7 @@ from heretix.evidence.bundle import read_bundle
 from heretix.measurement.record import digest_of
 from heretix.measurement.verify import read_artifacts
 from heretix.plan import Evidence
-from heretix.prompts.frame import ShownItem, load_frame
+from heretix.prompts.bank import ShownItem, load_frame
 from heretix.store import Store
 from heretix.store.runs import select_runs
 

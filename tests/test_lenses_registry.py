@@ -14,8 +14,8 @@ from heretix.core.lenses import (
     LensCode,
     needs_documents,
 )
-from heretix.evidence.policy.rules import SourceClass
-from heretix.prompts.frame import load_frame
+from heretix.evidence.policy.policy import SourceClass
+from heretix.prompts.bank import load_frame
 
 SOURCE = Path(heretix.__file__).parent
 

@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Literal
 from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError, InsufficientEvidenceError
 from heretix.core.lenses import LENSES, RPL
-from heretix.prompts.bank import Bank, Prompt, render
-from heretix.prompts.frame import ANSWER_SCHEMA, Frame, ShownItem, free_nonce, load_frame, render_in
+from heretix.prompts.bank import (
+    ANSWER_SCHEMA,
+    Bank,
+    Frame,
+    Prompt,
+    ShownItem,
+    free_nonce,
+    load_frame,
+    render,
+    render_in,
+)
 from heretix.providers.base import Request
 from heretix.providers.catalog import PROVIDERS, ModelId, Options, sent_options
 

@@ -558,7 +558,7 @@ def test_the_demonstration_claims_find_their_documents(corpus):
 
 def test_the_demonstration_policy_knows_the_demonstration_sites():
     """Each site's class is the one that its documents are written for."""
-    from heretix.evidence.policy.policy import load_policy
+    from heretix.evidence.policy.file import load_policy
 
     policy = load_policy(DEMO_POLICY)
     classes = {

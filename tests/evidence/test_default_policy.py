@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from heretix.evidence.policy.policy import check_file, check_policy, load_policy
-from heretix.evidence.policy.rules import Kind
+from heretix.evidence.policy.file import check_file, check_policy, load_policy
+from heretix.evidence.policy.policy import Kind
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

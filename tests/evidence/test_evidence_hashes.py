@@ -11,7 +11,7 @@ from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError
 from heretix.evidence.bundle import dump_bundle, load_bundle
 from heretix.evidence.demo import DEMO_POLICY, demo_claims, demo_documents
-from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Retrieval, retrieve, retrieve_provided
 from heretix.evidence.search.local import LocalSearch
 from heretix.evidence.sources.corpus import Corpus

@@ -16,7 +16,7 @@ from heretix.config import Claim, EvidenceConfig
 from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerError
 from heretix.core.settings import Settings
 from heretix.evidence.bundle import Stance, dump_bundle, load_bundle
-from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.file import load_policy
 from heretix.evidence.reliability import declared_stance, middle_stance
 from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.search.base import Hit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heretix.evidence.policy.policy import check_file
+from heretix.evidence.policy.file import check_file
 
 HEAD = "version: test_1\nrules:\n"
 

@@ -12,8 +12,8 @@ from documents import RANT, STUDY, document, prose, publisher_key
 
 from heretix.core.errors import InsufficientEvidenceError
 from heretix.core.lenses import LENSES, Limits
-from heretix.evidence.policy.policy import Classification, classify_provided, load_policy
-from heretix.evidence.policy.rules import SourceClass, admitted
+from heretix.evidence.policy.file import load_policy
+from heretix.evidence.policy.policy import Classification, SourceClass, admitted, classify_provided
 from heretix.evidence.reliability import assess
 from heretix.evidence.select import Candidate, gather, select
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heretix.core.errors import PolicyError
-from heretix.evidence.policy.policy import check_file, load_policy
+from heretix.evidence.policy.file import check_file, load_policy
 
 
 def write_policy(folder: Path, file: str, content: str, spec: str, *, rule: str = "") -> Path:
@@ -100,6 +100,27 @@ def test_classes_must_be_complete(tmp_path, spec, message):
     """A value without a meaning is never guessed at."""
     path = write_policy(tmp_path, "l.csv", "domain,r\na.example,god\n", spec)
     with pytest.raises(PolicyError, match=message):
+        load_policy(path)
+
+
+@pytest.mark.parametrize("value", [1, "1", 1.5, True])
+def test_a_value_may_be_a_number(tmp_path, value):
+    """JSON has numbers where CSV has their digits: both name the same class."""
+    content = json.dumps([{"domain": "a.example", "r": value}])
+    spec = ", class: r, classes: {'1': canonical, '1.5': canonical, 'True': canonical}"
+    policy = load_policy(write_policy(tmp_path, "l.json", content, spec))
+    assert policy.classify("https://a.example").cls == "canonical"
+
+
+def test_rows_of_json_are_told_apart(tmp_path):
+    """A line that isn't JSON, and a value that can't name a class, are named with their line."""
+    spec = ", class: r, classes: {'1': canonical}"
+    sound = json.dumps({"domain": "a.example", "r": 1})
+    path = write_policy(tmp_path, "l.jsonl", f"{sound}\n\n{{", spec)
+    with pytest.raises(PolicyError, match=r"'l.jsonl' line 3 isn't JSON: EOF"):
+        load_policy(path)
+    path = write_policy(tmp_path, "l.jsonl", sound + '\n{"domain": "b.example", "r": []}', spec)
+    with pytest.raises(PolicyError, match=r"'l.jsonl' line 2: `class` must be .*, got \[\]"):
         load_policy(path)
 
 

@@ -7,8 +7,15 @@ import pytest
 
 from heretix.core.errors import BankError
 from heretix.core.lenses import LENSES as ALL
-from heretix.prompts.bank import load_bank, render
-from heretix.prompts.frame import ShownItem, free_nonce, load_frame, nonce_of, render_in
+from heretix.prompts.bank import (
+    ShownItem,
+    free_nonce,
+    load_bank,
+    load_frame,
+    nonce_of,
+    render,
+    render_in,
+)
 
 BANK = load_bank("rpl_v1")
 LENSES = [code for code, lens in ALL.items() if lens.framed]
@@ -143,3 +150,14 @@ def test_a_frame_that_isnt_packaged_is_an_error():
     """The error names the frame."""
     with pytest.raises(BankError, match="nothing_v9"):
         load_frame("nothing_v9")
+
+
+def test_a_mistake_in_a_frame_is_named_with_its_line(tmp_path, monkeypatch):
+    """A frame is checked as a bank is: the file, the line, the key."""
+    (tmp_path / "frames").mkdir()
+    text = "version: 1.5\nsistem: x\nuser_template: x\nno_documents: x\nclauses: {NUL: x}\n"
+    (tmp_path / "frames" / "bad.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("heretix.prompts.bank.resources.files", lambda _: tmp_path)
+    with pytest.raises(BankError, match=r"`bad` line 2: unknown key `sistem` .*`system`") as caught:
+        load_frame("bad")
+    assert "line 1: `version` must be text, got 1.5; put it in quotes" in str(caught.value)

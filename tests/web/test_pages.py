@@ -10,7 +10,7 @@ import pytest
 from website import FAULTY, MARKUP, MODEL, WEATHER, run_of
 
 from heretix.evidence.bundle import DropReason
-from heretix.evidence.policy.rules import SourceClass
+from heretix.evidence.policy.policy import SourceClass
 from heretix.report.words import DROP_PHRASES
 from heretix.store import ExecutionResult, ExecutionStart, RunSummary, Store
 from heretix.store.runs import (

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.document import Document
-    from heretix.evidence.policy.policy import Policy
-    from heretix.evidence.policy.rules import Problem
+    from heretix.evidence.policy.policy import Policy, Problem
     from heretix.evidence.reliability import Assessment
 
 # `heretix evidence`: bundles, and how far a document can be relied on.
@@ -456,8 +455,8 @@ def diff(
 @policy_app.command("check")
 def check(policy: PolicyArgument = "default", as_json: opt.JsonOption = False) -> None:
     """Look for rules that can never apply, contradictions and slips. Ends with 1 on errors."""
-    from heretix.evidence.policy.policy import check_file
-    from heretix.evidence.policy.rules import Level
+    from heretix.evidence.policy.file import check_file
+    from heretix.evidence.policy.policy import Level
 
     loaded, problems = check_file(policy)
     if as_json:
@@ -497,6 +496,6 @@ def _require_address(url: str) -> None:
 
 
 def _load(name: str) -> Policy:
-    from heretix.evidence.policy.policy import load_policy
+    from heretix.evidence.policy.file import load_policy
 
     return load_policy(name)

@@ -20,7 +20,7 @@ from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError, RecordError
 from heretix.core.lenses import Limits  # noqa: TC001 - pydantic looks it up
 from heretix.core.validation import explain
-from heretix.evidence.policy.rules import SourceClass  # noqa: TC001 - pydantic looks it up
+from heretix.evidence.policy.policy import SourceClass  # noqa: TC001 - pydantic looks it up
 from heretix.evidence.text.fold import Span, find_quote, fold
 from heretix.evidence.text.injection import plain_text
 

@@ -11,8 +11,7 @@ from heretix.core.canonical import sha256_text
 from heretix.core.errors import InsufficientEvidenceError, ServerError
 from heretix.core.lenses import LENSES, SEARCHED, SEL
 from heretix.evidence.bundle import Bundle, Dropped, DropReason
-from heretix.evidence.policy.policy import classify_provided
-from heretix.evidence.policy.rules import admitted
+from heretix.evidence.policy.policy import admitted, classify_provided
 from heretix.evidence.reliability import DECLARED, declared_stance
 from heretix.evidence.select import Candidate, gather, relevance_of, select
 from heretix.evidence.text.excerpt import content_words

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.core.canonical import sha256_text
 from heretix.core.lenses import LENSES, Limits
 from heretix.evidence.bundle import Bundle, Dropped, DropReason, Item, PolicyRef, Stance
+from heretix.evidence.policy.policy import SourceClass, admitted
 from heretix.evidence.policy.publisher import NO_PUBLISHER
-from heretix.evidence.policy.rules import SourceClass, admitted
 from heretix.evidence.reliability import Assessment, assess
 from heretix.evidence.text.duplicates import cluster, jaccard
 from heretix.evidence.text.excerpt import Excerpt, content_words, cut_excerpt

@@ -11,7 +11,7 @@ from heretix.evidence.demo import demo_documents
 from heretix.evidence.text.excerpt import content_words
 from heretix.evidence.text.injection import screen
 from heretix.plan import evidence_of
-from heretix.prompts.frame import ShownItem
+from heretix.prompts.bank import ShownItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

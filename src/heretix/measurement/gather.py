@@ -18,7 +18,7 @@ from heretix.core.lenses import SEARCHED, SEL
 from heretix.evidence.bundle import Bundle, Stance
 from heretix.evidence.demo import DEMO_CORPUS, DEMO_POLICY, demo_documents
 from heretix.evidence.document import Document
-from heretix.evidence.policy.policy import load_policy
+from heretix.evidence.policy.file import load_policy
 from heretix.evidence.reliability import (
     JUDGE_CALLS,
     Primitive,

@@ -45,8 +45,7 @@ from heretix.plan import (
     evidence_of,
     make_plan,
 )
-from heretix.prompts.bank import Bank, load_bank
-from heretix.prompts.frame import Frame, ShownItem
+from heretix.prompts.bank import Bank, Frame, ShownItem, load_bank
 from heretix.providers.catalog import PROVIDERS, ModelId, parse_model
 from heretix.providers.prices import Price
 from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer

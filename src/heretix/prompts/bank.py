@@ -1,37 +1,29 @@
-"""Prompt banks: wordings of "is this true?", read from YAML, checked, and filled in.
+"""Prompts: banks of wordings of "is this true?", and the frame that shows documents before them.
 
 A bank is part of a measurement's identity, so a mistake in one is refused when it is loaded,
-with the file and the line, and never found out later in the samples.
+with the file and the line, and never found out later in the samples. A lens changes what the model
+is shown, never how it is asked: a frame puts documents before the wordings of a bank, under the
+same indices.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
-import yaml
-
-from heretix.core.canonical import sha256_json, sha256_text
+from heretix.core.canonical import sha256_hex, sha256_json, sha256_text
 from heretix.core.errors import BankError, PluginError
 from heretix.core.plugins import Plugin, Registry
-from heretix.core.yaml_lines import (
-    YamlFault,
-    compose,
-    control_character,
-    entries,
-    hint,
-    line_of,
-    listed,
-    text_of,
-)
+from heretix.core.yaml_lines import Document, YamlFault, control_character, hint, listed, load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MIN_WORDINGS: Final = 4
 """Fewer say too little about how much the wording matters. Ours have 16."""
@@ -44,10 +36,8 @@ MAX_FRAME_CHARS: Final = 4_000
 
 CLAIM: Final = "{CLAIM}"
 PARAPHRASE: Final = "{PARAPHRASE}"
-
-_KEYS: Final = ("version", "system", "user_template", "paraphrases")
-# No '|': it separates the parts of an identity.
-_VERSION: Final = re.compile(r"[A-Za-z0-9._-]+")
+CLAUSE: Final = "{CLAUSE}"
+EVIDENCE: Final = "{EVIDENCE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,7 @@ class Bank:
     sha256: str
     """SHA-256 of everything in it, so that two texts under one version can be told apart."""
     plugin: Plugin | None = field(default=None, compare=False)
-    """Who brings it; None for ours and for files."""
+    """The plug-in that brings it; None for ours and for files."""
 
     @classmethod
     def of(
@@ -79,14 +69,17 @@ class Bank:
     ) -> Bank:
         """A bank from its parts, which are trusted: a reader or a record vouches for them."""
         texts = tuple(paraphrases)
-        digest = _bank_sha256(version, system, user_template, texts)
-        return cls(
-            version, system, user_template, texts, source=source, sha256=digest, plugin=plugin
-        )
+        content = {
+            "version": version,
+            "system": system,
+            "user_template": user_template,
+            "paraphrases": texts,
+        }
+        return cls(version, system, user_template, texts, source, sha256_json(content), plugin)
 
     @property
     def T_bank(self) -> int:
-        """How many wordings there are to choose from."""
+        """Count the wordings there are to choose from."""
         return len(self.paraphrases)
 
 
@@ -197,121 +190,223 @@ def _refuse_taken_version(bank: Bank) -> Bank:
 
 
 def _read_bank(text: str, source: str, plugin: Plugin | None = None) -> Bank:
-    """Check one file. A mistake is named with the file and the line."""
+    document, file = _read_yaml(_bank_file(), text, source)
+    lines: dict[str, int] = {}
+    for index, wording in enumerate(file.paraphrases):
+        line = document.line_of(("paraphrases", index))
+        folded = " ".join(wording.casefold().split())
+        if lines.setdefault(folded, line) != line:
+            raise BankError(
+                f"`{source}` line {line}: `paraphrases[{index}]` is the same wording as the one on "
+                f"line {lines[folded]}; each must differ"
+            )
+    return Bank.of(**dict(file), source=source, plugin=plugin)
+
+
+def _read_yaml(kind: Any, text: str, source: str) -> tuple[Document, Any]:
+    """Read a file as a `kind` of pydantic's. Every mistake is named, with the file and the line."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from heretix.core.validation import find_faults
+
+    known = [name for name in kind.__annotations__ if not name.startswith("_")]
     try:
-        found = _entries(compose(text))
-        system = _frame("system", found["system"])
-        _require_count(found["system"], "system", system, {CLAIM: 0, PARAPHRASE: 0})
-        user_template = _frame("user_template", found["user_template"])
-        _require_count(
-            found["user_template"], "user_template", user_template, {PARAPHRASE: 1, CLAIM: 0}
-        )
-        return Bank.of(
-            version=_version(found["version"]),
-            system=system,
-            user_template=user_template,
-            paraphrases=_paraphrases(found["paraphrases"]),
-            source=source,
-            plugin=plugin,
-        )
+        document = load(text)
+        if not isinstance(document.values, dict):
+            raise YamlFault(1, f"must hold the keys {listed(known)}, and holds none")
+        return document, TypeAdapter(kind).validate_python(document.values)
     except YamlFault as fault:
         raise BankError(fault.at(source)) from fault
+    except ValidationError as exc:
+        faults = [f"line {fault.line}: {fault}" for fault in find_faults(exc, document, (), known)]
+        raise BankError(f"`{source}` {'; '.join(faults)}") from exc
 
 
-def _entries(root: yaml.Node | None) -> dict[str, yaml.Node]:
-    if not isinstance(root, yaml.MappingNode):
-        raise YamlFault(root or 1, f"must hold the keys {listed(_KEYS)}, and holds none")
-    found = entries(root, _KEYS)
-    missing = [name for name in _KEYS if name not in found]
-    if missing:
-        raise YamlFault(root, f"{listed(missing)} missing; a bank has {listed(_KEYS)}")
-    return found
+@cache
+def _bank_file() -> Any:
+    """A bank's file, as pydantic checks it."""
+    from pydantic import AfterValidator, BaseModel, ConfigDict
+
+    class BankFile(BaseModel):
+        model_config = ConfigDict(extra="forbid", strict=True)
+
+        version: Annotated[str, AfterValidator(_check_version)]
+        system: Annotated[str, AfterValidator(_check_system)]
+        user_template: Annotated[str, AfterValidator(_check_template)]
+        paraphrases: Annotated[
+            list[Annotated[str, AfterValidator(_check_wording)]], AfterValidator(_check_number)
+        ]
+
+    return BankFile
 
 
-def _version(node: yaml.Node) -> str:
-    version = _string("version", node)
-    if not _VERSION.fullmatch(version):
-        raise YamlFault(
-            node,
-            "`version` must be letters, digits, '.', '_' and '-' only, "
-            f"e.g. rpl_v1_2026-11-15, got {version!r}",
-        )
-    return version
-
-
-def _frame(name: str, node: yaml.Node) -> str:
-    text = _string(name, node)
-    if len(text) > MAX_FRAME_CHARS:
-        raise YamlFault(
-            node, f"`{name}` must have at most {MAX_FRAME_CHARS:,} characters, got {len(text):,}"
-        )
+def _check_version(text: str) -> str:
+    # No '|': it separates the parts of an identity.
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", _check_text(text, {})):
+        raise ValueError("must be letters, digits, '.', '_' and '-' only, e.g. rpl_v1_2026-11-15")
     return text
 
 
-def _paraphrases(node: yaml.Node) -> tuple[str, ...]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise YamlFault(node, f"`paraphrases` must be a list of {MIN_WORDINGS} texts or more")
-    seen: dict[str, int] = {}
-    texts: list[str] = []
-    for index, item in enumerate(node.value):
-        text = _paraphrase(f"paraphrases[{index}]", item)
-        folded = " ".join(text.casefold().split())
-        if folded in seen:
-            raise YamlFault(
-                item,
-                f"`paraphrases[{index}]` is the same wording as the one on line "
-                f"{seen[folded]}; each must differ",
-            )
-        seen[folded] = line_of(item)
-        texts.append(text)
-    if not MIN_WORDINGS <= len(texts) <= MAX_WORDINGS:
-        raise YamlFault(
-            node,
-            f"`paraphrases` must hold from {MIN_WORDINGS} to {MAX_WORDINGS} texts, "
-            f"got {len(texts)}",
-        )
-    return tuple(texts)
+def _check_system(text: str) -> str:
+    return _check_text(text, {CLAIM: 0, PARAPHRASE: 0})
 
 
-def _paraphrase(name: str, node: yaml.Node) -> str:
-    text = _string(name, node)
-    _require_count(node, name, text, {CLAIM: 1, PARAPHRASE: 0})
-    wording = text.replace(CLAIM, "")
+def _check_template(text: str) -> str:
+    return _check_text(text, {PARAPHRASE: 1, CLAIM: 0})
+
+
+def _check_wording(text: str) -> str:
+    wording = _check_text(text, {CLAIM: 1, PARAPHRASE: 0}).replace(CLAIM, "")
     if not wording.strip():
-        raise YamlFault(node, f"`{name}` has no wording besides {CLAIM}")
+        raise ValueError(f"has no wording besides {CLAIM}")
     if len(wording) > MAX_PARAPHRASE_CHARS:
-        raise YamlFault(
-            node,
-            f"`{name}` must have at most {MAX_PARAPHRASE_CHARS} characters besides {CLAIM}, "
-            f"got {len(wording)}",
+        raise ValueError(
+            f"must have at most {MAX_PARAPHRASE_CHARS} characters besides {CLAIM}, "
+            f"and has {len(wording)}"
         )
     return text
 
 
-def _string(name: str, node: yaml.Node) -> str:
-    text = text_of(name, node)
+def _check_number(wordings: list[str]) -> list[str]:
+    if not MIN_WORDINGS <= len(wordings) <= MAX_WORDINGS:
+        raise ValueError(
+            f"must hold from {MIN_WORDINGS} to {MAX_WORDINGS} texts, and holds {len(wordings)}"
+        )
+    return wordings
+
+
+def _check_text(text: str, counts: Mapping[str, int]) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
     # An escape ("\x07") can still bring in what the file itself doesn't show.
-    bad = control_character(text)
-    if bad:
-        raise YamlFault(node, f"`{name}` has a control character ({bad}); remove it")
+    if bad := control_character(text):
+        raise ValueError(f"has a control character ({bad}); remove it")
+    if len(text) > MAX_FRAME_CHARS:
+        raise ValueError(f"must have at most {MAX_FRAME_CHARS:,} characters, and has {len(text):,}")
+    for placeholder, wanted in counts.items():
+        if (got := text.count(placeholder)) != wanted:
+            rule = "exactly once" if wanted else "nowhere"
+            raise ValueError(f"must contain {placeholder} {rule}, and does {got} times")
     return text
 
 
-def _require_count(node: yaml.Node, name: str, text: str, counts: dict[str, int]) -> None:
-    for placeholder, wanted in counts.items():
-        got = text.count(placeholder)
-        if got != wanted:
-            rule = "exactly once" if wanted else "nowhere"
-            raise YamlFault(node, f"`{name}` must contain {placeholder} {rule}, got it {got} times")
+ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "prob_true": {
+            "type": "number",
+            "description": "Probability, from 0 to 1, that the claim is true.",
+        },
+        "used": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Ids of the documents that mattered.",
+        },
+        "quotes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
+                "required": ["id", "text"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["prob_true", "used", "quotes"],
+    "additionalProperties": False,
+}
 
 
-def _bank_sha256(
-    version: str, system: str, user_template: str, paraphrases: tuple[str, ...]
-) -> str:
-    content = {
-        "version": version,
-        "system": system,
-        "user_template": user_template,
-        "paraphrases": paraphrases,
-    }
-    return sha256_json(content)
+@dataclass(frozen=True, slots=True)
+class ShownItem:
+    """A piece of evidence as the model sees it."""
+
+    id: str
+    """`E01`, `E02`, …: its place in the bundle, whatever place it is shown in."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What stands around a wording."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    version: str
+    system: str
+    user_template: str
+    no_documents: str
+    clauses: dict[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """Of everything in it."""
+        content = [
+            self.version,
+            self.system,
+            self.user_template,
+            self.no_documents,
+            dict(sorted(self.clauses.items())),
+        ]
+        return sha256_hex(json.dumps(content, ensure_ascii=False).encode())
+
+
+@cache
+def load_frame(name: str = "lens_v1") -> Frame:
+    """The packaged frame of this name."""
+    file = resources.files(__package__) / "frames" / f"{name}.yaml"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise BankError(f"`frame` {name!r} isn't packaged") from exc
+    frame: Frame = _read_yaml(Frame, text, name)[1]
+    return frame
+
+
+def nonce_of(shown_sha256: str) -> str:
+    """The code that marks the documents of a prompt; nobody can know it who writes one of them.
+
+    It is made from the content of all of them, so that the same documents give the same prompts.
+    """
+    return sha256_hex(f"nonce|{shown_sha256}".encode())[:12]
+
+
+def free_nonce(shown_sha256: str, texts: Iterable[str]) -> str:
+    """The code for these documents: if one of them holds it after all, another is made."""
+    held = list(texts)
+    nonce = nonce_of(shown_sha256)
+    while any(nonce in text for text in held):
+        nonce = nonce_of(nonce)
+    return nonce
+
+
+def render_in(
+    frame: Frame,
+    bank: Bank,
+    idx: int,
+    claim: str,
+    *,
+    lens: str,
+    items: Sequence[ShownItem],
+    nonce: str,
+    order: Sequence[str] | None = None,
+) -> Prompt:
+    """Wording `idx` with the documents before it, their order turned by one for each wording.
+
+    Over as many wordings as there are documents, each document stands once in each place. `order`
+    names the documents that are turned, where they aren't those shown: what is left of them keeps
+    its order, and what was added stands last.
+    """
+    shown = frame.no_documents
+    if items:
+        names = order or [item.id for item in items]
+        shift = idx % len(names)
+        places = {name: place for place, name in enumerate([*names[shift:], *names[:shift]])}
+        turned = sorted(items, key=lambda item: places.get(item.id, len(places)))
+        marked = (f"<<{item.id} {nonce}>>\n{item.text}\n<<END {nonce}>>" for item in turned)
+        shown = "\n\n".join(marked)
+    before, _, after = bank.paraphrases[idx].partition(CLAIM)
+    parts = {CLAUSE: frame.clauses[lens], EVIDENCE: shown, PARAPHRASE: f"{before}{claim}{after}"}
+    # In one pass: what is filled in is never searched for more placeholders.
+    user = re.sub(r"\{[A-Z]+\}", lambda found: parts.get(found[0], found[0]), frame.user_template)
+    return Prompt(idx, frame.system, user, sha256_text(f"{frame.system}\n\n{user}"))

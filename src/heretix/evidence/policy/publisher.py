@@ -13,12 +13,14 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from heretix.core.errors import UsageError
+from heretix.core.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tldextract import TLDExtract
 
 MAX_URL_CHARS: Final = 8_192
@@ -50,8 +52,7 @@ def read_address(url: str | None) -> Address | None:
     if not text or len(text) > MAX_URL_CHARS:
         return None
     # Browsers read a backslash as a slash: `https://evil.example\@reuters.com` is evil.example.
-    text = text.replace("\\", "/")
-    with_host = _with_slashes(text)
+    with_host = _with_slashes(text.replace("\\", "/"))
     if with_host is None:
         return None
     try:
@@ -65,7 +66,13 @@ def read_address(url: str | None) -> Address | None:
     original = read_address(parts.path[archived.end() :]) if archived else None
     if original is not None:
         return Address(original.host, original.path, archived=True)
-    return Address(host, _path(parts.path))
+    kept: list[str] = []
+    for segment in unquote(parts.path).split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in {"", "."}:
+            kept.append(segment)
+    return Address(host, "/" + "/".join(kept))
 
 
 def is_address(url: str) -> bool:
@@ -73,14 +80,15 @@ def is_address(url: str) -> bool:
     address = read_address(url)
     if address is None:
         return False
-    if address.host.startswith("["):
-        return True
     _, dot, last = address.host.rpartition(".")
     if last.isdigit():
         # As in a browser: what ends in a number is an IPv4 address, or no host at all.
-        return _is_ipv4(address.host)
+        try:
+            ipaddress.IPv4Address(address.host)
+        except ValueError:
+            return False
     # With a scheme, a name without a dot is a host of somebody's own network.
-    return bool(dot) or "//" in url
+    return address.host.startswith("[") or bool(dot) or "//" in url
 
 
 def read_host(name: str) -> str | None:
@@ -89,16 +97,41 @@ def read_host(name: str) -> str | None:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if ":" in host:
-        return _ipv6(host)
+        try:
+            return f"[{ipaddress.IPv6Address(host.partition('%')[0]).compressed}]"
+        except ValueError:
+            return None
     host = re.sub("[\u3002\uff0e\uff61]", ".", host).removesuffix(".")
     if not host.isascii():
-        encoded = _punycode(host)
-        if encoded is None:
+        import idna
+
+        try:
+            host = idna.encode(host, uts46=True).decode("ascii").lower()
+        except (idna.IDNAError, UnicodeError):
             return None
-        host = encoded
-    if len(host) > MAX_HOST_CHARS or not _HOST.fullmatch(host):
-        return None
-    return host
+    return host if len(host) <= MAX_HOST_CHARS and _HOST.fullmatch(host) else None
+
+
+def host_of(url: str | None) -> str:
+    """The host of `url`; empty where there is none."""
+    address = read_address(url)
+    return address.host if address else ""
+
+
+def read_domains(names: Iterable[str]) -> tuple[str, ...]:
+    """Domain names in the one spelling that hosts are compared in."""
+    found: dict[str, None] = {}
+    for name in names:
+        host = read_host(name.strip().removeprefix("*.").strip("."))
+        if host is None:
+            raise ConfigError(f"`{name}` must be a domain like example.org")
+        found[host] = None
+    return tuple(found)
+
+
+def is_within(host: str, domain: str) -> bool:
+    """`host` is `domain` or stands under it: `notexample.org` isn't within `example.org`."""
+    return host == domain or host.endswith(f".{domain}")
 
 
 def _with_slashes(text: str) -> str | None:
@@ -113,41 +146,6 @@ def _with_slashes(text: str) -> str | None:
         # Browsers need no slashes here, and take any number of them.
         return f"{scheme[0]}//{rest.lstrip('/')}"
     return text if rest.startswith("//") else None
-
-
-def _path(path: str) -> str:
-    kept: list[str] = []
-    for segment in unquote(path).split("/"):
-        if segment == "..":
-            if kept:
-                kept.pop()
-        elif segment not in {"", "."}:
-            kept.append(segment)
-    return "/" + "/".join(kept)
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _ipv6(text: str) -> str | None:
-    try:
-        return f"[{ipaddress.IPv6Address(text.partition('%')[0]).compressed}]"
-    except ValueError:
-        return None
-
-
-def _punycode(host: str) -> str | None:
-    import idna
-
-    try:
-        return idna.encode(host, uts46=True).decode("ascii").lower()
-    except (idna.IDNAError, UnicodeError):
-        return None
 
 
 NO_PUBLISHER: Final = "(no publisher)"
@@ -173,32 +171,14 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_BY_SUBDOMAIN: Final = _Carrier(subdomain=True)
-
 _CARRIERS: Final[dict[str, _Carrier]] = {
     **dict.fromkeys(
-        (
-            "substack.com",
-            "wordpress.com",
-            "blogspot.com",
-            "typepad.com",
-            "livejournal.com",
-            "dreamwidth.org",
-            "ghost.io",
-            "beehiiv.com",
-            "weebly.com",
-            "squarespace.com",
-            "neocities.org",
-            "hashnode.dev",
-            "bearblog.dev",
-            "micro.blog",
-            "home.blog",
-            "over-blog.com",
-            "jimdofree.com",
-            "gitbook.io",
-            "fandom.com",
+        _words(
+            "substack.com wordpress.com blogspot.com typepad.com livejournal.com dreamwidth.org "
+            "ghost.io beehiiv.com weebly.com squarespace.com neocities.org hashnode.dev "
+            "bearblog.dev micro.blog home.blog over-blog.com jimdofree.com gitbook.io fandom.com"
         ),
-        _BY_SUBDOMAIN,
+        _Carrier(subdomain=True),
     ),
     "medium.com": _Carrier(
         subdomain=True, first=True, not_names=_words("m me p tag topic topics search about s")
@@ -265,7 +245,8 @@ def publisher_of(address: Address | None) -> str:
     """The publisher of the page at `address`: `reuters.com`, `alice.substack.com`, `x.com/bob`."""
     if address is None:
         return NO_PUBLISHER
-    host = _alias(address.host) or address.host
+    aliases = (main for name, main in _ALIASES.items() if is_within(address.host, name))
+    host = next(aliases, address.host)
     base = _carrier_base(host)
     if base is not None:
         return _carried(base, host, address.path)
@@ -293,13 +274,6 @@ def is_public_suffix(host: str) -> bool:
     """Registries sell names under `host`, as they do under `uk` and `gov.uk`."""
     name = _split(host)
     return bool(name.suffix) and not name.domain and not name.private
-
-
-def _alias(host: str) -> str | None:
-    for name, publisher in _ALIASES.items():
-        if host == name or host.endswith(f".{name}"):
-            return publisher
-    return None
 
 
 def _carrier_base(host: str) -> str | None:
@@ -341,8 +315,7 @@ def _carried(base: str, host: str, path: str) -> str:
     return base
 
 
-@dataclass(frozen=True, slots=True)
-class _Name:
+class _Name(NamedTuple):
     """A host by the public suffix list; parts that it hasn't are empty."""
 
     suffix: str

@@ -1,14 +1,14 @@
 """Evidence: bundles as models saw them, what they moved, and why a source has its class."""
 
 import json
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from heretix.evidence.policy.policy import Policy, load_policy
+from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.publisher import MAX_URL_CHARS
 from heretix.measurement.anomalies import Anomaly
 from heretix.measurement.record import MetricRecord
@@ -24,6 +24,9 @@ from heretix.web.api.resource import (
     unchanging,
 )
 from heretix.web.dependencies import App
+
+if TYPE_CHECKING:
+    from heretix.evidence.policy.policy import Policy
 
 __all__ = ["router"]
 

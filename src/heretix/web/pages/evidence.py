@@ -11,8 +11,8 @@ from heretix.accounts import Role
 from heretix.core.errors import PolicyError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import Bundle, DropReason
-from heretix.evidence.policy.policy import Policy, load_policy
-from heretix.evidence.policy.rules import SourceClass
+from heretix.evidence.policy.file import load_policy
+from heretix.evidence.policy.policy import Policy, SourceClass
 from heretix.evidence.reliability import Primitive
 from heretix.report.words import DROP_PHRASES
 from heretix.store.runs import select_runs_of_claim
