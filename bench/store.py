@@ -156,6 +156,7 @@ def make_samples(store: Store, count: int) -> list[Sample]:
             tokens_in=210,
             tokens_out=12,
             temperature=None,
+            attempts=1,
             latency_ms=431,
             created_at=NOW,
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.sample import Finish, Noncompliance, logit_of, read_answer
+from heretix.sample import Finish, Noncompliance, Reading, read_answer
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_every_probability_comes_through_unchanged(prob):
 
 def test_the_logit_is_clamped_and_missing_stays_missing():
     """0 and 1 stay finite; no answer has no logit."""
-    assert logit_of(0.0) == pytest.approx(-13.815509557963774)
-    assert logit_of(1.0) == pytest.approx(13.815509557963774)
-    assert logit_of(None) is None
+    assert Reading(0.0).logit == pytest.approx(-13.815509557963774)
+    assert Reading(1.0).logit == pytest.approx(13.815509557963774)
+    assert Reading(None).logit is None

@@ -28,7 +28,7 @@ from heretix.measurement.service import (
 )
 from heretix.measurement.service import measure as run_measurement
 from heretix.measurement.verify import read_artifacts
-from heretix.report.words import missing_reason
+from heretix.report.words import missing_reason, no_estimate_reason
 from heretix.store import Store
 
 if TYPE_CHECKING:
@@ -63,23 +63,22 @@ class Belief:
     @property
     def prob(self) -> float:
         """Probability of truth. Raises `NoEstimateError` when too few samples were usable."""
-        if self.record.aggregates.prob_true_rpl is None:
-            raise NoEstimateError(self.record.reason or "no estimate")
-        return self.record.aggregates.prob_true_rpl
+        return self._require(self.record.aggregates.prob_true_rpl)
 
     @property
     def ci(self) -> tuple[float, float]:
         """The 95% interval of `prob`."""
-        if self.record.aggregates.ci95 is None:
-            raise NoEstimateError(self.record.reason or "no estimate")
-        return self.record.aggregates.ci95
+        return self._require(self.record.aggregates.ci95)
 
     @property
     def stability(self) -> float:
         """1/(1 + IQR of the template means in log-odds): 1 when all wordings agree."""
-        if self.record.aggregates.stability_score is None:
-            raise NoEstimateError(self.record.reason or "no estimate")
-        return self.record.aggregates.stability_score
+        return self._require(self.record.aggregates.stability_score)
+
+    def _require(self, value: _T | None) -> _T:
+        if value is None:
+            raise NoEstimateError(no_estimate_reason(self.record.reason) or "no estimate")
+        return value
 
     def save(self, path: str | Path) -> None:
         """Write the artifact of this belief."""
@@ -94,7 +93,7 @@ class Belief:
     def __str__(self) -> str:
         belief = self.record.aggregates
         if belief.prob_true_rpl is None or belief.ci95 is None:
-            return f"{self.model}: no estimate ({self.record.reason})"
+            return f"{self.model}: no estimate ({no_estimate_reason(self.record.reason)})"
         lo, hi = belief.ci95
         return f"{self.model}: p={belief.prob_true_rpl:.3f} [{lo:.3f}, {hi:.3f}] {self.claim!r}"
 
@@ -198,6 +197,26 @@ def measure(
     return _wait(_measure((claim,), (model,) if model else None, store, None, options))[0]
 
 
+@overload
+def measure_many(
+    claims: Iterable[str],
+    *,
+    lenses: str | Sequence[str],
+    models: Iterable[str] | None = None,
+    store: str | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> list[Measured]: ...
+@overload
+def measure_many(
+    claims: Iterable[str],
+    *,
+    lenses: None = None,
+    models: Iterable[str] | None = None,
+    store: str | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> list[Belief]: ...
 def measure_many(
     claims: Iterable[str],
     *,
@@ -205,7 +224,7 @@ def measure_many(
     store: str | None = None,
     observer: Observer | None = None,
     **options: Any,
-) -> list[Measured]:
+) -> list[Belief] | list[Measured]:
     """Measure claims × models; beliefs (or vectors) come claim by claim, in the order given.
 
     A claim given twice is measured once, and stands in the result once for each model.
@@ -215,6 +234,24 @@ def measure_many(
     return _wait(_measure(tuple(claims), names, store, observer, options))
 
 
+@overload
+async def measure_async(
+    claim: str,
+    *,
+    lenses: str | Sequence[str],
+    model: str | None = None,
+    store: str | None = None,
+    **options: Any,
+) -> Measured: ...
+@overload
+async def measure_async(
+    claim: str,
+    *,
+    lenses: None = None,
+    model: str | None = None,
+    store: str | None = None,
+    **options: Any,
+) -> Belief: ...
 async def measure_async(
     claim: str, *, model: str | None = None, store: str | None = None, **options: Any
 ) -> Measured:

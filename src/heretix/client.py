@@ -32,7 +32,7 @@ from heretix.economy.exchange import EpisodeSummary
 from heretix.economy.exploration_service import Standing
 from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Market, Position, Side
-from heretix.measurement.record import RunRecord, SampleRecord
+from heretix.measurement.record import RunRecord, SampleRecord, read_sample
 from heretix.report.export import write_export
 from heretix.store.runs import RunSummary
 from heretix.version import VERSION
@@ -461,7 +461,7 @@ class Client:
     def samples(self, ref: str) -> Iterator[SampleRecord]:
         """The samples of an execution, with the raw answers."""
         pages = self._pages(f"/executions/{_part(ref)}/samples")
-        return map(SampleRecord.model_validate, pages)
+        return map(read_sample, pages)
 
     def verify(self, ref: str) -> Verification:
         """Have a record derived again, from itself alone."""

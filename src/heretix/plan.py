@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError, InsufficientEvidenceError
@@ -112,6 +112,8 @@ class Evidence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionStep:
     """A plan that was measured on the way to a target, and what it still lacked."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
 
     K: int
     R: int

@@ -7,13 +7,11 @@ The rule of compliance lives here and nowhere else: one strict JSON object with 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
 from heretix.belief.logodds import logit
-
-__all__ = ["Finish", "Noncompliance", "Reading", "Sample", "read_answer"]
 
 _CITATION_MARKS: Final = ("http://", "https://", "www.")
 
@@ -41,17 +39,25 @@ class Noncompliance(StrEnum):
 class Reading:
     """What an answer's text says: a probability, or why there is none."""
 
-    prob_true: float | None
-    json_valid: bool
-    noncompliance: Noncompliance | None
+    prob_true: float | None = None
+    json_valid: bool = False
+    noncompliance: Noncompliance | None = None
+
+    @property
+    def logit(self) -> float | None:
+        """Log-odds of the probability; missing stays missing."""
+        return None if self.prob_true is None else logit(self.prob_true)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One stored sample. `error` is set when the call itself failed: then nothing was answered."""
+class Attempt:
+    """One attempt and what it gave: the columns that store, records and exports share.
+
+    A new column is a line here, one in `store/schema.py`, and its source: a field of that name in
+    `providers.base.Reply`, or a value in `measurement.execution.make_sample`.
+    """
 
     cache_key: str
-    run_id: str
     prompt_sha256: str
     paraphrase_idx: int
     replicate_idx: int
@@ -61,6 +67,7 @@ class Sample:
     noncompliance: Noncompliance | None
     raw_answer: str | None
     error: str | None
+    """Why the call failed for good: then nothing was answered."""
     provider_model_id: str | None
     response_id: str | None
     fingerprint: str | None
@@ -68,7 +75,7 @@ class Sample:
     tokens_out: int | None
     temperature: float | None
     """The temperature that was sent; None when none was."""
-    attempts: int = 1
+    attempts: int
     """Calls that it took, failed ones included."""
     latency_ms: int
     """Of the last call."""
@@ -80,25 +87,38 @@ class Sample:
         """The call failed for good: attempted, but no answer."""
         return self.error is not None
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(Attempt):
+    """An attempt as the store keeps it, with the run that first paid for it."""
+
+    run_id: str
+
     @property
     def compliant(self) -> bool:
         """The sample may be aggregated."""
         return self.error is None and self.noncompliance is None
 
 
+_COLUMNS: Final = tuple(column.name for column in fields(Attempt))
+
+
+def columns_of(*sources: object) -> dict[str, Any]:
+    """Columns of an attempt, each from the last source that has one of its name, else None."""
+    return {
+        name: next((getattr(s, name) for s in reversed(sources) if hasattr(s, name)), None)
+        for name in _COLUMNS
+    }
+
+
 def read_answer(text: str, finish: Finish = Finish.STOP) -> Reading:
     """Apply the rule of compliance to one answer."""
     if finish is Finish.REFUSED:
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.REFUSED)
+        return Reading(noncompliance=Noncompliance.REFUSED)
     reading = _read_text(text)
     if reading.noncompliance is Noncompliance.NOT_JSON and finish is Finish.TRUNCATED:
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.TRUNCATED)
+        return Reading(noncompliance=Noncompliance.TRUNCATED)
     return reading
-
-
-def logit_of(prob_true: float | None) -> float | None:
-    """Log-odds of a sample's probability; missing stays missing."""
-    return None if prob_true is None else logit(prob_true)
 
 
 def _read_text(text: str) -> Reading:
@@ -107,22 +127,15 @@ def _read_text(text: str) -> Reading:
             text, object_pairs_hook=_object_without_twins, parse_constant=_refuse_constant
         )
     except (ValueError, RecursionError):
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.NOT_JSON)
-    if not isinstance(answer, dict):
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.NO_PROB_TRUE)
-    value = answer.get("prob_true")
+        return Reading(noncompliance=Noncompliance.NOT_JSON)
+    value = answer.get("prob_true") if isinstance(answer, dict) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.NO_PROB_TRUE)
+        return Reading(noncompliance=Noncompliance.NO_PROB_TRUE)
     if not 0 <= value <= 1:
-        return Reading(None, json_valid=False, noncompliance=Noncompliance.OUT_OF_RANGE)
-    if _cites(text) or _cites(json.dumps(answer, ensure_ascii=False)):
-        return Reading(float(value), json_valid=True, noncompliance=Noncompliance.CITATION)
-    return Reading(float(value), json_valid=True, noncompliance=None)
-
-
-def _cites(text: str) -> bool:
-    lowered = text.lower()
-    return any(mark in lowered for mark in _CITATION_MARKS)
+        return Reading(noncompliance=Noncompliance.OUT_OF_RANGE)
+    lowered = (text + json.dumps(answer, ensure_ascii=False)).lower()
+    cites = any(mark in lowered for mark in _CITATION_MARKS)
+    return Reading(float(value), True, Noncompliance.CITATION if cites else None)
 
 
 def _object_without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

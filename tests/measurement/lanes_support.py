@@ -18,7 +18,7 @@ from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
 from heretix.providers.mock import MockProvider
 from heretix.providers.prices import Price, PriceTable, load_prices
-from heretix.store.documents import register_bank
+from heretix.store.runs import register_bank
 from heretix.store.schema import leases, samples
 
 AT_ONCE = Retry(attempts=3, wait_initial_s=0.0, wait_max_s=0.0)

@@ -39,8 +39,7 @@ from heretix.store.batches import (
     select_holding_batches,
     select_open_batches,
 )
-from heretix.store.documents import select_bank
-from heretix.store.runs import find_execution, find_record, select_runs
+from heretix.store.runs import find_execution, find_record, select_bank, select_runs
 from heretix.store.samples import claim_leases, release_all_leases, save_samples, select_answers
 
 BOTH = pytest.mark.parametrize("protocol", ["openai", "anthropic"])

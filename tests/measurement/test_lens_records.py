@@ -14,6 +14,7 @@ from heretix.evidence.retrieval import retrieve_provided
 from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
 from heretix.measurement.gather import gather_bundles
+from heretix.measurement.record import ReasonRecord
 from heretix.measurement.service import assemble, prepare
 from heretix.measurement.vector import metrics_record
 from heretix.plan import evidence_of, make_plan
@@ -137,9 +138,12 @@ def test_a_lens_with_few_stems_takes_nothing_from_the_others(lensed):
     assert "at least 8 stems" in missing_reason(found.missing["HEL"])
     assert found.shock_index is None
     assert found.model_copy(update={"missing": {}}) == alone
-    no_estimate = broken.model_copy(update={"status": "no_estimate", "reason": "nothing came"})
+    nothing = ReasonRecord(code="calls_failed", params={"error": "nothing came"})
+    no_estimate = broken.model_copy(update={"status": "no_estimate", "reason": nothing})
     found = metrics_record([runs["RPL"], runs["MEL"], no_estimate], {})
-    assert missing_reason(found.missing["HEL"]) == "no estimate: nothing came"
+    assert missing_reason(found.missing["HEL"]) == (
+        "no estimate: every call failed, the last with: nothing came"
+    )
     assert found.amplification_gap == alone.amplification_gap
 
 

@@ -314,8 +314,8 @@ def test_a_swapped_item_text_is_found(whole):
     run = artifact.runs[place]
     one, other, *rest = run.evidence.items
     items = [
-        one.model_copy(update={"text": other.text}),
-        other.model_copy(update={"text": one.text}),
+        replace(one, text=other.text),
+        replace(other, text=one.text),
         *rest,
     ]
     forged = run.model_copy(update={"evidence": run.evidence.model_copy(update={"items": items})})

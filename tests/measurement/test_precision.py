@@ -141,7 +141,7 @@ async def test_a_target_that_is_met_at_once_takes_one_step(store):
     (record,) = seen.records
     assert shapes(record) == [(8, 2, 8)]
     assert record.precision.stopped == "gates_passed"
-    assert record.precision.steps[0].unmet == []
+    assert record.precision.steps[0].unmet == ()
     assert len(seen.samples) == 16
 
 
@@ -232,7 +232,7 @@ async def test_too_few_answers_are_asked_for_more(store):
     """No estimate is a gate that isn't passed; the cap ends it."""
     measurement = asked(until_width=0.19, max_samples=40, model="mock:m?not_json=1")
     seen = await measured(store, measurement)
-    assert [step.unmet for step in seen.records[-1].precision.steps] == [["estimate"]] * 2
+    assert [step.unmet for step in seen.records[-1].precision.steps] == [("estimate",)] * 2
     assert seen.records[-1].precision.stopped == "max_samples"
 
 

@@ -200,7 +200,8 @@ async def test_without_the_cache_every_call_is_made_again(store_url):
         provider = Watching(fail=always)
         failed = await measured(store, provider, use_cache=False)
         assert failed.records[0].status == "no_estimate"
-        assert failed.records[0].reason == "every call failed, the last with: ServerError: down"
+        reason = failed.records[0].reason
+        assert (reason.code, reason.params) == ("calls_failed", {"error": "ServerError: down"})
         assert verify_run(failed.records[0]).ok
         assert len(provider.asked) == 48
         rerun = await measured(store, Watching())

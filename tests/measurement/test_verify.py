@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_the_last_digit_of_a_number_is_found_even_where_it_means_the_same_double
             lambda r: resigned(
                 r,
                 samples=[
-                    r.samples[0].model_copy(update={"raw_answer": '{"prob_true": 0.999}'}),
+                    replace(r.samples[0], raw_answer='{"prob_true": 0.999}'),
                     *r.samples[1:],
                 ],
             ),
@@ -130,13 +131,12 @@ def test_a_dropped_sample_cannot_be_called_refused_without_trace(measured_record
     """Marking a good answer as truncated is contradicted by its text."""
     index, row = next((i, s) for i, s in enumerate(measured_record.samples) if s.compliant)
     samples = list(measured_record.samples)
-    samples[index] = row.model_copy(
-        update={
-            "compliant": False,
-            "noncompliance": Noncompliance.TRUNCATED,
-            "prob_true": None,
-            "logit": None,
-        }
+    samples[index] = replace(
+        row,
+        compliant=False,
+        noncompliance=Noncompliance.TRUNCATED,
+        prob_true=None,
+        logit=None,
     )
     differences = verify_run(resigned(measured_record, samples=samples)).differences
     assert any(d.path.startswith(f"samples[{index}]") for d in differences)

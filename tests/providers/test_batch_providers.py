@@ -36,10 +36,9 @@ from heretix.providers.base import Reply, Request
 from heretix.providers.batch.anthropic import AnthropicBatchProvider
 from heretix.providers.batch.base import Sighting
 from heretix.providers.batch.openai import OpenAIBatchProvider
-from heretix.providers.catalog import parse_model
+from heretix.providers.catalog import open_batch_provider, parse_model
 from heretix.providers.http import Target
 from heretix.providers.openai import build_body as openai_body
-from heretix.providers.registry import open_batch_provider
 
 BOTH = pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 PROVIDERS = {"openai": OpenAIBatchProvider, "anthropic": AnthropicBatchProvider}

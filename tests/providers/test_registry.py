@@ -17,11 +17,10 @@ from heretix.core.errors import (
 from heretix.core.settings import Settings
 from heretix.providers.anthropic import AnthropicProvider
 from heretix.providers.base import Request
-from heretix.providers.catalog import Options, endpoints, parse_model
+from heretix.providers.catalog import Options, endpoints, open_provider, parse_model, resolve_model
 from heretix.providers.compatible import CompatibleProvider
 from heretix.providers.gemini import GeminiProvider
 from heretix.providers.openai import OpenAIProvider
-from heretix.providers.registry import open_provider, resolve_model
 
 ENDPOINTS = endpoints()
 HTTP_PROVIDERS = [name for name, at in ENDPOINTS.items() if not at.in_process]
@@ -92,7 +91,7 @@ def test_a_bad_timeout_is_refused():
 def test_the_registry_is_light():
     """Importing it loads neither the network nor an adapter."""
     code = (
-        "import sys, heretix.providers.registry; "
+        "import sys, heretix.providers.catalog; "
         "print([m for m in sys.modules if m in {'aiohttp', 'xllamacpp', 'numpy'} "
         "or m.startswith('heretix.providers.')])"
     )
@@ -100,7 +99,6 @@ def test_the_registry_is_light():
     assert set(eval(done.stdout)) == {
         "heretix.providers.base",
         "heretix.providers.catalog",
-        "heretix.providers.registry",
     }
 
 

@@ -1,5 +1,7 @@
 """Charts of measurements show the record's own numbers; what is missing is said, never drawn."""
 
+from dataclasses import replace
+
 import pytest
 from drawn import again, layers, loose, measured, rows, texts
 
@@ -8,7 +10,7 @@ from heretix.belief.logodds import sigmoid
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.evidence.bundle import DropReason, Shortfall
 from heretix.measurement.record import ReasonRecord
-from heretix.measurement.vector import as_they_are
+from heretix.measurement.vector import unchanged_runs
 from heretix.report import charts
 from heretix.report.charts.beliefs import replicas_of, run_names
 from heretix.report.charts.theme import DARK, LIGHT
@@ -74,7 +76,7 @@ def test_the_distribution_is_the_one_the_interval_was_read_from(tmp_path, agg):
 
 def test_replicas_that_are_all_equal_still_have_a_bin(clean_run):
     """A degenerate distribution is a bar, not a division by zero."""
-    samples = [s.model_copy(update={"logit": 2.0}) for s in clean_run.samples]
+    samples = [replace(s, logit=2.0) for s in clean_run.samples]
     same = clean_run.model_copy(update={"samples": samples})
     bars = rows(charts.bootstrap_distribution(same), "bar")
     assert [bar["replicas"] for bar in bars] == [400]
@@ -104,7 +106,7 @@ def test_the_vector_splits_what_moved_it(vector_artifact):
 
 def test_runs_out_of_a_store_give_the_same_vector(vector_artifact):
     """What lies between lenses is derived where it isn't recorded."""
-    plain = loose(as_they_are(vector_artifact.runs, vector_artifact.runs[0].claim))
+    plain = loose(unchanged_runs(vector_artifact.runs, vector_artifact.runs[0].claim))
     one, other = charts.belief_vector(vector_artifact), charts.belief_vector(plain)
     assert rows(one, "point") == rows(other, "point")
 
@@ -177,7 +179,7 @@ def test_a_single_run_is_named_by_its_model(clean_run):
 def test_drift_shows_executions_in_time_and_what_was_served(clean_run, lost_run):
     """Hollow means nothing new; a failed one has no height."""
     cached = clean_run.usage.model_copy(update={"called": 0})
-    lost = again(clean_run, 3, aggregates=lost_run.aggregates, reason="too few")
+    lost = again(clean_run, 3, aggregates=lost_run.aggregates, reason=lost_run.reason)
     runs = [lost, again(clean_run, 2, usage=cached), again(clean_run, 1)]
     chart = charts.drift(runs, theme=DARK)
     points = rows(chart, "point")

@@ -1,6 +1,7 @@
 """Reports: whole in one file, inert, linked, and true to the records."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -8,7 +9,7 @@ import pytest
 from drawn import again, loose
 
 from heretix.core.errors import ConfigError
-from heretix.measurement.vector import as_they_are
+from heretix.measurement.vector import unchanged_runs
 from heretix.report.charts.theme import DARK
 from heretix.report.document import report_html, report_svg
 from heretix.report.method import method_lines
@@ -69,9 +70,7 @@ def test_every_link_leads_to_a_place_on_the_page(clean_run, vector_page):
 def test_markup_in_records_is_inert(markup_run):
     """Claims and answers are text, wherever they stand: titles, drawings, tables."""
     nasty = "</code></td><script>alert(2)</script><img src=x onerror=alert(3)>"
-    samples = [
-        s.model_copy(update={"raw_answer": nasty, "error": nasty}) for s in markup_run.samples
-    ]
+    samples = [replace(s, raw_answer=nasty, error=nasty) for s in markup_run.samples]
     html = report_html([loose([markup_run.model_copy(update={"samples": samples})])])
     page = Page(html)
     assert not page.tags & {"script", "img"}
@@ -145,7 +144,7 @@ def test_a_vector_is_reported_with_its_evidence_and_experiments(vector_page, vec
 
 def test_single_runs_of_one_claim_make_a_vector(vector_artifact):
     """Lenses out of a store, named one by one, are seen together."""
-    plain = as_they_are(vector_artifact.runs, vector_artifact.runs[0].claim)
+    plain = unchanged_runs(vector_artifact.runs, vector_artifact.runs[0].claim)
     html = report_html([loose([run]) for run in plain])
     assert "Belief vector" in html
 

@@ -6,7 +6,7 @@ import pytest
 
 from heretix.evidence.bundle import DropReason, Shortfall
 from heretix.measurement.record import ReasonRecord
-from heretix.report.words import DROP_PHRASES, drop_detail, missing_reason
+from heretix.report.words import DROP_PHRASES, drop_detail, missing_reason, no_estimate_reason
 
 PARAMS = {
     DropReason.WRONG_CLASS: ({"cls": "contested"}, "its class is contested"),
@@ -39,7 +39,10 @@ def test_every_code_of_a_missing_value_has_a_sentence():
     lacks = Shortfall(lens="MEL", needed=3, got=1, dropped={DropReason.UNREAD: 2}, as_of=None)
     params = {
         "insufficient_evidence": lacks.to_json(),
-        "no_estimate": {"message": "every call failed"},
+        "calls_failed": {"error": "ServerError: 500"},
+        "one_template": {"needed": 3, "got": 4, "templates": 1, "planned": 8},
+        "too_few_samples": {"needed": 3, "got": 2, "templates": 2, "planned": 8}
+        | {"failed": 14, "attempted": 16, "error": "ServerError: 500"},
         "too_few_stems": {"needed": 8, "got": 4, "lenses": ["RPL", "MEL"]},
     }
     said = {
@@ -47,7 +50,17 @@ def test_every_code_of_a_missing_value_has_a_sentence():
         for code in get_args(ReasonRecord.model_fields["code"].annotation)
     }
     assert said["insufficient_evidence"] == str(lacks)
-    assert said["no_estimate"] == "no estimate: every call failed"
+    failed = "every call failed, the last with: ServerError: 500"
+    assert said["calls_failed"] == f"no estimate: {failed}"
+    reason = ReasonRecord(code="calls_failed", params=params["calls_failed"])
+    assert no_estimate_reason(reason) == failed
+    assert (
+        "from at least 2 when more than one was planned, got 4 from 1 of 8" in said["one_template"]
+    )
+    assert "at least 3 compliant ones, got 2 from 2 of 8 templates;" in said["too_few_samples"]
+    assert said["too_few_samples"].endswith(
+        "; 14 of 16 calls failed, the last with: ServerError: 500"
+    )
     assert "got 4 (RPL, MEL); measure with T at least 8" in said["too_few_stems"]
     assert all(said.values())
     assert missing_reason(None) == ""

@@ -40,6 +40,7 @@ def sample(number: int = 0, **changes: Any) -> Sample:
         "tokens_in": 210,
         "tokens_out": 12,
         "temperature": None,
+        "attempts": 1,
         "latency_ms": 431,
         "created_at": NOW,
     }

@@ -25,10 +25,10 @@ from store_builders import (
 
 from heretix.core.errors import BankError, RecordError, StoreError
 from heretix.store import ExecutionSummary, RunSummary, Store
-from heretix.store.documents import register_bank
 from heretix.store.runs import (
     find_record,
     finish_executions,
+    register_bank,
     select_executions,
     select_latest_execution,
     select_record,

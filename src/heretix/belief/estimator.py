@@ -276,15 +276,20 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _require_enough(templates: Templates, *, min_samples: int, planned: int) -> None:
-    n_samples = sum(len(logits) for logits in templates.values())
-    got = f"got {n_samples} from {len(templates)} of {planned} templates"
+    n_samples, T = sum(len(logits) for logits in templates.values()), len(templates)
+    counts = {"needed": min_samples, "got": n_samples, "templates": T, "planned": planned}
+    got = f"got {n_samples} from {T} of {planned} templates"
     remedy = "see why the others were dropped, then sample again or raise K or R"
     if n_samples < min_samples:
         raise NoEstimateError(
-            f"`samples`: an estimate needs at least {min_samples} compliant ones, {got}; {remedy}"
+            f"`samples`: an estimate needs at least {min_samples} compliant ones, {got}; {remedy}",
+            code="too_few_samples",
+            **counts,
         )
-    if len(templates) == 1 and planned > 1:
+    if T == 1 and planned > 1:
         raise NoEstimateError(
             "`templates`: an estimate needs compliant samples from at least 2 when more than one "
-            f"was planned, {got}; {remedy}"
+            f"was planned, {got}; {remedy}",
+            code="one_template",
+            **counts,
         )

@@ -78,7 +78,9 @@ def joint_bootstrap(
     if len(shared) < MIN_STEMS:
         raise NoEstimateError(
             f"`lenses`: differences need at least {MIN_STEMS} stems that all lenses have answers "
-            f"for, got {len(shared)}; measure them with the same templates, T at least {MIN_STEMS}"
+            f"for, got {len(shared)}; measure them with the same templates, T at least {MIN_STEMS}",
+            code="too_few_stems",
+            got=len(shared),
         )
     cut = trim_cut(len(shared), center=center, trim=trim)
     rng = np.random.default_rng(seed)

@@ -190,6 +190,11 @@ class RefusedError(UsageError):
 class NoEstimateError(HeretixError):
     """Too few compliant samples came back; the samples are kept."""
 
+    def __init__(self, message: str, *, code: str = "", **params: Any) -> None:
+        super().__init__(message)
+        self.code, self.params = code, params
+        """Why, as data: records keep these and not the message."""
+
 
 class InsufficientEvidenceError(HeretixError):
     """Too few items are left to measure a belief with; there is no number, and no stand-in."""

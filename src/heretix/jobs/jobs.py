@@ -28,8 +28,7 @@ from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
 from heretix.measurement import service
 from heretix.measurement.experiments import Experiments, with_experiments
 from heretix.measurement.service import Measurement, plan_content, prepare
-from heretix.providers.catalog import require_key
-from heretix.providers.registry import open_provider
+from heretix.providers.catalog import open_provider, require_key
 from heretix.store import jobs as rows
 from heretix.store.accounts import select_person
 from heretix.store.documents import find_bundle
@@ -494,7 +493,7 @@ class Jobs:
     def _checked(self, request: Request) -> tuple[ModelId, ...]:
         """The models that will be asked; what can't work is refused at once."""
         if isinstance(request, EpisodeRequest):
-            from heretix.providers.registry import resolve_model
+            from heretix.providers.catalog import resolve_model
 
             return tuple(resolve_model(name, self._settings) for name in request.models)
         return self._measurable(request)

@@ -29,7 +29,8 @@ from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
 from heretix.measurement import service
 from heretix.measurement.runner import Tally
-from heretix.providers.registry import Opener, open_provider
+from heretix.providers.catalog import Opener, open_provider
+from heretix.report.words import no_estimate_reason
 from heretix.store import jobs as rows
 from heretix.store import new_owner
 
@@ -127,7 +128,7 @@ class Tracker:
                 "prob_true": record.aggregates.prob_true_rpl,
                 "ci_lo": lo,
                 "ci_hi": hi,
-                "reason": record.reason,
+                "reason": no_estimate_reason(record.reason) or None,
                 "finished_at": record.finished_at,
             }
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import stamina
 
-from heretix.core.chunks import chunked
 from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import (
     BudgetReachedError,
@@ -37,9 +36,14 @@ from heretix.measurement.runner import Observer, Retry, Silence
 from heretix.measurement.service import bank_of, replan
 from heretix.providers.base import Reply
 from heretix.providers.batch.base import SUBMISSION_WINDOW, BatchProvider, BatchState
-from heretix.providers.catalog import ModelId, Options, parse_model, sent_options
+from heretix.providers.catalog import (
+    ModelId,
+    Options,
+    open_batch_provider,
+    parse_model,
+    sent_options,
+)
 from heretix.providers.prices import Price, PriceTable, cost_micros, load_prices
-from heretix.providers.registry import open_batch_provider
 from heretix.store import LEASE_S, Store, new_owner
 from heretix.store.batches import (
     BATCH_LEASE_S,
@@ -61,7 +65,8 @@ from heretix.store.batches import (
     select_ready_executions,
     select_waiting_executions,
 )
-from heretix.store.documents import select_bank
+from heretix.store.db import chunked
+from heretix.store.runs import select_bank
 from heretix.store.samples import claim_leases, extend_leases, release_all_leases, select_samples
 
 if TYPE_CHECKING:

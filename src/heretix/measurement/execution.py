@@ -6,7 +6,7 @@ import json
 import unicodedata
 import uuid
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,31 +15,18 @@ from heretix.belief.estimator import METHOD, METHOD_MEAN, METHOD_SIMPLE, Estimat
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import NoEstimateError
+from heretix.measurement import record as records
 from heretix.measurement.precision import Shape, next_shape, unmet_gates
 from heretix.measurement.record import (
-    Aggregates,
-    Aggregation,
-    Balance,
-    DiagnosticsRecord,
     EvidenceRecord,
-    PluginRecord,
     PrecisionRecord,
-    PriceRecord,
-    Prompts,
+    ReasonRecord,
     RunRecord,
-    Sampler,
     SampleRecord,
-    Sampling,
-    SentOptions,
-    Served,
-    ShownItemRecord,
-    TemplateRow,
-    Usage,
-    digest_of,
 )
 from heretix.plan import Plan, PlannedSample, PrecisionStep
 from heretix.providers.prices import Price, cost_micros
-from heretix.sample import Sample, logit_of, read_answer
+from heretix.sample import Reading, Sample, columns_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
 from heretix.store.runs import finish_executions, start_executions
 from heretix.store.samples import select_answers
@@ -80,22 +67,6 @@ class Execution:
         self.held[sample.cache_key] = sample
         self.reused.add(sample.cache_key)
 
-    def record(self) -> RunRecord:
-        """What the execution found."""
-        return build_run(
-            self.plan,
-            [
-                (planned, self.held[planned.cache_key], planned.cache_key in self.reused)
-                for planned in self.plan.samples
-            ],
-            execution_id=self.execution_id,
-            started_at=self.started_at,
-            finished_at=utc_now(),
-            heretix_version=VERSION,
-            price=self.price,
-            plugins=[PluginRecord.of(plugin) for plugin in self.plan.plugins],
-        )
-
 
 def begin(
     store: Store, plans: Sequence[Plan], *, use_cache: bool, price: Price | None
@@ -127,7 +98,22 @@ def begin(
 
 def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
     """Aggregate complete executions, whose samples are stored, and store their records."""
-    records = [execution.record() for execution in executions]
+    made = [
+        build_run(
+            execution.plan,
+            [
+                (planned, execution.held[planned.cache_key], planned.cache_key in execution.reused)
+                for planned in execution.plan.samples
+            ],
+            execution_id=execution.execution_id,
+            started_at=execution.started_at,
+            finished_at=utc_now(),
+            heretix_version=VERSION,
+            price=execution.price,
+            plugins=[records.PluginRecord.fill(plugin) for plugin in execution.plan.plugins],
+        )
+        for execution in executions
+    ]
     store.write(
         finish_executions,
         [
@@ -139,10 +125,10 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
                 run=run_row(execution.plan, record),
                 samples=tuple((s.cache_key, s.from_cache) for s in record.samples),
             )
-            for execution, record in zip(executions, records, strict=True)
+            for execution, record in zip(executions, made, strict=True)
         ],
     )
-    return records
+    return made
 
 
 def make_sample(
@@ -155,30 +141,16 @@ def make_sample(
     latency_ms: int,
     created_at: str,
 ) -> Sample:
-    """What one attempt gave: an answer that was read, or the error that stood in its way."""
-    reading = read_answer(reply.text, reply.finish) if reply else None
-    return Sample(
-        cache_key=planned.cache_key,
-        run_id=plan.run_id,
-        prompt_sha256=planned.prompt_sha256,
-        paraphrase_idx=planned.paraphrase_idx,
-        replicate_idx=planned.replicate_idx,
-        prob_true=reading.prob_true if reading else None,
-        logit=logit_of(reading.prob_true) if reading else None,
-        json_valid=reading.json_valid if reading else False,
-        noncompliance=reading.noncompliance if reading else None,
-        raw_answer=reply.text if reply else None,
-        error=error,
-        provider_model_id=reply.provider_model_id if reply else None,
-        response_id=reply.response_id if reply else None,
-        fingerprint=reply.fingerprint if reply else None,
-        tokens_in=reply.tokens_in if reply else None,
-        tokens_out=reply.tokens_out if reply else None,
-        temperature=reply.temperature if reply else None,
-        attempts=attempts,
-        latency_ms=latency_ms,
-        created_at=created_at,
-    )
+    """Make the sample of one attempt: an answer that was read, or the error in its way."""
+    values = {
+        "raw_answer": reply.text if reply else None,
+        "error": error,
+        "attempts": attempts,
+        "latency_ms": latency_ms,
+        "created_at": created_at,
+    }
+    reading = read_answer(reply.text, reply.finish) if reply else Reading()
+    return Sample(run_id=plan.run_id, **columns_of(planned, reading, reply) | values)
 
 
 def run_row(plan: Plan, record: RunRecord | None = None) -> dict[str, object]:
@@ -210,44 +182,27 @@ def run_row(plan: Plan, record: RunRecord | None = None) -> dict[str, object]:
     }
     if record is not None:
         belief, aggregation = record.aggregates, record.aggregation
-        ci_lo, ci_hi = belief.ci95 or (None, None)
-        row |= {
-            "prob_true_rpl": belief.prob_true_rpl,
-            "ci_lo": ci_lo,
-            "ci_hi": ci_hi,
-            "ci_width": belief.ci_width,
-            "stability_score": belief.stability_score,
-            "stability_band": belief.stability_band,
-            "is_stable": belief.is_stable,
-            "template_iqr_logit": aggregation.template_iqr_logit,
-            "imbalance_ratio": aggregation.imbalance_ratio,
-            "rpl_compliance_rate": belief.rpl_compliance_rate,
-            "cache_hit_rate": belief.cache_hit_rate,
-            "counts_by_template_json": canonical_json(aggregation.counts_by_template),
-        }
+        row |= belief.model_dump(exclude={"ci95"})
+        row["ci_lo"], row["ci_hi"] = belief.ci95 or (None, None)
+        row["template_iqr_logit"] = aggregation.template_iqr_logit
+        row["imbalance_ratio"] = aggregation.imbalance_ratio
+        row["counts_by_template_json"] = canonical_json(aggregation.counts_by_template)
     return row
+
+
+_ASKED: Final = (
+    *("claim", "claim_id", "K", "R", "T", "B", "agg", "center", "trim", "bootstrap_seed"),
+    *("seed_source", "max_output_tokens", "template_include", "template_exclude"),
+)
 
 
 def plan_json(plan: Plan) -> str:
     """What was asked for, as the store keeps it."""
     return canonical_json(
         {
-            "claim": plan.claim,
-            "claim_id": plan.claim_id,
+            **{name: getattr(plan, name) for name in _ASKED},
             "model": plan.model.identity,
             "prompt_version": plan.bank.version,
-            "K": plan.K,
-            "R": plan.R,
-            "T": plan.T,
-            "B": plan.B,
-            "agg": plan.agg,
-            "center": plan.center,
-            "trim": plan.trim,
-            "bootstrap_seed": plan.bootstrap_seed,
-            "seed_source": plan.seed_source,
-            "max_output_tokens": plan.max_output_tokens,
-            "template_include": plan.template_include,
-            "template_exclude": plan.template_exclude,
             "options": plan.options.as_dict(),
         }
     )
@@ -272,17 +227,13 @@ def evidence_record(
     verified = sum(quote is not None and _stands_in(texts, *quote) for quote in quotes)
     used = Counter(name for answer in answers for name in _used(answer))
     rate = verified / len(quotes) if quotes else None
-    frame = evidence.frame
-    return EvidenceRecord(
-        frame_version=frame.version,
-        system=frame.system,
-        user_template=frame.user_template,
-        no_documents=frame.no_documents,
-        clauses=dict(frame.clauses),
-        bundle_id=evidence.bundle_id,
-        variant=evidence.variant,
+    return EvidenceRecord.fill(
+        evidence.frame,
+        evidence,
+        frame_version=evidence.frame.version,
+        clauses=dict(evidence.frame.clauses),
         order=None if evidence.order is None else list(evidence.order),
-        items=[ShownItemRecord(id=item.id, text=item.text) for item in evidence.items],
+        items=list(evidence.items),
         quotes_given=len(quotes),
         quotes_verified=verified,
         verified_quote_rate=rate,
@@ -338,67 +289,78 @@ def build_run(
     finished_at: str,
     heretix_version: str,
     price: Price | None,
-    plugins: Sequence[PluginRecord] = (),
+    plugins: Sequence[records.PluginRecord] = (),
 ) -> RunRecord:
     """Aggregate what an execution got, in the plan's order, and write it down.
 
     `samples` holds (attempt, sample, served from cache). Verification calls this again on what a
     record holds, so a number can't be recorded in one way and checked in another.
     """
-    rows = [_sample_record(*triple) for triple in samples]
-    logits = _logits_by_template(rows)
-    belief, reason = _estimate(plan, logits)
-    compliant = sum(row.compliant for row in rows)
-    values: dict[str, Any] = {
-        "execution_id": execution_id,
-        "run_id": plan.run_id,
-        "claim": plan.claim,
-        "claim_id": plan.claim_id,
-        "model": plan.model.identity,
-        "provider": plan.model.provider,
-        "provider_model_id": _only_model(rows),
-        "served": _served(rows),
-        "demonstration": plan.model.is_demonstration,
-        "lens": plan.lens,
-        "evidence": evidence_record(
-            plan.evidence, [row.raw_answer for row in rows if row.compliant]
-        ),
-        "prompt_version": plan.bank.version,
-        "prompts": Prompts(
+    rows = [
+        SampleRecord(
+            slot=planned.slot,
+            from_cache=from_cache,
+            compliant=sample.compliant,
+            **columns_of(sample, planned),
+        )
+        for planned, sample, from_cache in samples
+    ]
+    logits: dict[str, list[float]] = {}
+    for row in rows:
+        if row.compliant and row.logit is not None:
+            logits.setdefault(row.prompt_sha256, []).append(row.logit)
+    belief, reason = _estimate(plan, logits, rows)
+    compliant = [row for row in rows if row.compliant]
+    compliance = len(compliant) / len(rows)
+    models = {row.provider_model_id for row in rows if row.error is None}
+    unsigned = RunRecord.fill(
+        plan,
+        execution_id=execution_id,
+        model=plan.model.identity,
+        provider=plan.model.provider,
+        provider_model_id=models.pop() if len(models) == 1 else None,
+        served=_served(rows),
+        demonstration=plan.model.is_demonstration,
+        evidence=evidence_record(plan.evidence, [row.raw_answer for row in compliant]),
+        prompt_version=plan.bank.version,
+        prompts=records.Prompts.fill(
+            plan.bank,
             bank_sha256=plan.bank.sha256,
             # A file is named without its folders: a record tells nothing of a machine.
             source=PurePath(plan.bank.source).name,
-            system=plan.bank.system,
-            user_template=plan.bank.user_template,
             paraphrases=list(plan.bank.paraphrases),
         ),
-        "sampling": Sampling(K=plan.K, R=plan.R, T=plan.T, N=plan.N),
-        "sampler": _sampler(plan),
-        "options": SentOptions(
-            max_output_tokens=plan.max_output_tokens,
-            temperature=plan.options.temperature,
-            reasoning_effort=plan.options.reasoning_effort,
-            base_url=plan.options.base_url,
+        sampling=records.Sampling.fill(plan),
+        sampler=_sampler(plan),
+        options=records.SentOptions.fill(plan, plan.options),
+        aggregation=_aggregation(plan, belief, logits),
+        paraphrase_balance=_balance(plan, compliant),
+        aggregates=records.Aggregates.fill(
+            belief,
+            prob_true_rpl=belief.prob_true if belief else None,
+            ci95=(belief.ci_lo, belief.ci_hi) if belief else None,
+            rpl_compliance_rate=compliance,
+            cache_hit_rate=sum(row.from_cache for row in rows) / len(rows),
         ),
-        "aggregation": _aggregation(plan, belief, logits),
-        "paraphrase_balance": _balance(plan, rows),
-        "aggregates": _aggregates(belief, rows, compliant),
-        "diagnostics": _diagnostics(plan, logits) if belief else None,
-        "precision": _precision(plan, belief, compliant / len(rows)),
-        "usage": _usage(rows, price),
-        "status": "ok" if belief else "no_estimate",
-        "reason": _why_not(reason, rows),
-        "started_at": started_at,
-        "finished_at": finished_at,
-        "heretix_version": heretix_version,
-        "plugins": list(plugins),
-        "samples": rows,
-    }
-    unsigned = RunRecord(**values, sha256="")
-    return unsigned.model_copy(update={"sha256": digest_of(unsigned)})
+        diagnostics=_diagnostics(plan, logits) if belief else None,
+        precision=_precision(plan, belief, compliance),
+        usage=_usage(rows, price),
+        status="ok" if belief else "no_estimate",
+        reason=reason,
+        started_at=started_at,
+        finished_at=finished_at,
+        heretix_version=heretix_version,
+        plugins=list(plugins),
+        samples=rows,
+        sha256="",
+    )
+    return unsigned.model_copy(update={"sha256": records.digest_of(unsigned)})
 
 
-def _estimate(plan: Plan, logits: dict[str, list[float]]) -> tuple[Estimate | None, str | None]:
+def _estimate(
+    plan: Plan, logits: dict[str, list[float]], rows: Sequence[SampleRecord]
+) -> tuple[Estimate | None, ReasonRecord | None]:
+    """Estimate, or say why not. Where calls failed that is the cause, and no more samples help."""
     try:
         belief = estimate(
             logits,
@@ -410,58 +372,19 @@ def _estimate(plan: Plan, logits: dict[str, list[float]]) -> tuple[Estimate | No
             planned_templates=len(plan.prompts),
         )
     except NoEstimateError as exc:
-        return None, str(exc)
+        failed = [row.error for row in rows if row.error is not None]
+        if len(failed) == len(rows):
+            return None, ReasonRecord(code="calls_failed", params={"error": failed[-1]})
+        params = dict(exc.params)
+        if failed:
+            params |= {"failed": len(failed), "attempted": len(rows), "error": failed[-1]}
+        return None, ReasonRecord.model_validate({"code": exc.code, "params": params})
     return belief, None
 
 
-def _why_not(reason: str | None, rows: Sequence[SampleRecord]) -> str | None:
-    """Why there is no number. Where calls failed that is the cause, and no more samples help."""
-    failed = [row.error for row in rows if row.error is not None]
-    if reason is None or not failed:
-        return reason
-    if len(failed) == len(rows):
-        return f"every call failed, the last with: {failed[-1]}"
-    return f"{reason}; {len(failed)} of {len(rows)} calls failed, the last with: {failed[-1]}"
-
-
-def _logits_by_template(rows: Sequence[SampleRecord]) -> dict[str, list[float]]:
-    logits: dict[str, list[float]] = {}
-    for row in rows:
-        if row.compliant and row.logit is not None:
-            logits.setdefault(row.prompt_sha256, []).append(row.logit)
-    return logits
-
-
-def _sample_record(planned: PlannedSample, sample: Sample, from_cache: bool) -> SampleRecord:
-    return SampleRecord(
-        slot=planned.slot,
-        paraphrase_idx=planned.paraphrase_idx,
-        replicate_idx=planned.replicate_idx,
-        prompt_sha256=planned.prompt_sha256,
-        cache_key=planned.cache_key,
-        from_cache=from_cache,
-        prob_true=sample.prob_true,
-        logit=sample.logit,
-        json_valid=sample.json_valid,
-        compliant=sample.compliant,
-        noncompliance=sample.noncompliance,
-        raw_answer=sample.raw_answer,
-        error=sample.error,
-        provider_model_id=sample.provider_model_id,
-        response_id=sample.response_id,
-        fingerprint=sample.fingerprint,
-        tokens_in=sample.tokens_in,
-        tokens_out=sample.tokens_out,
-        temperature=sample.temperature,
-        attempts=sample.attempts,
-        latency_ms=sample.latency_ms,
-        created_at=sample.created_at,
-    )
-
-
-def _sampler(plan: Plan) -> Sampler:
+def _sampler(plan: Plan) -> records.Sampler:
     include, exclude = plan.template_include, plan.template_exclude
-    return Sampler(
+    return records.Sampler(
         T_bank=plan.bank.T_bank,
         rotation_offset=plan.rotation_offset,
         tpl_indices=list(plan.tpl_indices),
@@ -473,82 +396,42 @@ def _sampler(plan: Plan) -> Sampler:
 
 def _aggregation(
     plan: Plan, belief: Estimate | None, logits: dict[str, list[float]]
-) -> Aggregation:
-    return Aggregation.model_validate(
-        {
-            "agg": plan.agg,
-            "method": _method(plan),
-            "B": plan.B,
-            "center": plan.center,
-            "trim": plan.trim,
-            "bootstrap_seed": plan.bootstrap_seed,
-            "seed_source": plan.seed_source,
-            "n_templates": len(logits),
-            "counts_by_template": {sha: len(logits[sha]) for sha in sorted(logits)},
-            "imbalance_ratio": belief.imbalance_ratio if belief else None,
-            "template_iqr_logit": belief.template_iqr_logit if belief else None,
-        }
+) -> records.Aggregation:
+    method = METHOD if plan.center == "trimmed" else METHOD_MEAN
+    return records.Aggregation.fill(
+        plan,
+        method=METHOD_SIMPLE if plan.agg == "simple" else method,
+        n_templates=len(logits),
+        counts_by_template={sha: len(logits[sha]) for sha in sorted(logits)},
+        # That of the samples: the plan has one of its own.
+        imbalance_ratio=belief.imbalance_ratio if belief else None,
+        template_iqr_logit=belief.template_iqr_logit if belief else None,
     )
 
 
-def _method(plan: Plan) -> str:
-    if plan.agg == "simple":
-        return METHOD_SIMPLE
-    return METHOD if plan.center == "trimmed" else METHOD_MEAN
-
-
-def _balance(plan: Plan, rows: Sequence[SampleRecord]) -> Balance:
-    counts = Counter(row.paraphrase_idx for row in rows if row.compliant)
+def _balance(plan: Plan, compliant: Sequence[SampleRecord]) -> records.Balance:
+    counts = Counter(row.paraphrase_idx for row in compliant)
     # A planned template that gave nothing has a count of 0 and is left out of the ratio,
     # which would be infinite; the zero stands in `counts`.
-    present = [count for count in counts.values() if count]
-    return Balance(
+    return records.Balance(
         counts={str(index): counts[index] for index in plan.counts},
-        imbalance_ratio=max(present) / min(present) if present else None,
+        imbalance_ratio=max(counts.values()) / min(counts.values()) if counts else None,
         planned_imbalance_ratio=plan.imbalance_ratio,
     )
 
 
-def _aggregates(
-    belief: Estimate | None, rows: Sequence[SampleRecord], compliant: int
-) -> Aggregates:
-    return Aggregates.model_validate(
-        {
-            "prob_true_rpl": belief.prob_true if belief else None,
-            "ci95": (belief.ci_lo, belief.ci_hi) if belief else None,
-            "ci_width": belief.ci_width if belief else None,
-            "stability_score": belief.stability_score if belief else None,
-            "stability_band": belief.stability_band if belief else None,
-            "is_stable": belief.is_stable if belief else None,
-            "rpl_compliance_rate": compliant / len(rows),
-            "cache_hit_rate": sum(row.from_cache for row in rows) / len(rows),
-        }
-    )
-
-
-def _diagnostics(plan: Plan, logits: dict[str, list[float]]) -> DiagnosticsRecord:
+def _diagnostics(plan: Plan, logits: dict[str, list[float]]) -> records.DiagnosticsRecord:
     index_of = {prompt.sha256: index for index, prompt in plan.prompts.items()}
     found = diagnose(logits, center=plan.center, trim=plan.trim)
-    split = found.variance
-    return DiagnosticsRecord(
-        variance_between=split.between if split else None,
-        variance_within=split.within if split else None,
-        between_share=split.between_share if split else None,
+    return records.DiagnosticsRecord.fill(
+        found,
+        variance_between=found.variance.between if found.variance else None,
+        variance_within=found.variance.within if found.variance else None,
+        between_share=found.variance.between_share if found.variance else None,
         variance_note=found.variance_reason,
-        paraphrase_range_prob=found.paraphrase_range_prob,
-        paraphrase_sd_prob=found.paraphrase_sd_prob,
         templates=[
-            TemplateRow(
-                paraphrase_idx=index_of[row.template],
-                prompt_sha256=row.template,
-                n=row.n,
-                mean_logit=row.mean_logit,
-                prob=row.prob,
-                sd_logit=row.sd_logit,
-                min_prob=row.min_prob,
-                max_prob=row.max_prob,
-                trimmed=row.trimmed,
-                influence_prob=row.influence_prob,
+            records.TemplateRow.fill(
+                row, paraphrase_idx=index_of[row.template], prompt_sha256=row.template
             )
             for row in sorted(found.templates, key=lambda row: index_of[row.template])
         ],
@@ -566,35 +449,24 @@ def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> Precis
         K=plan.K, R=plan.R, T=plan.T, ci_width=width, rpl_compliance_rate=compliance, unmet=unmet
     )
     stopped = "max_samples" if rule.max_samples < larger.N else None
-    return PrecisionRecord.model_validate(
-        {
-            "until_width": rule.until_width,
-            "min_compliance": rule.min_compliance,
-            "max_samples": rule.max_samples,
-            "steps": [{**asdict(step), "unmet": list(step.unmet)} for step in (*rule.steps, this)],
-            "stopped": stopped if unmet else "gates_passed",
-        }
+    return PrecisionRecord.fill(
+        rule, steps=[*rule.steps, this], stopped=stopped if unmet else "gates_passed"
     )
 
 
-def _served(rows: Sequence[SampleRecord]) -> list[Served]:
+def _served(rows: Sequence[SampleRecord]) -> list[records.Served]:
     counts = Counter((row.provider_model_id, row.fingerprint) for row in rows if row.error is None)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     return [
-        Served(provider_model_id=model, fingerprint=fingerprint, samples=count)
+        records.Served(provider_model_id=model, fingerprint=fingerprint, samples=count)
         for (model, fingerprint), count in ordered
     ]
 
 
-def _only_model(rows: Sequence[SampleRecord]) -> str | None:
-    models = {row.provider_model_id for row in rows if row.error is None}
-    return models.pop() if len(models) == 1 else None
-
-
-def _usage(rows: Sequence[SampleRecord], price: Price | None) -> Usage:
+def _usage(rows: Sequence[SampleRecord], price: Price | None) -> records.Usage:
     called = [row for row in rows if not row.from_cache]
     reasons = Counter(str(row.noncompliance) for row in rows if row.noncompliance is not None)
-    return Usage(
+    return records.Usage(
         attempted=len(rows),
         compliant=sum(row.compliant for row in rows),
         noncompliant=dict(sorted(reasons.items())),
@@ -603,18 +475,14 @@ def _usage(rows: Sequence[SampleRecord], price: Price | None) -> Usage:
         called=len(called),
         tokens_in=_total([row.tokens_in for row in called]),
         tokens_out=_total([row.tokens_out for row in called]),
-        price=_price_record(price),
+        price=None
+        if price is None
+        else records.PriceRecord(
+            input_usd_per_mtok=str(price.input_usd_per_mtok),
+            output_usd_per_mtok=str(price.output_usd_per_mtok),
+            as_of=price.as_of.isoformat() if price.as_of else None,
+        ),
         cost_usd=_cost_usd([row for row in called if row.error is None], price),
-    )
-
-
-def _price_record(price: Price | None) -> PriceRecord | None:
-    if price is None:
-        return None
-    return PriceRecord(
-        input_usd_per_mtok=str(price.input_usd_per_mtok),
-        output_usd_per_mtok=str(price.output_usd_per_mtok),
-        as_of=price.as_of.isoformat() if price.as_of else None,
     )
 
 

@@ -40,8 +40,7 @@ from heretix.evidence.search.local import (
 from heretix.evidence.sources.corpus import Corpus, corpus_path
 from heretix.evidence.sources.intake import documents_from
 from heretix.providers.base import Provider, Request
-from heretix.providers.catalog import Options
-from heretix.providers.registry import open_provider, resolve_model
+from heretix.providers.catalog import Options, open_provider, resolve_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -27,8 +27,15 @@ from heretix.measurement.vector import METRICS
 from heretix.prompts.bank import BANKS, load_bank
 from heretix.providers import gguf
 from heretix.providers.base import Request
-from heretix.providers.catalog import PROVIDERS, ModelId, default_model, endpoints, parse_model
-from heretix.providers.registry import open_provider, resolve_model
+from heretix.providers.catalog import (
+    PROVIDERS,
+    ModelId,
+    default_model,
+    endpoints,
+    open_provider,
+    parse_model,
+    resolve_model,
+)
 from heretix.sample import read_answer
 from heretix.store import Store
 from heretix.store.runs import count_runs, select_newest_sample_time

@@ -1,4 +1,9 @@
-"""Adaptive precision: measure, look at the gates, and ask for more only where they don't pass."""
+"""Adaptive precision: measure, look at the gates, and ask for more only where they don't pass.
+
+The order is more templates, then more slots, then more replicates, because wordings differ more
+than repeats do. The frozen estimator is untouched: each step is an ordinary plan that reuses the
+samples of the one before, and the rule that chose its size is recorded beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.belief.estimator import is_stable_width
 from heretix.core.errors import ConfigError
-from heretix.plan import Plan, Precision, PrecisionStep, make_plan
+from heretix.plan import Plan, Precision, make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from heretix.measurement.record import PrecisionStepRecord, RunRecord
+    from heretix.measurement.record import RunRecord
     from heretix.measurement.runner import Observer
     from heretix.measurement.service import Measurement
     from heretix.plan import Evidence
     from heretix.providers.catalog import ModelId
-
-# When a measurement is precise enough, and what the next larger one is.
 
 _SLOTS_A_TEMPLATE: Final = 3
 """More than this many slots of a template become more replicates of each."""
@@ -60,12 +63,6 @@ def unmet_gates(rule: Precision, ci_width: float | None, compliance: float) -> t
     )
     return tuple(name for name, passed in gates if not passed)
 
-
-# Adaptive precision: measure, look at the gates, and ask for more only where they don't pass.
-#
-# The order is more templates, then more slots, then more replicates, because wordings differ more
-# than repeats do. The frozen estimator is untouched: each step is an ordinary plan that reuses the
-# samples of the one before, and the rule that chose its size is recorded beside it.
 
 MIN_COMPLIANCE: Final = 0.9
 DEFAULT_MAX_SAMPLES: Final = 256
@@ -122,7 +119,7 @@ class Escalation:
         if taken.stopped is None:
             done = Shape(record.sampling.K, record.sampling.R, record.sampling.T)
             larger = next_shape(done, recipe.pool_size)
-            rule = replace(self._rule, steps=_steps(taken.steps))
+            rule = replace(self._rule, steps=tuple(taken.steps))
             self._rounds.setdefault(recipe.model, []).append((recipe, larger, rule))
 
     def first(self, model: ModelId) -> Iterator[Plan]:
@@ -171,18 +168,4 @@ def _rule(measurement: Measurement) -> Precision:
         until_width=config.until_width,
         min_compliance=MIN_COMPLIANCE,
         max_samples=config.max_samples or max(DEFAULT_MAX_SAMPLES, first),
-    )
-
-
-def _steps(steps: Sequence[PrecisionStepRecord]) -> tuple[PrecisionStep, ...]:
-    return tuple(
-        PrecisionStep(
-            K=step.K,
-            R=step.R,
-            T=step.T,
-            ci_width=step.ci_width,
-            rpl_compliance_rate=step.rpl_compliance_rate,
-            unmet=tuple(step.unmet),
-        )
-        for step in steps
     )

@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     model_serializer,
 )
 
 from heretix.core.canonical import canonical_json, sha256_hex
 from heretix.core.errors import ConfigError, RecordError
 from heretix.core.lenses import LensCode
-from heretix.sample import Noncompliance
+from heretix.plan import PrecisionStep
+from heretix.prompts.bank import ShownItem
+from heretix.sample import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from heretix.core.plugins import Plugin
-
-# The artifact: the canonical record of what an execution planned, got and concluded.
-#
-# These are its types, and the JSON schema is made from them. `build` fills them in.
 
 SCHEMA: Final = "heretix-artifact/1"
 
@@ -40,6 +38,13 @@ Prob = float | None
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @classmethod
+    def fill(cls, *sources: object, **given: Any) -> Self:
+        """Take values from attributes of the same names; what no source has is None."""
+        for name in cls.model_fields.keys() - given.keys():
+            given[name] = next((getattr(s, name) for s in sources if hasattr(s, name)), None)
+        return cls(**given)
+
 
 class PluginRecord(_Record):
     """A part that another package brought, and its version."""
@@ -48,13 +53,6 @@ class PluginRecord(_Record):
     name: str
     package: str
     version: str
-
-    @classmethod
-    def of(cls, plugin: Plugin) -> PluginRecord:
-        """The plug-in, as it is installed here."""
-        return cls(
-            kind=plugin.kind, name=plugin.name, package=plugin.package, version=plugin.version
-        )
 
 
 class _Extensible(_Record):
@@ -205,13 +203,6 @@ class Usage(_Record):
     """Cost of the calls made now, by the provider's own token counts; null where unknown."""
 
 
-class ShownItemRecord(_Record):
-    """A piece of evidence as the model saw it."""
-
-    id: str
-    text: str
-
-
 class EvidenceRecord(_Record):
     """What a lens showed, in full, and what the answers did with it."""
 
@@ -225,7 +216,7 @@ class EvidenceRecord(_Record):
     """What an experiment did to the bundle; null is the bundle as it is."""
     order: list[str] | None = None
     """Ids of the whole bundle, in whose order an experiment's items stand; null is their own."""
-    items: list[ShownItemRecord]
+    items: list[ShownItem]
     quotes_given: int
     """Malformed ones included: they can't be verified."""
     quotes_verified: int
@@ -237,54 +228,55 @@ class EvidenceRecord(_Record):
     """How many answers named each item."""
 
 
-class PrecisionStepRecord(_Record):
-    """One plan on the way to a target, and the gates that it didn't pass."""
-
-    K: int
-    R: int
-    T: int
-    ci_width: float | None
-    rpl_compliance_rate: float
-    unmet: list[str]
-
-
 class PrecisionRecord(_Record):
     """The stopping rule of an adaptive measurement, and how it went."""
 
     until_width: float
     min_compliance: float
     max_samples: int
-    steps: list[PrecisionStepRecord]
+    steps: list[PrecisionStep]
     """This run is the last of them."""
     stopped: Literal["gates_passed", "max_samples"] | None
     """Why it stopped; null when a larger step followed."""
 
 
-class SampleRecord(_Record):
-    """One attempt and what it gave."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord(Attempt):
+    """One attempt and what it gave, in its place of the plan."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     slot: int
-    paraphrase_idx: int
-    replicate_idx: int
-    prompt_sha256: str
-    cache_key: str
     from_cache: bool
-    prob_true: float | None
-    logit: float | None
-    json_valid: bool
     compliant: bool
-    noncompliance: Noncompliance | None = Field(strict=False)
-    raw_answer: str | None
-    error: str | None
-    provider_model_id: str | None
-    response_id: str | None
-    fingerprint: str | None
-    tokens_in: int | None
-    tokens_out: int | None
-    temperature: float | None
-    attempts: int
-    latency_ms: int
-    created_at: str
+
+
+def read_sample(content: Any) -> SampleRecord:
+    """Read a sample that stands outside of a run."""
+    # Not strict: what was JSON has the text of an enum's member, and not the member.
+    return _sample_adapter().validate_python(content, strict=False)
+
+
+@cache
+def _sample_adapter() -> TypeAdapter[SampleRecord]:
+    return TypeAdapter(SampleRecord)
+
+
+class ReasonRecord(_Record):
+    """Why a value is missing: a code, and what its sentence needs.
+
+    The sentences stand in `heretix.report.words`: a record outlives its wording.
+    """
+
+    code: Literal[
+        "calls_failed",
+        "insufficient_evidence",
+        "no_pair",
+        "one_template",
+        "too_few_samples",
+        "too_few_stems",
+    ]
+    params: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunRecord(_Extensible):
@@ -317,7 +309,7 @@ class RunRecord(_Extensible):
     """Null unless the run's size was chosen by `until_width`."""
     usage: Usage
     status: Literal["ok", "no_estimate"]
-    reason: str | None
+    reason: ReasonRecord | None
     started_at: str
     finished_at: str
     heretix_version: str
@@ -326,16 +318,6 @@ class RunRecord(_Extensible):
     samples: list[SampleRecord]
     sha256: str
     """SHA-256 of the canonical JSON of everything above."""
-
-
-class ReasonRecord(_Record):
-    """Why a value is missing: a code, and what its sentence needs.
-
-    The sentences stand in `heretix.report.words`: a record outlives its wording.
-    """
-
-    code: Literal["insufficient_evidence", "no_estimate", "no_pair", "too_few_stems"]
-    params: dict[str, Any] = Field(default_factory=dict)
 
 
 class LensRecord(_Record):
@@ -457,11 +439,8 @@ def digest_of(run: RunRecord) -> str:
     return sha256_hex(canonical_json(content).encode())
 
 
-# The JSON schema of artifacts, as published with the package.
-#
-# `python -m heretix.measurement.schema` writes it anew after a change to the record.
-
-_FILE: Final = "artifact-1.schema.json"
+_SCHEMA_FILE: Final = "artifact-1.schema.json"
+"""As published with the package; `python -m heretix.measurement.record` writes it anew."""
 
 
 def artifact_schema() -> dict[str, Any]:
@@ -472,17 +451,9 @@ def artifact_schema() -> dict[str, Any]:
 
 def packaged_schema() -> dict[str, Any]:
     """The schema that the package ships."""
-    text = (resources.files(__package__) / _FILE).read_text(encoding="utf-8")
+    text = (resources.files(__package__) / _SCHEMA_FILE).read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
-
-
-if __name__ == "__main__":
-    target = Path(__file__).with_name(_FILE)
-    target.write_text(json.dumps(artifact_schema(), indent=2) + "\n", encoding="utf-8")
-
-
-# Artifacts as files: written whole or not at all.
 
 
 def artifact_json(artifact: Artifact, *, indent: int | None = 2) -> str:
@@ -524,26 +495,26 @@ def write_lines(path: Path, artifacts: Iterable[Artifact]) -> None:
 
 def _write(path: Path, texts: Iterable[str]) -> None:
     """Write beside the target and move into place: a reader sees the old file or the new one."""
-    if path.exists() and not path.is_file():
-        # A pipe or a device can't be replaced; it is written to as it is.
-        _write_to(path, texts)
-        return
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(descriptor)
-    temporary = Path(name)
+    # A pipe or a device can't be replaced; it is written to as it is.
+    in_place = path.exists() and not path.is_file()
+    target = path
+    if not in_place:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(descriptor)
+        target = Path(name)
     try:
-        _write_to(temporary, texts)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-
-
-def _write_to(path: Path, texts: Iterable[str]) -> None:
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            for text in texts:
-                file.write(text + "\n")
+        with target.open("w", encoding="utf-8") as file:
+            file.writelines(f"{text}\n" for text in texts)
+        if not in_place:
+            target.chmod(0o644)
+            target.replace(path)
     except OSError as exc:
         raise RecordError(f"`{path.name}` can't be written: {exc.strerror}") from exc
+    finally:
+        if not in_place:
+            target.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).with_name(_SCHEMA_FILE)
+    target.write_text(json.dumps(artifact_schema(), indent=2) + "\n", encoding="utf-8")

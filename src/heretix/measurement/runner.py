@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 import stamina
 
-from heretix.core.chunks import chunked
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
@@ -32,6 +31,7 @@ from heretix.measurement.execution import Execution, begin, finish, make_sample
 from heretix.measurement.pacing import Limits, Pace
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
 from heretix.store.batches import select_holding_batches
+from heretix.store.db import chunked
 from heretix.store.samples import (
     claim_leases,
     extend_leases,

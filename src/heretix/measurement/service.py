@@ -25,16 +25,17 @@ from heretix.plan import Evidence, Plan, Precision, evidence_of, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import (
     ModelId,
+    Opener,
     Options,
     default_model,
+    open_provider,
     parse_model,
     require_keys,
+    resolve_model,
     sent_options,
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
-from heretix.providers.registry import Opener, open_provider, resolve_model
-from heretix.store.documents import register_bank, select_bank
-from heretix.store.runs import find_execution
+from heretix.store.runs import find_execution, register_bank, select_bank
 from heretix.store.samples import select_answers
 
 if TYPE_CHECKING:
@@ -335,11 +336,11 @@ def prepare(
         else load_bank(config.prompt_version)
     )
     names = config.models or ((config.model,) if config.model else ())
-    models = [resolve_model(name, settings) for name in names] or [
-        resolve_model(default_model(settings).identity, settings)
-    ]
+    models = [resolve_model(name, settings) for name in names] or [default_model(settings)]
     if mock:
         models = [model.mocked() for model in models]
+    elif not names:
+        models = [resolve_model(models[0].identity, settings)]
     models = list(dict.fromkeys(models))
     config = _with_base_url(config, models, settings)
     if calls:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
-from heretix.belief.metrics import movement
 from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
 from heretix.core.errors import NoEstimateError
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
@@ -28,10 +27,8 @@ from heretix.measurement.record import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heretix.belief.metrics import Metric
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.record import RunRecord
-
+    from heretix.measurement.record import Aggregation, RunRecord
 
 _BELIEFS: Final = tuple(code for code, lens in LENSES.items() if not lens.hollow)
 """Lenses whose dispersion is reported; a control has no belief of its own."""
@@ -48,18 +45,11 @@ def logits_by_stem(run: RunRecord) -> dict[str, list[float]]:
 
 def lens_record(run: RunRecord) -> LensRecord:
     """A run, in one line of the vector."""
-    evidence = run.evidence
-    return LensRecord(
-        lens=run.lens,
-        run_id=run.run_id,
-        execution_id=run.execution_id,
-        model=run.model,
+    return LensRecord.fill(
+        run,
+        run.aggregates,
+        run.evidence,
         prob_true=run.aggregates.prob_true_rpl,
-        ci95=run.aggregates.ci95,
-        bundle_id=evidence.bundle_id if evidence else None,
-        trusted=evidence.trusted if evidence else None,
-        status=run.status,
-        reason=None if run.status == "ok" else _no_estimate(run),
     )
 
 
@@ -98,37 +88,49 @@ def metrics_record(
     the others.
     """
     measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
-    missing = dict(lacking or {})
-    missing |= {run.lens: _no_estimate(run) for run in runs if run.status != "ok"}
+    missing = dict(lacking or {}) | {run.lens: run.reason for run in runs if run.reason}
     concentration = {
-        lens: ConcentrationRecord(
-            herfindahl=found.herfindahl,
-            effective_sources=found.effective_sources,
-            publishers=found.publishers,
-        )
+        lens: ConcentrationRecord.fill(found)
         for lens, counts in sorted(publishers.items())
         if (found := metrics.source_concentration(counts)) is not None
     }
-    if RPL not in measured or len(measured) < 2:
-        return _nothing(ReasonRecord(code="no_pair"), missing, concentration)
     logits = {lens: logits_by_stem(run) for lens, run in measured.items()}
-    together, apart = _paired(logits)
-    missing |= apart
-    if len(together) < 2:
-        return _nothing(_too_few(len(logits[RPL]), [RPL]), missing, concentration)
-    rpl = measured[RPL].aggregation
-    vector = joint_bootstrap(
-        {lens: logits[lens] for lens in together},
-        seed=rpl.bootstrap_seed,
-        B=rpl.B,
-        center=rpl.center,
-        trim=rpl.trim,
+    together: list[str] = []
+    reason: ReasonRecord | None = ReasonRecord(code="no_pair")
+    if RPL in measured and len(measured) > 1:
+        together, apart = _pair(logits)
+        missing |= apart
+        reason = _too_few(len(logits[RPL]), [RPL]) if len(together) < 2 else None
+    given: dict[str, Any] = {
+        "reason": reason,
+        "missing": missing,
+        "movement": {},
+        "evidence_effect": {},
+        "information_gain": {},
+        "source_concentration": concentration,
+        "plugins": {},
+    }
+    if reason is None:
+        vector = _resample(
+            {lens: logits[lens] for lens in together}, rpl := measured[RPL].aggregation
+        )
+        floor = metrics.noise_floor(
+            logits[RPL], seed=rpl.bootstrap_seed, B=rpl.B, center=rpl.center, trim=rpl.trim
+        )
+        given |= _between(vector, measured[RPL].aggregates.ci95)
+        given |= {"noise_floor": floor, "plugins": _add_plugins(vector, plugins)}
+    return MetricsRecord.fill(**given)
+
+
+def _resample(
+    logits: Mapping[str, Mapping[str, Sequence[float]]], how: Aggregation
+) -> BeliefVector:
+    return joint_bootstrap(
+        logits, seed=how.bootstrap_seed, B=how.B, center=how.center, trim=how.trim
     )
-    between = _between(vector, measured, missing, concentration)
-    return between.model_copy(update={"plugins": _added(vector, plugins)})
 
 
-def _added(vector: BeliefVector, plugins: Sequence[Plugin]) -> dict[str, PluginMetricRecord]:
+def _add_plugins(vector: BeliefVector, plugins: Sequence[Plugin]) -> dict[str, PluginMetricRecord]:
     """Metrics of plug-ins. One that fails has no number, and takes none from the others."""
     found = {}
     for plugin in plugins:
@@ -148,7 +150,7 @@ def _added(vector: BeliefVector, plugins: Sequence[Plugin]) -> dict[str, PluginM
     return found
 
 
-def _paired(
+def _pair(
     logits: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> tuple[list[str], dict[str, ReasonRecord]]:
     """Lenses that share enough stems with the raw prior and each other; and why the others don't.
@@ -175,145 +177,73 @@ def _too_few(count: int, lenses: list[str]) -> ReasonRecord:
     return ReasonRecord(code="too_few_stems", params=params)
 
 
-def _no_estimate(run: RunRecord) -> ReasonRecord:
-    return ReasonRecord(code="no_estimate", params={"message": run.reason})
-
-
-def _between(
-    vector: BeliefVector,
-    measured: Mapping[str, RunRecord],
-    missing: dict[str, ReasonRecord],
-    concentration: dict[str, ConcentrationRecord],
-) -> MetricsRecord:
+def _between(vector: BeliefVector, prior: tuple[float, float] | None) -> dict[str, Any]:
+    """Metrics of a vector by name; those whose lenses it lacks are left out."""
     others = [lens for lens in vector.centers if lens != RPL]
-    shown = [lens for lens in others if lens != NUL]
     beliefs = [lens for lens in _BELIEFS if lens in vector.centers]
-    prior = measured[RPL].aggregates.ci95
-    directed = metrics.directed_gap(vector, prior) if MEL in others else None
-    rpl = measured[RPL].aggregation
-    return MetricsRecord(
-        reason=None,
-        missing=missing,
-        stems=len(vector.stems),
-        movement={lens: _plain(metrics.movement(vector, lens)) for lens in others},
-        evidence_effect={
-            lens: _plain(metrics.movement(vector, lens, NUL))
-            for lens in (shown if NUL in others else ())
+    found: dict[str, Any] = {
+        "stems": len(vector.stems),
+        "movement": {lens: _plain(metrics.movement(vector, lens)) for lens in others},
+        "information_gain": {
+            lens: InformationRecord.fill(metrics.information_gain(vector, lens)) for lens in others
         },
-        wrapper_effect=_plain(metrics.movement(vector, NUL)) if NUL in others else None,
-        shock_index=_plain(metrics.shock_index(vector)) if HEL in others else None,
-        amplification_gap=_plain(metrics.amplification_gap(vector)) if MEL in others else None,
-        directed_gap=_plain(directed) if directed else None,
-        information_gain={lens: _gain(vector, lens) for lens in others},
-        dispersion_bits=_plain(metrics.dispersion(vector, beliefs)) if len(beliefs) > 1 else None,
-        noise_floor=metrics.noise_floor(
-            logits_by_stem(measured[RPL]),
-            seed=rpl.bootstrap_seed,
-            B=rpl.B,
-            center=rpl.center,
-            trim=rpl.trim,
-        ),
-        source_concentration=concentration,
-    )
+    }
+    if NUL in others:
+        found["wrapper_effect"] = _plain(metrics.movement(vector, NUL))
+        shown = [lens for lens in others if lens != NUL]
+        effects = {lens: _plain(metrics.movement(vector, lens, NUL)) for lens in shown}
+        found["evidence_effect"] = effects
+    if HEL in others:
+        found["shock_index"] = _plain(metrics.shock_index(vector))
+    if MEL in others:
+        found["amplification_gap"] = _plain(metrics.amplification_gap(vector))
+        directed = metrics.directed_gap(vector, prior)
+        found["directed_gap"] = _plain(directed) if directed else None
+    if len(beliefs) > 1:
+        found["dispersion_bits"] = _plain(metrics.dispersion(vector, beliefs))
+    return found
 
 
-def _gain(vector: BeliefVector, lens: str) -> InformationRecord:
-    found = metrics.information_gain(vector, lens)
-    return InformationRecord(
-        value=found.value,
-        lo=found.lo,
-        hi=found.hi,
-        corrected=found.corrected,
-        p_value=found.p_value,
-    )
+def _plain(metric: metrics.Metric) -> MetricRecord:
+    return MetricRecord.fill(metric)
 
 
-def _nothing(
-    reason: ReasonRecord,
-    missing: dict[str, ReasonRecord],
-    concentration: dict[str, ConcentrationRecord],
-) -> MetricsRecord:
-    return MetricsRecord(
-        reason=reason,
-        missing=missing,
-        stems=None,
-        movement={},
-        evidence_effect={},
-        wrapper_effect=None,
-        shock_index=None,
-        amplification_gap=None,
-        directed_gap=None,
-        information_gain={},
-        dispersion_bits=None,
-        noise_floor=None,
-        source_concentration=concentration,
-    )
-
-
-def _plain(metric: Metric) -> MetricRecord:
-    return MetricRecord(value=metric.value, lo=metric.lo, hi=metric.hi)
-
-
-def compared(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
+def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
     """Every variant against its lens as it is: the lens's belief minus the variant's.
 
-    A run of another claim is that of its negation.
+    A run of another claim is that of its negation, and counts as its complement: what is left is
+    how far the beliefs in a claim and in its negation add up to more than 1. Above 0, the model
+    tends to say yes to whatever it is asked.
     """
-    whole = {(run.model, run.lens): run for run in runs if run.claim == claim and not _variant(run)}
+    whole = {(run.model, run.lens): run for run in unchanged_runs(runs, claim)}
     found = []
     for run in runs:
         same = whole.get((run.model, run.lens))
         if same is None or same is run:
             continue
+        variant, logits = run.evidence.variant if run.evidence else None, logits_by_stem(run)
         if run.claim != claim:
-            found.append(acquiescence(same, run))
-        else:
-            found.append(_record(_variant(run), same, run, logits_by_stem(run)))
-    return found
-
-
-def acquiescence(claim: RunRecord, negation: RunRecord) -> ExperimentRecord:
-    """How far the beliefs in a claim and in its negation add up to more than 1.
-
-    Above 0, the model tends to say yes to whatever it is asked.
-    """
-    flipped = {
-        stem: [-value for value in logits] for stem, logits in logits_by_stem(negation).items()
-    }
-    return _record("negation", claim, negation, flipped)
-
-
-def _variant(run: RunRecord) -> str:
-    return (run.evidence.variant if run.evidence else None) or ""
-
-
-def _record(
-    name: str, whole: RunRecord, changed: RunRecord, other: dict[str, list[float]]
-) -> ExperimentRecord:
-    aggregation = whole.aggregation
-    difference, reason = None, None
-    try:
-        vector = joint_bootstrap(
-            {"whole": logits_by_stem(whole), "changed": other},
-            seed=aggregation.bootstrap_seed,
-            B=aggregation.B,
-            center=aggregation.center,
-            trim=aggregation.trim,
+            variant = "negation"
+            logits = {stem: [-value for value in values] for stem, values in logits.items()}
+        difference, reason = None, None
+        try:
+            vector = _resample({"whole": logits_by_stem(same), "changed": logits}, same.aggregation)
+            difference = _plain(metrics.movement(vector, "whole", "changed"))
+        except NoEstimateError as exc:
+            reason = _too_few(exc.params["got"], [run.lens, variant or ""])
+        found.append(
+            ExperimentRecord(
+                variant=variant or "",
+                model=same.model,
+                lens=same.lens,
+                execution_id=run.execution_id,
+                prob_whole=same.aggregates.prob_true_rpl,
+                prob_changed=run.aggregates.prob_true_rpl,
+                difference=difference,
+                reason=reason,
+            )
         )
-        found = movement(vector, "whole", "changed")
-        difference = MetricRecord(value=found.value, lo=found.lo, hi=found.hi)
-    except NoEstimateError as exc:
-        reason = ReasonRecord(code="no_estimate", params={"message": str(exc)})
-    return ExperimentRecord(
-        variant=name,
-        model=whole.model,
-        lens=whole.lens,
-        execution_id=changed.execution_id,
-        prob_whole=whole.aggregates.prob_true_rpl,
-        prob_changed=changed.aggregates.prob_true_rpl,
-        difference=difference,
-        reason=reason,
-    )
+    return found
 
 
 def assemble_vector(
@@ -335,12 +265,12 @@ def assemble_vector(
         lenses=lines,
         bundles=[bundle.to_json() for bundle in bundles],
         metrics=metrics_by_model(runs, claim, publishers, lines, by_model),
-        experiments=compared(runs, claim) or None,
-        plugins=[PluginRecord.of(plugin) for plugin in (search, *added) if plugin] or None,
+        experiments=compare_variants(runs, claim) or None,
+        plugins=[PluginRecord.fill(plugin) for plugin in (search, *added) if plugin] or None,
     )
 
 
-def as_they_are(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
+def unchanged_runs(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
     """The runs of the claim that show bundles as they are: no experiments, no negation."""
     return [
         run for run in runs if run.claim == claim and not (run.evidence and run.evidence.variant)
@@ -352,9 +282,13 @@ def lens_records(
 ) -> list[LensRecord]:
     """The lines of the vector, model by model: what was measured, and what couldn't be."""
     models = list(dict.fromkeys(run.model for run in runs))
-    lines = [lens_record(run) for run in as_they_are(runs, claim)]
-    for model in models:
-        lines += [line for bundle in bundles if (line := _lacking(bundle, model)) is not None]
+    lines = [lens_record(run) for run in unchanged_runs(runs, claim)]
+    for bundle in bundles:
+        if not bundle.sufficient:
+            params = bundle.shortfall.to_json()
+            reason = ReasonRecord(code="insufficient_evidence", params=params)
+            given = {"status": reason.code, "reason": reason}
+            lines += [LensRecord.fill(bundle, model=model, **given) for model in models]
     return sorted(lines, key=lambda line: (models.index(line.model), list(LENSES).index(line.lens)))
 
 
@@ -370,38 +304,17 @@ def metrics_by_model(
     `publishers` counts items by bundle id; `lines` say which lenses had too little evidence;
     `plugins` are the metrics to add, by model.
     """
-    metrics = {}
+    found = {}
     for model in dict.fromkeys(run.model for run in runs):
-        own = [run for run in as_they_are(runs, claim) if run.model == model]
-        counts: dict[str, Mapping[str, int]] = {}
-        for run in own:
-            bundle_id = run.evidence.bundle_id if run.evidence else None
-            if bundle_id is not None and bundle_id in publishers:
-                counts[run.lens] = publishers[bundle_id]
+        own = [run for run in unchanged_runs(runs, claim) if run.model == model]
+        shown = {run.lens: run.evidence.bundle_id for run in own if run.evidence}
+        counts: dict[str, Mapping[str, int]] = {
+            lens: publishers[name] for lens, name in shown.items() if name and name in publishers
+        }
         lacking: dict[str, ReasonRecord] = {
             line.lens: line.reason
             for line in lines
             if line.model == model and line.reason and line.status == "insufficient_evidence"
         }
-        metrics[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()))
-    return metrics
-
-
-def _lacking(bundle: Bundle, model: str) -> LensRecord | None:
-    """The line of a lens that has too little to show; None if it has enough."""
-    if bundle.sufficient:
-        return None
-    return LensRecord.model_validate(
-        {
-            "lens": bundle.lens,
-            "run_id": None,
-            "execution_id": None,
-            "model": model,
-            "prob_true": None,
-            "ci95": None,
-            "bundle_id": bundle.bundle_id,
-            "trusted": None,
-            "status": "insufficient_evidence",
-            "reason": {"code": "insufficient_evidence", "params": bundle.shortfall.to_json()},
-        }
-    )
+        found[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()))
+    return found

@@ -1,4 +1,8 @@
-"""Verify a record: everything derived in it is derived again, from the record alone."""
+"""Verify a record: everything derived in it is derived again, from the record alone.
+
+No database and no network: the bank, the raw answers and the settings in the record are enough
+to make its identities, hashes, readings, estimate, interval, rates and diagnostics anew.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from heretix.belief.paired import Difference, paired_difference, unpaired_difference
 from heretix.config import RunConfig, check_claim
@@ -19,43 +23,31 @@ from heretix.core.errors import BankError, HeretixError, RecordError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import read_bundle
 from heretix.measurement.execution import build_run
-from heretix.measurement.experiments import canary, under_policy, without
+from heretix.measurement.experiments import canary, show_bundle, under_policy, without
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
-    PrecisionRecord,
-    PriceRecord,
     RunRecord,
     SampleRecord,
     digest_of,
 )
 from heretix.measurement.vector import (
     METRICS,
-    compared,
+    compare_variants,
     lens_records,
     logits_by_stem,
     metrics_by_model,
 )
-from heretix.plan import (
-    Evidence,
-    Plan,
-    PlannedSample,
-    Precision,
-    PrecisionStep,
-    evidence_of,
-    make_plan,
-)
-from heretix.prompts.bank import Bank, Frame, ShownItem, load_bank
+from heretix.plan import Evidence, Plan, PlannedSample, Precision, make_plan
+from heretix.prompts.bank import Bank, Frame, load_bank
 from heretix.providers.catalog import PROVIDERS, ModelId, parse_model
 from heretix.providers.prices import Price
-from heretix.sample import Finish, Noncompliance, Sample, logit_of, read_answer
+from heretix.sample import Finish, Noncompliance, Reading, Sample, columns_of, read_answer
 
 if TYPE_CHECKING:
     from heretix.core.plugins import Plugin
     from heretix.evidence.bundle import Bundle
     from heretix.measurement.record import EvidenceRecord, MetricsRecord
-
-# Two runs against each other.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +73,6 @@ def compare(a: RunRecord, b: RunRecord) -> Comparison:
         seed=a.aggregation.bootstrap_seed ^ b.aggregation.bootstrap_seed,
     )
     return Comparison(a.execution_id, b.execution_id, paired, difference)
-
-
-# Did a run show what its bundle holds? Every item, in every experiment, against the bundle.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +139,7 @@ def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Itera
     items = [(item.id, item.text) for item in shown.items]
     if shown.variant == "sham":
         # The texts are the package's; what the bundle decides is how many and how long.
-        lengths = {item.id: len(item.text) for item in _as_is(bundle).items}
+        lengths = {item.id: len(item.text) for item in show_bundle(bundle).items}
         if [name for name, _ in items] != list(lengths) or any(
             len(text) > lengths[name] for name, text in items
         ):
@@ -169,7 +158,7 @@ def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Itera
 def _expected(variant: str | None, bundle: Bundle) -> Evidence | None:
     """What the experiment called `variant` shows of a bundle; None if there is no such one."""
     if variant is None:
-        return _as_is(bundle)
+        return show_bundle(bundle)
     if variant == "canary":
         return canary(bundle)
     kind, _, name = variant.partition(":")
@@ -180,17 +169,6 @@ def _expected(variant: str | None, bundle: Bundle) -> Evidence | None:
         made = under_policy(bundle)
     return made if made is not None and made.variant == variant else None
 
-
-def _as_is(bundle: Bundle) -> Evidence:
-    evidence = evidence_of(bundle.lens, bundle)
-    assert evidence is not None, "a bundle belongs to an evidence lens"
-    return evidence
-
-
-# Can a record be believed? Everything derived in it is derived again, from the record alone.
-#
-# No database and no network: the bank, the raw answers and the settings in the record are enough
-# to make its identities, hashes, readings, estimate, interval, rates and diagnostics anew.
 
 _TOLERANCE: Final = 1e-9
 """Another machine's mathematics may differ in the last bits of a logarithm; not by more."""
@@ -322,19 +300,12 @@ def verify_vector(artifact: Artifact) -> Verification:
             # Those that can't be computed here stand as they were written.
             both = {**record.plugins, **derived[model].plugins}
             derived[model] = derived[model].model_copy(update={"plugins": both})
-    pairs = [
-        *_compare(
-            "metrics",
-            {m: _plain(record) for m, record in recorded.items()},
-            {m: _plain(record) for m, record in derived.items()},
-        ),
-        *_compare("lenses", list(map(_plain, artifact.lenses or [])), list(map(_plain, lines))),
-        *_compare(
-            "experiments",
-            list(map(_plain, artifact.experiments or [])),
-            list(map(_plain, compared(runs, claim))),
-        ),
-    ]
+    sides: dict[str, tuple[Any, Any]] = {
+        "metrics": (recorded, derived),
+        "lenses": (artifact.lenses or [], lines),
+        "experiments": (artifact.experiments or [], compare_variants(runs, claim)),
+    }
+    pairs = [pair for name, both in sides.items() for pair in _compare(name, *map(_plain, both))]
     differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
     return Verification(
         execution_id="belief vector",
@@ -365,8 +336,8 @@ def _plugin_metrics(
     return again, list(notes)
 
 
-def _plain(record: BaseModel) -> Any:
-    return record.model_dump(mode="json")
+def _plain(value: Any) -> Any:
+    return TypeAdapter(Any).dump_python(value, mode="json")
 
 
 def _rebuild(run: RunRecord) -> RunRecord:
@@ -374,6 +345,7 @@ def _rebuild(run: RunRecord) -> RunRecord:
     plan = _replan(run)
     if len(run.samples) != len(plan.samples):
         raise RecordError(f"{len(run.samples)} samples recorded, {len(plan.samples)} planned")
+    price = run.usage.price
     return build_run(
         plan,
         [
@@ -384,18 +356,14 @@ def _rebuild(run: RunRecord) -> RunRecord:
         started_at=run.started_at,
         finished_at=run.finished_at,
         heretix_version=run.heretix_version,
-        price=_price(run.usage.price),
+        price=None
+        if price is None
+        else Price(
+            Decimal(price.input_usd_per_mtok),
+            Decimal(price.output_usd_per_mtok),
+            date.fromisoformat(price.as_of) if price.as_of else None,
+        ),
         plugins=run.plugins,
-    )
-
-
-def _price(price: PriceRecord | None) -> Price | None:
-    if price is None:
-        return None
-    return Price(
-        Decimal(price.input_usd_per_mtok),
-        Decimal(price.output_usd_per_mtok),
-        date.fromisoformat(price.as_of) if price.as_of else None,
     )
 
 
@@ -407,21 +375,15 @@ def _replan(run: RunRecord) -> Plan:
         paraphrases=run.prompts.paraphrases,
         source=run.prompts.source,
     )
-    aggregation, sampler = run.aggregation, run.sampler
+    aggregation, sampler, precision = run.aggregation, run.sampler, run.precision
     seed = aggregation.bootstrap_seed
     config = RunConfig.parse(
         {
-            "K": run.sampling.K,
-            "R": run.sampling.R,
-            "T": run.sampling.T,
-            "B": aggregation.B,
-            "agg": aggregation.agg,
-            "center": aggregation.center,
-            "trim": aggregation.trim,
-            "seed": seed if aggregation.seed_source == "config" else None,
-            "template_include": sampler.template_include,
-            "template_exclude": sampler.template_exclude,
+            **run.sampling.model_dump(include={"K", "R", "T"}),
+            **aggregation.model_dump(include={"B", "agg", "center", "trim"}),
+            **sampler.model_dump(include={"template_include", "template_exclude"}),
             **run.options.model_dump(),
+            "seed": seed if aggregation.seed_source == "config" else None,
         },
         source="record",
     )
@@ -433,7 +395,14 @@ def _replan(run: RunRecord) -> Plan:
         claim_id=run.claim_id,
         env_seed=seed if aggregation.seed_source == "environment" else None,
         evidence=_evidence(run),
-        precision=_rule(run.precision),
+        precision=None
+        if precision is None
+        else Precision(
+            until_width=precision.until_width,
+            min_compliance=precision.min_compliance,
+            max_samples=precision.max_samples,
+            steps=tuple(precision.steps[:-1]),
+        ),
     )
 
 
@@ -451,23 +420,9 @@ def _evidence(run: RunRecord) -> Evidence | None:
             clauses=shown.clauses,
         ),
         bundle_id=shown.bundle_id,
-        items=tuple(ShownItem(item.id, item.text) for item in shown.items),
+        items=tuple(shown.items),
         variant=shown.variant,
         order=None if shown.order is None else tuple(shown.order),
-    )
-
-
-def _rule(record: PrecisionRecord | None) -> Precision | None:
-    if record is None:
-        return None
-    return Precision(
-        until_width=record.until_width,
-        min_compliance=record.min_compliance,
-        max_samples=record.max_samples,
-        steps=tuple(
-            PrecisionStep(**{**step.model_dump(), "unmet": tuple(step.unmet)})
-            for step in record.steps[:-1]
-        ),
     )
 
 
@@ -482,47 +437,22 @@ def _model(run: RunRecord) -> ModelId:
     return model
 
 
+_FINISHES: Final = {
+    Noncompliance.REFUSED: Finish.REFUSED,
+    Noncompliance.TRUNCATED: Finish.TRUNCATED,
+}
+"""How the model stopped is told by the provider, not by the text; only these two matter."""
+
+
 def _reread(plan: Plan, planned: PlannedSample, row: SampleRecord) -> Sample:
     """The sample that follows from the raw answer."""
-    sample = Sample(
-        cache_key=planned.cache_key,
-        run_id=plan.run_id,
-        prompt_sha256=planned.prompt_sha256,
-        paraphrase_idx=planned.paraphrase_idx,
-        replicate_idx=planned.replicate_idx,
-        prob_true=None,
-        logit=None,
-        json_valid=False,
-        noncompliance=None,
-        raw_answer=row.raw_answer,
-        error=row.error,
-        provider_model_id=row.provider_model_id,
-        response_id=row.response_id,
-        fingerprint=row.fingerprint,
-        tokens_in=row.tokens_in,
-        tokens_out=row.tokens_out,
-        temperature=row.temperature,
-        attempts=row.attempts,
-        latency_ms=row.latency_ms,
-        created_at=row.created_at,
-    )
-    if row.raw_answer is None:
-        if row.error is None:
-            raise RecordError(f"sample {row.cache_key} has neither an answer nor an error")
-        return sample
-    # How the model stopped is told by the provider, not by the text; only these two matter.
-    finish = {
-        Noncompliance.REFUSED: Finish.REFUSED,
-        Noncompliance.TRUNCATED: Finish.TRUNCATED,
-    }.get(row.noncompliance or Noncompliance.NOT_JSON, Finish.STOP)
-    reading = read_answer(row.raw_answer, finish)
-    return replace(
-        sample,
-        prob_true=reading.prob_true,
-        logit=logit_of(reading.prob_true),
-        json_valid=reading.json_valid,
-        noncompliance=reading.noncompliance,
-    )
+    reading = Reading()
+    if row.raw_answer is not None:
+        finish = _FINISHES.get(row.noncompliance or Noncompliance.NOT_JSON, Finish.STOP)
+        reading = read_answer(row.raw_answer, finish)
+    elif row.error is None:
+        raise RecordError(f"sample {row.cache_key} has neither an answer nor an error")
+    return Sample(run_id=plan.run_id, **columns_of(row, planned, reading))
 
 
 def _bank_note(run: RunRecord) -> str:
@@ -541,19 +471,11 @@ def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Mismatch]:
         for key in sorted(recorded.keys() | derived.keys()):
             name = f"{path}.{key}" if path else str(key)
             yield from _compare(name, recorded.get(key), derived.get(key))
-    elif _both_lists(recorded, derived) and len(recorded) == len(derived):
+    elif isinstance(recorded, list) and isinstance(derived, list) and len(recorded) == len(derived):
         for index, (one, other) in enumerate(zip(recorded, derived, strict=True)):
             yield from _compare(f"{path}[{index}]", one, other)
     else:
         yield Mismatch(path, recorded, derived)
-
-
-def _both_lists(one: object, other: object) -> bool:
-    return (
-        isinstance(one, Sequence)
-        and isinstance(other, Sequence)
-        and not (isinstance(one, str) or isinstance(other, str))
-    )
 
 
 def _same(recorded: object, derived: object) -> bool:

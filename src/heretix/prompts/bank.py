@@ -321,6 +321,8 @@ ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
 class ShownItem:
     """A piece of evidence as the model sees it."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid", "strict": True}
+
     id: str
     """`E01`, `E02`, …: its place in the bundle, whatever place it is shown in."""
     text: str

@@ -19,7 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
-from heretix.providers import gguf, registry
+from heretix.providers import catalog, gguf
 from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.sample import Finish
 
@@ -427,7 +427,7 @@ class SharedModels:
     an embedded model's answer follows from the request alone. Of one event loop.
     """
 
-    def __init__(self, opener: registry.Opener = registry.open_provider) -> None:
+    def __init__(self, opener: catalog.Opener = catalog.open_provider) -> None:
         self._opener = opener
         self._held: dict[str, _Held] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}

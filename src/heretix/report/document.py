@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import LENSES
 from heretix.measurement.record import Artifact
-from heretix.measurement.vector import as_they_are
+from heretix.measurement.vector import unchanged_runs
 from heretix.measurement.verify import verify_artifact
 from heretix.report.charts import (
     belief_vector,
@@ -32,7 +32,15 @@ from heretix.report.charts.figure import drawable, listed, number, retitled, sho
 from heretix.report.charts.studies import drift
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
 from heretix.report.method import method_lines
-from heretix.report.words import LEGACY, MISQUOTED, drop_detail, run_warnings, span, warning_label
+from heretix.report.words import (
+    LEGACY,
+    MISQUOTED,
+    drop_detail,
+    no_estimate_reason,
+    run_warnings,
+    span,
+    warning_label,
+)
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -62,7 +70,7 @@ def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
     runs = []
     for artifact in artifacts:
         if artifact.lenses is not None:
-            runs += as_they_are(artifact.runs, claim_of(artifact))
+            runs += unchanged_runs(artifact.runs, claim_of(artifact))
         else:
             runs += [run for run in artifact.runs if not (run.evidence and run.evidence.variant)]
     return _once(runs)
@@ -85,7 +93,7 @@ def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
     found = [artifact for artifact in artifacts if artifact.lenses is not None]
     loose = plain_runs([artifact for artifact in artifacts if artifact.lenses is None])
     for claim in dict.fromkeys(run.claim for run in loose):
-        own = as_they_are(loose, claim)
+        own = unchanged_runs(loose, claim)
         for model in dict.fromkeys(run.model for run in own):
             runs = [run for run in own if run.model == model]
             lenses = {run.lens for run in runs}
@@ -117,7 +125,7 @@ def _of_vector(artifact: Artifact, theme: Theme) -> list[Picture]:
     claim = claim_of(artifact)
     for model in dict.fromkeys(run.model for run in artifact.runs):
         own = [run for run in artifact.runs if run.model == model]
-        plain = as_they_are(own, claim)
+        plain = unchanged_runs(own, claim)
         chart = belief_vector(artifact, model, theme=theme)
         pictures.append(Picture(title="Belief vector", chart=chart, runs=tuple(plain), claim=claim))
         records = [record for record in artifact.experiments or [] if record.model == model]
@@ -321,6 +329,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["drop_detail"] = drop_detail
+    environment.globals["no_estimate_reason"] = no_estimate_reason
     environment.filters |= {
         "span": lambda ends: span(*ends),
         "signed": lambda value: number(value, signed=True),
@@ -423,7 +432,9 @@ def _headline(sheet: _Sheet, run: RunRecord) -> None:
     about = listed([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
     sheet.text(about, px=13, colour=theme.muted)
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        sheet.text(f"No estimate: {run.reason}", px=16, colour=theme.warn, bold=True)
+        sheet.text(
+            f"No estimate: {no_estimate_reason(run.reason)}", px=16, colour=theme.warn, bold=True
+        )
     else:
         said = (
             f"p(true) {belief.prob_true_rpl:.3f}, 95% interval {span(*belief.ci95)}, "
@@ -486,7 +497,7 @@ def belief_html(run: RunRecord) -> str:
         f'<div style="color:#666">{escape(run.model)} · {escape(run.prompt_version)}</div>',
     ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        parts.append(f"<div>No estimate: {escape(run.reason or '')}</div>")
+        parts.append(f"<div>No estimate: {escape(no_estimate_reason(run.reason))}</div>")
     else:
         lo, hi = belief.ci95
         parts.append(

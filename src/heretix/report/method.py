@@ -11,7 +11,7 @@ from heretix.belief.logodds import logit, sigmoid
 from heretix.belief.vector import joint_bootstrap
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, MEL, NUL, RPL
-from heretix.report.words import counted, percent
+from heretix.report.words import counted, no_estimate_reason, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +120,7 @@ def _estimated(run: RunRecord) -> Iterator[str]:
 
 
 def _not_estimated(run: RunRecord) -> Iterator[str]:
-    yield f"There is no estimate: {run.reason}"
+    yield f"There is no estimate: {no_estimate_reason(run.reason)}"
 
 
 def _sized(run: RunRecord) -> Iterator[str]:

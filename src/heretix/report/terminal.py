@@ -18,9 +18,11 @@ from heretix.report.words import (
     DEMONSTRATION,
     MADE_UP,
     MISQUOTED,
+    NO_ESTIMATE,
     QUOTED_NOTHING,
     drop_detail,
     missing_reason,
+    no_estimate_reason,
     percent,
     run_warnings,
     span,
@@ -109,7 +111,7 @@ def run_headline(run: RunRecord) -> RenderableType:
     lines: list[RenderableType] = [Text(run.claim, style="bold"), _subtitle(run)]
     belief = run.aggregates
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        lines.append(Text(f"No estimate: {run.reason}", style="bold red"))
+        lines.append(Text(f"No estimate: {no_estimate_reason(run.reason)}", style="bold red"))
     else:
         lo, hi = belief.ci95
         headline = Text("p(true) ")
@@ -549,7 +551,7 @@ def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
         Text(f"no differences for {lens}: {missing_reason(reason)}", style="yellow")
         for lens, reason in found.missing.items()
         # The line of a lens without a number has said why already.
-        if reason.code not in {"insufficient_evidence", "no_estimate"}
+        if reason.code not in {"insufficient_evidence", *NO_ESTIMATE}
     ]
     table = Table.grid(padding=(0, 2))
     for name, value in [*_headlines(found), *_details(found)]:

@@ -55,8 +55,21 @@ _DROP_DETAILS: Final[Mapping[DropReason, str]] = {
     DropReason.PUBLISHER_CAP: "{cap} better ones are from {publisher}",
     DropReason.OVER_BUDGET: "{k} items of {chars_per_item} characters are chosen",
 }
+NO_ESTIMATE: Final[Mapping[str, str]] = {
+    "calls_failed": "every call failed, the last with: {error}",
+    "one_template": (
+        "`templates`: an estimate needs compliant samples from at least 2 when more than one was "
+        "planned, got {got} from {templates} of {planned} templates; see why the others were "
+        "dropped, then sample again or raise K or R"
+    ),
+    "too_few_samples": (
+        "`samples`: an estimate needs at least {needed} compliant ones, got {got} from {templates} "
+        "of {planned} templates; see why the others were dropped, then sample again or raise K or R"
+    ),
+}
+"""Why a run has no estimate."""
+_CALLS_FAILED: Final = "; {failed} of {attempted} calls failed, the last with: {error}"
 _MISSING: Final[Mapping[str, str]] = {
-    "no_estimate": "no estimate: {message}",
     "no_pair": "a difference needs the raw prior and another lens, both with an estimate",
     "too_few_stems": (
         "a difference needs at least {needed} stems with answers, got {got} ({lenses}); "
@@ -70,10 +83,20 @@ def drop_detail(reason: str, params: Mapping[str, Any]) -> str:
     return _filled(_DROP_DETAILS[DropReason(reason)], params)
 
 
+def no_estimate_reason(reason: ReasonRecord | None) -> str:
+    """Say why a run has no estimate; nothing where it has one."""
+    if reason is None:
+        return ""
+    also = _CALLS_FAILED if "failed" in reason.params else ""
+    return _filled(NO_ESTIMATE[reason.code] + also, reason.params)
+
+
 def missing_reason(reason: ReasonRecord | None) -> str:
     """Say why a lens, a difference or an experiment has no number; nothing where it has one."""
     if reason is None:
         return ""
+    if reason.code in NO_ESTIMATE:
+        return f"no estimate: {no_estimate_reason(reason)}"
     if reason.code == "insufficient_evidence":
         return str(Shortfall.from_json(reason.params))
     return _filled(_MISSING[reason.code], reason.params)

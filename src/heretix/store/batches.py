@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, and_, bindparam, case, func, insert, select, update
 
-from heretix.core.chunks import chunked
 from heretix.core.errors import RecordError
-from heretix.store.db import KEYS_PER_STATEMENT
+from heretix.store.db import KEYS_PER_STATEMENT, chunked
 from heretix.store.samples import (
     claim_leases,
     release_all_leases,

@@ -9,8 +9,9 @@ import sqlite3
 import threading
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from sqlalchemy import (
@@ -41,7 +42,7 @@ from heretix.core.errors import (
 from heretix.store.schema import CHAIN_START, HEAD, chain, metadata, schema_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # Where a store is: a path or a URL, read once and named without its password.
 
@@ -517,3 +518,13 @@ def _read_version(connection: Connection) -> str | None:
     if not inspect(connection).has_table(schema_version.name):
         return None
     return cast("str | None", connection.scalar(_VERSION))
+
+
+_T = TypeVar("_T")
+
+
+def chunked(values: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    """Cut values into lists of `size`; `itertools.batched` needs Python 3.12."""
+    iterator = iter(values)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from heretix.core.chunks import chunked
 from heretix.core.lenses import EARNING, RPL
-from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
 from heretix.store.schema import (
     accounts,
     chain,

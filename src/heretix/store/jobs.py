@@ -21,8 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.core.chunks import chunked
-from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, fields
 from functools import cache
@@ -23,17 +24,19 @@ from sqlalchemy import (
 )
 
 from heretix.core.canonical import sha256_text
-from heretix.core.errors import RecordError
+from heretix.core.clock import utc_now
+from heretix.core.errors import BankError, RecordError
 from heretix.core.lenses import SHOWING
-from heretix.sample import Sample
 from heretix.store.db import conflict_insert
-from heretix.store.schema import execution_samples, executions, results, runs, samples
+from heretix.store.schema import execution_samples, executions, prompts, results, runs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import RowMapping
     from sqlalchemy.sql.dml import Insert
+
+    from heretix.store.store import Store
 
 Status = Literal["ok", "no_estimate", "interrupted"]
 """How an execution ended."""
@@ -515,7 +518,7 @@ def _ids(
 # Pages, each from where the one before it ended: a slow reader holds nothing, and a long list costs
 # the same at its end as at its beginning.
 
-_SAMPLE: Final = select(*(samples.c[field.name] for field in fields(Sample)))
+_SAMPLE: Final = select(samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,3 +626,62 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         if value is not None:
             conditions.append(column == value)
     return conditions
+
+
+# Prompt banks: the text behind each version, kept once.
+
+_TEXT: Final = {
+    "system": "system",
+    "user_template": "user_template",
+    "paraphrases_json": "paraphrases",
+}
+"""Columns that hold the text of a bank, and what a bank's file calls them."""
+_BANK: Final = select(prompts).where(prompts.c.prompt_version == bindparam("version"))
+
+
+def register_bank(
+    store: Store,
+    *,
+    prompt_version: str,
+    bank_sha256: str,
+    source: str,
+    system: str,
+    user_template: str,
+    paraphrases: Sequence[str],
+) -> None:
+    """Remember a bank's text. Other text under the same version is a `BankError`.
+
+    It takes a store and not a connection: a bank that is known needs no turn to write.
+    """
+    row = {
+        "prompt_version": prompt_version,
+        "bank_sha256": bank_sha256,
+        "source": source,
+        "system": system,
+        "user_template": user_template,
+        "paraphrases_json": json.dumps(list(paraphrases), ensure_ascii=False),
+        "created_at": utc_now(),
+    }
+    known = store.read(select_bank, prompt_version) or store.write(_insert_bank, row)
+    differing = [name for column, name in _TEXT.items() if known[column] != row[column]]
+    if differing:
+        raise BankError(
+            f"`version` {prompt_version} of bank `{source}` is taken: this store has "
+            f"it from bank `{known['source']}`, with other text in {', '.join(differing)}; "
+            f"bump `version` in `{source}`"
+        )
+
+
+def select_bank(connection: Connection, prompt_version: str) -> Mapping[str, Any] | None:
+    """Read the bank that is registered under a version."""
+    row = connection.execute(_BANK, {"version": prompt_version}).one_or_none()
+    return None if row is None else row._asdict()
+
+
+def _insert_bank(connection: Connection, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Register a bank, unless its version is taken; the row that stands there."""
+    insert = conflict_insert(connection.dialect.name, prompts)
+    connection.execute(insert.on_conflict_do_nothing(), row)
+    known = select_bank(connection, row["prompt_version"])
+    assert known is not None, "the row was inserted, or was there"
+    return known

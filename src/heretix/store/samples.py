@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sqlalchemy import Connection, Select, bindparam, delete, or_, select, update
 
-from heretix.core.chunks import chunked
 from heretix.core.errors import HeretixError, StoreError
 from heretix.sample import Noncompliance, Sample
-from heretix.store.db import KEYS_PER_STATEMENT, conflict_insert
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
 from heretix.store.schema import leases, samples
 
 if TYPE_CHECKING:

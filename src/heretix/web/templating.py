@@ -26,6 +26,7 @@ from heretix.report.charts.theme import LIGHT, TEXT_PX
 from heretix.report.words import (
     drop_detail,
     missing_reason,
+    no_estimate_reason,
     warn_few_wordings,
     warning_label,
 )
@@ -277,6 +278,7 @@ def environment() -> Environment:
         "few_wordings": warn_few_wordings,
         "label_of": warning_label,
         "missing_reason": missing_reason,
+        "no_estimate_reason": no_estimate_reason,
     }
     return env
 

@@ -30,8 +30,8 @@ from heretix.evidence.text.injection import screen
 from heretix.measurement.service import Results, measure, prepare
 from heretix.plan import Evidence
 from heretix.prompts.bank import ShownItem, load_bank, load_frame
+from heretix.providers.catalog import Opener, open_provider, resolve_model
 from heretix.providers.prices import cost_micros, load_prices
-from heretix.providers.registry import Opener, open_provider, resolve_model
 from heretix.store.documents import find_bundle
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
 from heretix.economy.sentences import refuse_move
 from heretix.prompts.bank import load_bank
-from heretix.providers.registry import resolve_model
+from heretix.providers.catalog import resolve_model
 
 if TYPE_CHECKING:
     from heretix.core.clock import Clock

@@ -11,7 +11,7 @@ from heretix.belief.bootstrap import Floats, cluster_bootstrap, plain_bootstrap
 from heretix.belief.estimator import order_templates, trim_cut
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL
-from heretix.measurement.vector import as_they_are, lens_records, metrics_by_model
+from heretix.measurement.vector import lens_records, metrics_by_model, unchanged_runs
 from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,
@@ -32,7 +32,7 @@ from heretix.report.charts.figure import (
     small_text,
 )
 from heretix.report.charts.theme import LIGHT, SHAPES, Theme
-from heretix.report.words import counted, missing_reason, warning_word
+from heretix.report.words import counted, missing_reason, no_estimate_reason, warning_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
 
 def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
     return notice(
-        f"No estimate: {run.reason}",
+        f"No estimate: {no_estimate_reason(run.reason)}",
         title=run.claim,
         subtitle=[run_subtitle(run)],
         description=description,
@@ -265,7 +265,7 @@ def replicas_of(run: RunRecord) -> Floats:
     A record doesn't hold them: they follow from its answers and its seed.
     """
     if run.status != "ok":
-        raise NoEstimateError(run.reason or "no estimate")
+        raise NoEstimateError(no_estimate_reason(run.reason) or "no estimate")
     logits: dict[str, list[float]] = {}
     for sample in run.samples:
         if sample.compliant and sample.logit is not None:
@@ -474,7 +474,7 @@ def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
         detail=name[1],
         value=belief.prob_true_rpl,
         ci95=belief.ci95,
-        reason=f"no estimate: {run.reason}",
+        reason=missing_reason(run.reason),
         note=warning_word(run),
     )
 
@@ -519,7 +519,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
     panels = [{**beliefs, "title": _heading("Belief under each lens", theme)}]
     panels += _split(_metrics(artifact, model), theme)
     claim = claim_of(artifact)
-    runs = as_they_are(artifact.runs, claim)
+    runs = unchanged_runs(artifact.runs, claim)
     counted = {run.lens: run.usage for run in runs if run.model == model}
     n = ", ".join(f"{lens} {usage.compliant}" for lens, usage in counted.items())
     return figure(

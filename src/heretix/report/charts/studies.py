@@ -23,7 +23,7 @@ from heretix.report.charts.figure import (
     time_axis,
 )
 from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
-from heretix.report.words import counted
+from heretix.report.words import counted, missing_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
         "served": _served(run),
         "shape": SERIES_SHAPES[served.index(_served(run)) % len(SERIES_SHAPES)],
         "fill": colour if fresh else theme.paper,
-        "reason": f"no estimate: {run.reason}" if belief.prob_true_rpl is None else None,
+        "reason": missing_reason(run.reason) or None,
     }
 
 

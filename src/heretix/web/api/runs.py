@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from heretix.belief.paired import PairedDifference, UnpairedDifference
 from heretix.core.errors import RecordError
 from heretix.core.lenses import LensCode
-from heretix.measurement.record import RunRecord, SampleRecord
+from heretix.measurement.record import RunRecord, SampleRecord, read_sample
 from heretix.measurement.verify import Comparison, compare, verify_run
 from heretix.report.export import FORMATS, Format, export
 from heretix.store import ExecutionSummary, RunSummary, StoredRecord
@@ -143,7 +143,7 @@ def list_samples(
 ) -> Page[SampleRecord]:
     """The samples of an execution in the order of its plan, with the raw answers."""
     samples = json.loads(_stored(app, ref).record_json)["samples"]
-    return slice_of(samples, SampleRecord.model_validate, limit=limit, cursor=cursor)
+    return slice_of(samples, read_sample, limit=limit, cursor=cursor)
 
 
 @executions.get("/executions/{ref}/verify")

@@ -95,13 +95,15 @@ def vector_artifact(app: AppState, view: ClaimView) -> Artifact:
 
 
 def _artifact(app: AppState, view: ClaimView) -> Artifact:
-    from heretix.measurement.vector import compared, lens_record, metrics_by_model
+    from heretix.measurement.vector import compare_variants, lens_record, metrics_by_model
 
     runs = [app.cache.record(run.execution_id) for run in (*view.vector, *view.variants)]
     plain = runs[: len(view.vector)]
     publishers = _publishers(app, plain)
     metrics: dict[str, MetricsRecord] = metrics_by_model(plain, plain[0].claim, publishers)
-    experiments: list[ExperimentRecord] = compared(runs, plain[0].claim) if view.variants else []
+    experiments: list[ExperimentRecord] = (
+        compare_variants(runs, plain[0].claim) if view.variants else []
+    )
     return Artifact(
         schema=SCHEMA,
         runs=runs,

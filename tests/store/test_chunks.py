@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.core.chunks import chunked
+from heretix.store.db import chunked
 
 
 @given(st.lists(st.integers()), st.integers(1, 7))
