@@ -1,4 +1,4 @@
-"""The API from Python: a client with retries, pages and events."""
+"""A client of a Heretix server: what `/api/v1` offers, as methods with types."""
 
 from __future__ import annotations
 
@@ -7,47 +7,51 @@ import dataclasses
 import http.client
 import json
 import math
-import socket
 import time
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
 from heretix.core import errors
-from heretix.core.canonical import decode
 from heretix.core.errors import (
     CallTimeoutError,
     ConfigError,
     ConflictError,
     ConnectionFailedError,
     HeretixError,
+    RecordError,
     RefusedError,
     ServerError,
     TooManyRequestsError,
 )
-from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground, State
+from heretix.core.validation import explain
+from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground
 from heretix.economy.exchange import EpisodeSummary
 from heretix.economy.exploration_service import Standing
 from heretix.economy.judging.gate import Direction
-from heretix.economy.market import Market, Position, Side
+from heretix.economy.market import Position, Side
 from heretix.measurement.record import RunRecord, SampleRecord, read_sample
-from heretix.report.export import write_export
+from heretix.report.export import format_of, write_export
 from heretix.store.runs import RunSummary
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-# How a client talks to a server: requests that are sent again when that is safe, event streams,
-# and refusals as the library's own errors.
-
+T = TypeVar("T")
 PREFIX: Final = "/api/v1"
 PROBLEM: Final = "urn:heretix:problem:"
 _BUSY: Final = frozenset({429, 503})
 _LONGEST_PAUSE_S: Final = 30.0
 _PIECE: Final = 64 * 1024
+_WAIT_S: Final = 3_600.0
+"""Longer than the measurement of an episode takes; who knows better says so."""
 _BY_STATUS: Final[Mapping[int, type[HeretixError]]] = {
     401: errors.SignInError,
     403: errors.AccessError,
@@ -55,19 +59,6 @@ _BY_STATUS: Final[Mapping[int, type[HeretixError]]] = {
     409: errors.ConflictError,
     501: errors.MissingPartError,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a server said."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        """The body, read."""
-        return json.loads(self.body)
 
 
 class Transport:
@@ -87,10 +78,10 @@ class Transport:
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._root = parts.path.rstrip("/") + PREFIX
-        self._token = token
-        self._timeout_s = timeout_s
-        self._tries = tries
-        self._pause_s = pause_s
+        self._headers = {"Accept": "application/json", "User-Agent": f"heretix/{VERSION}"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._timeout_s, self._tries, self._pause_s = timeout_s, tries, pause_s
 
     def send(
         self,
@@ -100,7 +91,7 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
-    ) -> Answer:
+    ) -> bytes:
         """Send a request, again when the connection breaks or the server is busy.
 
         Reads can be sent again as they are, and writes because they have a key.
@@ -113,107 +104,94 @@ class Transport:
         for attempt in range(1, self._tries + 1):
             last = attempt == self._tries
             try:
-                answer = self._once(method, _target(path, query), content, headers)
+                with self._request(method, path, query, content, headers) as (response, _):
+                    answer = response.read()
             except (CallTimeoutError, ConnectionFailedError):
                 if last:
                     raise
                 self._rest(attempt, None)
                 continue
-            if answer.status < 400:
+            if response.status < 400:
                 return answer
             # After a try whose answer was lost, the first one may still be under way.
-            unfinished = answer.status == 409 and key is not None and attempt > 1
-            if last or not (answer.status in _BUSY or unfinished):
-                raise _problem(answer)
-            self._rest(attempt, answer.headers.get("retry-after"))
+            unfinished = response.status == 409 and key is not None and attempt > 1
+            if last or not (response.status in _BUSY or unfinished):
+                raise _problem(response, answer)
+            self._rest(attempt, response.getheader("retry-after"))
         raise AssertionError("the last try returns or raises")
 
     def pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
-        """A body as it arrives."""
-        with self._talking() as connection:
-            response = self._ask(connection, "GET", _target(path, query), None, {})
-            if response.status >= 400:
-                raise _problem(_answer(response))
-            try:
-                while piece := response.read(_PIECE):
-                    yield piece
-            except (OSError, http.client.HTTPException) as exc:
-                raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
+        """Yield a body as it arrives."""
+        with self._request("GET", path, query) as (response, _), self._reading(response):
+            while piece := response.read(_PIECE):
+                yield piece
 
     def events(
         self, path: str, *, after: int, wait_s: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The events of a stream, taken up again where it breaks, until the last one.
+        """Yield the events of a stream until the last one; where it breaks, take it up again.
 
         After `wait_s` seconds it is over, too.
         """
         until = math.inf if wait_s is None else time.monotonic() + wait_s
         failures = 0
         while time.monotonic() < until:
-            told: float | None = None
+            retry_after_s: float | None = None
             try:
                 for event in self._stream(path, after, until):
                     failures, after = 0, int(event["seq"])
                     yield event
                     if event["ended"]:
                         return
-                if self._over(path, after):
-                    return
+                # It ended by itself: because nothing will come, or because the server stopped.
+                with self._request("GET", path, headers=_resume_at(after)) as (response, _):
+                    if response.status == 204:
+                        return
             except (CallTimeoutError, ConnectionFailedError, TooManyRequestsError) as exc:
                 if time.monotonic() >= until:
                     return
                 failures += 1
                 if failures >= self._tries:
                     raise
-                told = getattr(exc, "retry_after_s", None)
-            self._rest(max(1, failures), None if told is None else f"{told:.0f}")
+                retry_after_s = getattr(exc, "retry_after_s", None)
+            self._rest(max(1, failures), None if retry_after_s is None else f"{retry_after_s:.0f}")
 
     def _stream(self, path: str, after: int, until: float) -> Iterator[dict[str, Any]]:
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        with self._talking() as connection:
-            connection.connect()
-            heard = connection.sock
-            response = self._ask(connection, "GET", path, None, headers)
-            if response.status >= 400:
-                raise _problem(_answer(response))
-            try:
-                heard.settimeout(self._patience(until))
-                for line in response:
-                    heard.settimeout(self._patience(until))
-                    if line.startswith(b"data:"):
-                        yield json.loads(line.removeprefix(b"data:"))
-            except TimeoutError as exc:
-                raise CallTimeoutError(f"`{self.url}` fell silent") from exc
-            except (OSError, http.client.HTTPException) as exc:
-                raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
-
-    def _patience(self, until: float) -> float:
-        """How long to wait for the next line."""
-        return max(0.001, min(self._timeout_s, until - time.monotonic()))
-
-    def _over(self, path: str, after: int) -> bool:
-        """The stream ended by itself: because nothing will come, or because the server stopped."""
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
-        with self._talking() as connection:
-            return self._ask(connection, "GET", path, None, headers).status == 204
-
-    def _once(
-        self, method: str, target: str, content: bytes | None, headers: Mapping[str, str]
-    ) -> Answer:
-        with self._talking() as connection:
-            return _answer(self._ask(connection, method, target, content, headers))
+        opened = self._request("GET", path, headers=_resume_at(after))
+        with opened as (response, sock), self._reading(response):
+            while True:
+                sock.settimeout(max(0.001, min(self._timeout_s, until - time.monotonic())))
+                line = response.readline()
+                if not line:
+                    return
+                if line.startswith(b"data:"):
+                    yield json.loads(line.removeprefix(b"data:"))
 
     @contextlib.contextmanager
-    def _talking(self) -> Iterator[http.client.HTTPConnection]:
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[tuple[http.client.HTTPResponse, socket.socket]]:
+        """Send a request once; the socket is for whoever waits for less than `timeout_s`."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self._timeout_s)
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = self._root + path + (f"?{urlencode(given)}" if given else "")
         try:
-            yield connection
+            connection.connect()
+            sock = connection.sock
+            sent = {**self._headers, **(headers or {})}
+            connection.request(method, target, body=content, headers=sent)
+            yield connection.getresponse(), sock
         except TimeoutError as exc:
             raise CallTimeoutError(
                 f"`{self.url}` didn't answer within {self._timeout_s:g} s"
             ) from exc
-        except (OSError, http.client.HTTPException, socket.gaierror) as exc:
+        except (OSError, http.client.HTTPException) as exc:
             raise ConnectionFailedError(
                 f"`{self.url}` can't be reached: {str(exc) or type(exc).__name__}; is it running? "
                 "`heretix serve` starts one"
@@ -221,72 +199,53 @@ class Transport:
         finally:
             connection.close()
 
-    def _ask(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        target: str,
-        content: bytes | None,
-        headers: Mapping[str, str],
-    ) -> http.client.HTTPResponse:
-        sent = {"Accept": "application/json", "User-Agent": f"heretix/{VERSION}", **headers}
-        if self._token is not None:
-            sent["Authorization"] = f"Bearer {self._token}"
-        connection.request(method, self._root + target, body=content, headers=sent)
-        return connection.getresponse()
+    @contextlib.contextmanager
+    def _reading(self, response: http.client.HTTPResponse) -> Iterator[None]:
+        """Read a body piece by piece: a refusal is raised, and so is a break in the middle."""
+        if response.status >= 400:
+            raise _problem(response, response.read())
+        try:
+            yield
+        except TimeoutError as exc:
+            raise CallTimeoutError(f"`{self.url}` fell silent") from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
 
-    def _rest(self, attempt: int, told: str | None) -> None:
-        wanted = float(told) if told is not None and told.isdigit() else 0.0
+    def _rest(self, attempt: int, retry_after: str | None) -> None:
+        wanted = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
         time.sleep(min(_LONGEST_PAUSE_S, max(wanted, self._pause_s * 2 ** (attempt - 1))))
 
 
-def _target(path: str, query: Mapping[str, Any] | None) -> str:
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
+def _resume_at(seq: int) -> dict[str, str]:
+    return {"Accept": "text/event-stream", "Last-Event-ID": str(seq)}
 
 
-def _answer(response: http.client.HTTPResponse) -> Answer:
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(status=response.status, headers=headers, body=response.read())
-
-
-def _problem(answer: Answer) -> HeretixError:
-    """The error that a problem document stands for."""
+def _problem(response: http.client.HTTPResponse, body: bytes) -> HeretixError:
+    """Make the error that a problem document stands for."""
     try:
-        problem = json.loads(answer.body)
+        problem = json.loads(body)
         problem["detail"]
     except (ValueError, KeyError, TypeError):
-        problem = {"detail": f"the server answered {answer.status} and didn't say why"}
-    return error_of(problem, answer.status, told=answer.headers.get("retry-after", "1"))
+        problem = {"detail": f"the server answered {response.status} and didn't say why"}
+    return error_of(problem, response.status, retry_after=response.getheader("retry-after", "1"))
 
 
-def error_of(problem: Mapping[str, Any], status: int, *, told: str = "1") -> HeretixError:
-    """The error that the content of a problem document stands for; `told` is `Retry-After`."""
+def error_of(problem: Mapping[str, Any], status: int, *, retry_after: str = "1") -> HeretixError:
+    """Make the error that the content of a problem document stands for."""
     detail, kind = str(problem["detail"]), str(problem.get("type", ""))
     name = f"{kind.removeprefix(PROBLEM)}Error" if kind.startswith(PROBLEM) else ""
     known = getattr(errors, name, None)
     if known is RefusedError:
         return RefusedError(detail, status=str(problem.get("reason", "refused")))
     if known is TooManyRequestsError or (known is None and status == 429):
-        return TooManyRequestsError(detail, retry_after_s=float(told) if told.isdigit() else 1.0)
+        wait_s = float(retry_after) if retry_after.isdigit() else 1.0
+        return TooManyRequestsError(detail, retry_after_s=wait_s)
     if known is not None:
         error: HeretixError = known(detail)
         return error
     if status >= 500 and status not in _BY_STATUS:
         return ServerError(detail, status=status)
     return _BY_STATUS.get(status, errors.UsageError)(detail)
-
-
-# A client of a Heretix server: what `/api/v1` offers, as methods with types.
-#
-# It needs nothing that measuring doesn't need. Every write has a key and is sent again under the
-# same one when a connection breaks, so that nothing is done twice. Refusals come out as the errors
-# that the library itself would have raised.
-
-T = TypeVar("T")
-_ENDED: Final = frozenset({"done", "failed", "cancelled"})
-_WAIT_S: Final = 3_600.0
-"""Longer than the measurement of an episode takes; who knows better says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,13 +255,12 @@ class Job:
     id: str
     owner: str
     title: str
-    kind: Literal["measure", "episode"]
-    """What was asked for: claims to be measured, or a move of an episode."""
+    kind: Literal["measure", "episode"]  # claims to be measured, or a move of an episode
     episode: str | None
     """The episode that it moves on; None for claims, and until it is written down."""
     state: Literal["queued", "running", "done", "failed", "cancelled"]
-    request: Mapping[str, Any]
-    progress: Mapping[str, Any]
+    request: dict[str, Any]
+    progress: dict[str, Any]
     """Phase, samples done and in all, runs done and in all, dollars spent, seconds left."""
     revision: int
     error: str | None
@@ -312,8 +270,8 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Nobody works on it any more."""
-        return self.state in _ENDED
+        """Tell that nobody works on it any more."""
+        return self.state in {"done", "failed", "cancelled"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,25 +282,25 @@ class JobEvent:
     seq: int
     state: str
     ended: bool
-    progress: Mapping[str, Any]
+    progress: dict[str, Any]
     error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What came of a server's deriving a record again."""
+    """The outcome of a server's deriving a record again."""
 
     execution_id: str
     run_id: str
     ok: bool
     checked: int
-    differences: Sequence[Mapping[str, Any]]
-    notes: Sequence[str]
+    differences: list[dict[str, Any]]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What a bet would buy now, and what it can come to."""
+    """The shares that a bet would buy now, and what it can come to."""
 
     side: str
     stake: int
@@ -356,7 +314,11 @@ class Quote:
 
 
 class Client:
-    """One server, as one person. Threads may share a client."""
+    """One server, as one person. Threads may share a client.
+
+    Every write has a key and is sent again under the same one when a connection breaks, so that
+    nothing is done twice. Refusals come out as the errors that the library itself would raise.
+    """
 
     def __init__(
         self,
@@ -382,46 +344,45 @@ class Client:
         **options: Any,
     ) -> Job:
         """Have claims measured. Options are those of a request: K, R, lenses, budget_usd, …"""
-        body = self._request(claims, models, options)
-        return _job(self._post("/jobs", body, key))
+        return _read(Job, self._post("/jobs", _request(claims, models, options), key))
 
     def plan(
         self, claims: str | Sequence[str], *, models: Sequence[str] = (), **options: Any
     ) -> dict[str, Any]:
-        """Calls, tokens, price and time of a request; nothing is started."""
-        body = self._request(claims, models, options)
-        plan: dict[str, Any] = self._http.send("POST", "/plan", body=body).json()
+        """Estimate calls, tokens, price and time of a request; nothing is started."""
+        body = _request(claims, models, options)
+        plan: dict[str, Any] = json.loads(self._http.send("POST", "/plan", body=body))
         return plan
 
     def job(self, job_id: str) -> Job:
-        """One job, as it is now."""
-        return _job(self._get(f"/jobs/{_part(job_id)}"))
+        """Read one job, as it is now."""
+        return _read(Job, self._get(f"/jobs/{_part(job_id)}"))
 
     def jobs(self, *, state: str | None = None) -> Iterator[Job]:
-        """One's own jobs, the newest first."""
-        return map(_job, self._pages("/jobs", state=state))
+        """List one's own jobs, the newest first."""
+        return self._list(Job, "/jobs", state=state)
 
     def cancel(self, job_id: str, *, key: str | None = None) -> Job:
         """Stop a job; what was answered until then is kept."""
-        return _job(self._post(f"/jobs/{_part(job_id)}/cancel", None, key))
+        return _read(Job, self._post(f"/jobs/{_part(job_id)}/cancel", None, key))
 
     def resume(
         self, job_id: str, *, budget_usd: float | None = None, key: str | None = None
     ) -> Job:
         """Let a job go on that failed or was cancelled."""
         body = {"budget_usd": budget_usd}
-        return _job(self._post(f"/jobs/{_part(job_id)}/resume", body, key))
+        return _read(Job, self._post(f"/jobs/{_part(job_id)}/resume", body, key))
 
     def follow(
         self, job_id: str, *, after: int = 0, wait_s: float | None = None
     ) -> Iterator[JobEvent]:
-        """A job's news until it ends; a lost connection is taken up where it broke.
+        """Yield a job's news until it ends; a lost connection is taken up where it broke.
 
         Who doesn't want to wait for longer than `wait_s` seconds is told how far it was.
         """
         path = f"/jobs/{_part(job_id)}/events"
         for event in self._http.events(path, after=after, wait_s=wait_s):
-            yield _fields(JobEvent, event)
+            yield _read(JobEvent, event)
         if wait_s is not None and not (found := self.job(job_id)).ended:
             done, total = found.progress["done"], found.progress["total"]
             raise CallTimeoutError(
@@ -430,13 +391,13 @@ class Client:
             )
 
     def wait(self, job_id: str) -> Job:
-        """The job, once it has ended."""
+        """Wait for a job to end."""
         for _ in self.follow(job_id):
             pass
         return self.job(job_id)
 
     def results(self, job: Job | str) -> list[RunRecord]:
-        """The records of everything that a job has measured so far."""
+        """Read the records of everything that a job has measured so far."""
         job_id = job.id if isinstance(job, Job) else job
         found = self._pages(f"/jobs/{_part(job_id)}/runs")
         return [self.record(run["execution_id"]) for run in found]
@@ -449,67 +410,57 @@ class Client:
         model: str | None = None,
         lens: str | None = None,
     ) -> Iterator[RunSummary]:
-        """Runs that fit, the latest first; further pages are fetched as they are needed."""
-        for item in self._pages("/runs", q=search, claim=claim, model=model, lens=lens):
-            yield _fields(RunSummary, item)
+        """List runs that fit, the latest first; further pages are fetched as they are needed."""
+        return self._list(RunSummary, "/runs", q=search, claim=claim, model=model, lens=lens)
 
     def record(self, ref: str) -> RunRecord:
-        """The record of an execution, or of a run's latest one."""
-        answer = self._http.send("GET", f"/executions/{_part(ref)}")
-        return RunRecord.model_validate_json(answer.body)
+        """Read the record of an execution, or of a run's latest one."""
+        return RunRecord.model_validate_json(self._http.send("GET", f"/executions/{_part(ref)}"))
 
     def samples(self, ref: str) -> Iterator[SampleRecord]:
-        """The samples of an execution, with the raw answers."""
-        pages = self._pages(f"/executions/{_part(ref)}/samples")
-        return map(read_sample, pages)
+        """List the samples of an execution, with the raw answers."""
+        return map(read_sample, self._pages(f"/executions/{_part(ref)}/samples"))
 
     def verify(self, ref: str) -> Verification:
         """Have a record derived again, from itself alone."""
-        return _fields(Verification, self._get(f"/executions/{_part(ref)}/verify"))
+        return _read(Verification, self._get(f"/executions/{_part(ref)}/verify"))
 
     def compare(self, a: str, b: str) -> dict[str, Any]:
-        """The difference of two runs, B minus A, with its interval."""
+        """Read the difference of two runs, B minus A, with its interval."""
         return self._get("/compare", a=a, b=b)
 
     def anomalies(self, *, listed: bool = True) -> Iterator[dict[str, Any]]:
-        """Claims on which evidence moves a model most, the strongest first."""
+        """List claims on which evidence moves a model most, the strongest first."""
         return self._pages("/anomalies", listed="true" if listed else None)
 
     def bundle(self, bundle_id: str) -> dict[str, Any]:
-        """A bundle of evidence."""
+        """Read a bundle of evidence."""
         return self._get(f"/bundles/{_part(bundle_id)}")
 
     def me(self) -> dict[str, Any]:
-        """Who the server takes this client for: name, role, quotas, usage, balance, standing."""
+        """Read whom the server takes this client for: name, role, quotas, balance, standing."""
         return self._get("/people/me")
 
     def episodes(self, *, state: str | None = None) -> Iterator[EpisodeSummary]:
-        """Episodes, the newest first."""
-        for item in self._pages("/episodes", state=state):
-            market = item["market"]
-            read = {
-                "state": State(item["state"]),
-                "market": None if market is None else _economic(Market, market),
-            }
-            yield _fields(EpisodeSummary, item | read)
+        """List episodes, the newest first."""
+        return self._list(EpisodeSummary, "/episodes", state=state)
 
     def episode(self, episode_id: str) -> Episode:
-        """An episode, as it stands."""
-        return _economic(Episode, self._get(f"/episodes/{_part(episode_id)}"))
+        """Read an episode, as it stands."""
+        return _read(Episode, self._get(f"/episodes/{_part(episode_id)}"))
 
     def positions(self, episode_id: str) -> list[Position]:
-        """An episode's bets."""
-        found = self._pages(f"/episodes/{_part(episode_id)}/positions")
-        return [_economic(Position, item) for item in found]
+        """List an episode's bets."""
+        return list(self._list(Position, f"/episodes/{_part(episode_id)}/positions"))
 
     def episode_record(self, episode_id: str) -> dict[str, Any]:
-        """All that is needed to redo an episode: see `heretix.economy.audit.verify_episode`."""
+        """Read all that is needed to redo an episode: see `economy.audit.verify_episode`."""
         return self._get(f"/episodes/{_part(episode_id)}/record")
 
     def quote(self, episode_id: str, side: str, amount: int) -> Quote:
-        """What a bet would buy now. Amounts are whole minor units."""
+        """Ask what a bet would buy now. Amounts are whole minor units."""
         path = f"/episodes/{_part(episode_id)}/quote"
-        return _fields(Quote, self._get(path, side=Side(side).value, amount=amount))
+        return _read(Quote, self._get(path, side=Side(side).value, amount=amount))
 
     def stake(
         self,
@@ -522,7 +473,7 @@ class Client:
     ) -> Position:
         """Bet on a side; refused if it would buy fewer than `min_shares` micro-shares."""
         body = {"side": Side(side).value, "amount": amount, "min_shares": min_shares}
-        return _economic(Position, self._post(f"/episodes/{_part(episode_id)}/stakes", body, key))
+        return _read(Position, self._post(f"/episodes/{_part(episode_id)}/stakes", body, key))
 
     def challenge(
         self,
@@ -534,13 +485,9 @@ class Client:
         key: str | None = None,
     ) -> Challenge:
         """Commit to evidence, which stays with whoever has the nonce."""
-        body = {
-            "direction": Direction(direction).value,
-            "commitment": commitment,
-            "amount": amount,
-        }
-        path = f"/episodes/{_part(episode_id)}/challenges"
-        return _economic(Challenge, self._post(path, body, key))
+        way = Direction(direction).value
+        body = {"direction": way, "commitment": commitment, "amount": amount}
+        return _read(Challenge, self._post(f"/episodes/{_part(episode_id)}/challenges", body, key))
 
     def reveal(
         self,
@@ -559,16 +506,14 @@ class Client:
             "bundle_sha256": bundle_sha256,
             "bundle": None if bundle is None else dict(bundle),
         }
-        path = f"/episodes/{_part(episode_id)}/reveals"
-        return _economic(Challenge, self._post(path, body, key))
+        return _read(Challenge, self._post(f"/episodes/{_part(episode_id)}/reveals", body, key))
 
     def dispute(
         self, episode_id: str, ground: str, *, bond: int, key: str | None = None
     ) -> Dispute:
         """Put a bond against the result."""
         body = {"ground": Ground(ground).value, "bond": bond}
-        path = f"/episodes/{_part(episode_id)}/disputes"
-        return _economic(Dispute, self._post(path, body, key))
+        return _read(Dispute, self._post(f"/episodes/{_part(episode_id)}/disputes", body, key))
 
     def propose(
         self,
@@ -601,18 +546,17 @@ class Client:
         Judging, measuring and ruling take a while: this waits for `wait_s` seconds at most, and
         tells `observe` how far it is. Called again with the same key, it goes on waiting.
         """
-        path = f"/episodes/{_part(episode_id)}/{move}"
-        begun = self._post(path, options or None, key)
+        begun = self._post(f"/episodes/{_part(episode_id)}/{move}", options or None, key)
         return self._outcome(begun, wait_s, observe)
 
     def transfers(
         self, *, account: str | None = None, episode: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Transfers of the ledger, the newest first."""
+        """List transfers of the ledger, the newest first."""
         return self._pages("/ledger/transfers", account=account, episode=episode)
 
     def balances(self, *, person: str | None = None) -> Iterator[dict[str, Any]]:
-        """Accounts and what they hold."""
+        """List accounts and what they hold."""
         return self._pages("/ledger/balances", person=person)
 
     def verify_ledger(self) -> dict[str, Any]:
@@ -620,8 +564,8 @@ class Client:
         return self._get("/ledger/verify")
 
     def leaderboard(self) -> list[Standing]:
-        """Everybody's standing."""
-        return [_economic(Standing, item) for item in self._pages("/leaderboard")]
+        """List everybody's standing."""
+        return list(self._list(Standing, "/leaderboard"))
 
     def export(
         self,
@@ -631,43 +575,38 @@ class Client:
         only: str | None = None,
     ) -> int:
         """Write a table to a .jsonl or .parquet file; returns how many bytes it has."""
-        from heretix.report.export import format_of
-
         target = Path(path)
         pieces = self._http.pieces(f"/export/{table}.{format_of(target)}", {"only": only})
         return write_export(target, pieces)
 
     def _outcome(
-        self,
-        begun: Mapping[str, Any],
-        wait_s: float,
-        observe: Callable[[JobEvent], None] | None,
+        self, begun: Mapping[str, Any], wait_s: float, observe: Callable[[JobEvent], None] | None
     ) -> Episode:
-        """The episode after a move: at once, or when what the move began has ended."""
+        """Read the episode after a move: at once, or when what the move began has ended."""
         if not str(begun.get("href", "")).startswith(f"{PREFIX}/jobs/"):
-            return _economic(Episode, begun)
+            return _read(Episode, begun)
         for event in self.follow(begun["id"], wait_s=wait_s):
             if observe is not None:
                 observe(event)
         job = self.job(begun["id"])
-        if job.state != "done":
-            raise _error_of(job)
-        assert job.episode is not None, "what is done has an episode"
-        return self.episode(job.episode)
-
-    def _request(
-        self, claims: str | Sequence[str], models: Sequence[str], options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        given = [claims] if isinstance(claims, str) else list(claims)
-        return {"claims": given, "models": list(models), **options}
+        if job.state == "done":
+            assert job.episode is not None, "what is done has an episode"
+            return self.episode(job.episode)
+        if job.error is None or job.error_kind is None:
+            raise ConflictError(f"`{job.id}` was {job.state}; what it hadn't decided is open")
+        kind = job.error_kind.removesuffix("Error")
+        raise error_of({"type": f"{PROBLEM}{kind}", "detail": job.error}, 500)
 
     def _get(self, path: str, **query: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._http.send("GET", path, query=query).json()
+        found: dict[str, Any] = json.loads(self._http.send("GET", path, query=query))
         return found
 
     def _post(self, path: str, body: Mapping[str, Any] | None, key: str | None) -> Any:
         # One key for all tries: the server does it once, however often it hears of it.
-        return self._http.send("POST", path, body=body, key=key or uuid.uuid4().hex).json()
+        return json.loads(self._http.send("POST", path, body=body, key=key or uuid.uuid4().hex))
+
+    def _list(self, kind: type[T], path: str, **query: Any) -> Iterator[T]:
+        return (_read(kind, item) for item in self._pages(path, **query))
 
     def _pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         cursor: str | None = None
@@ -679,29 +618,30 @@ class Client:
                 return
 
 
+def _request(
+    claims: str | Sequence[str], models: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    given = [claims] if isinstance(claims, str) else list(claims)
+    return {"claims": given, "models": list(models), **options}
+
+
 def _part(name: str) -> str:
-    """An id as one part of a path, whatever is in it."""
+    """Quote an id as one part of a path, whatever is in it."""
     return quote(name, safe="")
 
 
-def _fields(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A record of a kind; a newer server may say more than this client knows."""
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _read(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Read a record of a kind; a newer server may say more than this client knows."""
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: values[name] for name in names})
-
-
-def _job(values: Mapping[str, Any]) -> Job:
-    return _fields(Job, values)
-
-
-def _error_of(job: Job) -> HeretixError:
-    """Why a job came to nothing: the error that the library itself would have raised."""
-    if job.error is None or job.error_kind is None:
-        return ConflictError(f"`{job.id}` was {job.state}; what it hadn't decided is open")
-    kind = job.error_kind.removesuffix("Error")
-    return error_of({"type": f"{PROBLEM}{kind}", "detail": job.error}, 500)
-
-
-def _economic(kind: type[T], values: Mapping[str, Any]) -> T:
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    return decode(kind, {name: values[name] for name in names}, kind.__name__.lower())
+    known = {name: values[name] for name in names if name in values}
+    try:
+        record: T = _adapter(kind).validate_json(json.dumps(known))  # type: ignore[arg-type]
+    except ValidationError as exc:
+        problem = explain(exc.errors(include_url=False)[0])
+        raise RecordError(f"the server's {kind.__name__.lower()} can't be read: {problem}") from exc
+    return record

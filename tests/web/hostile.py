@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
-from heretix.web.api.v1 import PREFIX
-from heretix.web.api.v1 import router as api_router
+from heretix.web.api import PREFIX
+from heretix.web.api import router as api_router
 from heretix.web.app import create_app
 
 SCRIPT = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

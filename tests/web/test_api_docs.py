@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from heretix.client import Client
 from heretix.jobs import BackgroundWorker
-from heretix.web.api.v1 import describe, router
+from heretix.web.api import describe, router
 
 GUIDE = Path(__file__).parents[2] / "docs" / "api.md"
 HERE = "http://127.0.0.1:8765"

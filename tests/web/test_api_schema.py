@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from heretix.store.runs import select_runs
-from heretix.web.api.v1 import describe, router
+from heretix.web.api import describe, router
 from heretix.web.problems import REFUSALS
 
 CHECKS = [

@@ -179,12 +179,13 @@ def test_charts_and_record_of_an_episode_are_served(town):
 
 def test_a_finding_is_credited_once(site):
     """On one's own machine practice counts; a claim earns once, one that wasn't measured nothing."""
-    found = EvidenceForm(typed=[("Report", PAPER), ("Reply", f"The reply: {PAPER}")]).bring(CLAIM)
+    form = EvidenceForm(typed=[("Report", PAPER), ("Reply", f"The reply: {PAPER}")])
+    bundle, _ = form.bring(CLAIM)
     config = RunConfig.parse(
         {"models": ("sim:moved?sel=-2",), "K": 16, "T": 16, "B": 300, "lenses": ("RPL", "SEL")}
     )
-    bundles = {(CLAIM, "SEL"): found.bundle}
-    site.store.write(save_bundle, found.bundle.bundle_id, CLAIM, "SEL", dump_bundle(found.bundle))
+    bundles = {(CLAIM, "SEL"): bundle}
+    site.store.write(save_bundle, bundle.bundle_id, CLAIM, "SEL", dump_bundle(bundle))
     asyncio.run(prepare(config, Settings(), claims=[CLAIM], bundles=bundles).run(site.store))
     first = site.post("/profile/credit", {"claim": CLAIM})
     assert re.search(r"[1-9][0-9]* XC credited", first.text)

@@ -114,7 +114,7 @@ def test_an_address_can_fill_in_the_form(site):
 
 def test_documents_of_ones_own_are_a_lens(site):
     """Whoever brings documents asks for SEL."""
-    form = MeasureForm(claims="A claim.", documents=[{"title": "", "text": "Some text."}]).padded()
+    form = MeasureForm(claims="A claim.", documents=[{"title": "", "text": "Some text."}])
     request = form.request()
     assert request.lenses == ("RPL", "SEL")
     assert request.documents[0].title == "Document 1"

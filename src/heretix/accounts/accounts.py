@@ -1,4 +1,4 @@
-"""Accounts: people, roles, quotas, passwords, and how somebody signs in."""
+"""Accounts: people, roles, quotas, passwords, and attempts to sign in."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from argon2 import PasswordHasher
-    from sqlalchemy import Connection
 
     from heretix.store import Store
 
 MIN_PASSWORD_CHARS: Final = 10
-MAX_PASSWORD_CHARS: Final = 1024
-"""Hashing takes time in proportion; nobody may ask for hours of it."""
+MAX_PASSWORD_CHARS: Final = 1024  # hashing takes time in proportion; nobody may ask for hours of it
 
 
 def check_password(text: str) -> str:
@@ -60,20 +58,19 @@ class Passwords:
 
         return self._given or PasswordHasher()
 
-    @cached_property
-    def _decoy(self) -> str:
-        """A hash that no password fits, for names that nobody has."""
-        return self._hasher.hash(secrets.token_urlsafe(32))
-
     def hash(self, password: str) -> str:
         """Hash a password, with its salt and parameters."""
         return self._hasher.hash(password)
 
+    @cached_property
+    def _decoy(self) -> str:
+        return self._hasher.hash(secrets.token_urlsafe(32))
+
     def verify(self, password: str, kept: str | None) -> bool:
-        """Compare a password with the hash that was kept. Without a hash it takes as long."""
+        """Compare a password with the hash that was kept. Without a hash it takes as long: a decoy
+        is hashed, made on the first call whoever that is about, so as not to tell names apart."""
         from argon2.exceptions import InvalidHashError, VerificationError
 
-        # Made on the first call, whoever that is about: it mustn't tell names apart.
         decoy = self._decoy
         if len(password) > MAX_PASSWORD_CHARS:
             password = ""
@@ -83,18 +80,15 @@ class Passwords:
             return False
         return kept is not None
 
-    def needs_rehash(self, kept: str) -> bool:
+    def is_outdated(self, kept: str) -> bool:
         """Tell that a hash was made with other parameters than today's."""
         return self._hasher.check_needs_rehash(kept)
 
 
 WINDOW_S: Final = 900.0
-_BOTH: Final = 10
-"""Failures of one name from one address: somebody tries passwords."""
-_ADDRESS: Final = 100
-"""Failures from one address: somebody tries names, or an office shares it."""
-_NAME: Final = 200
-"""Failures of one name from anywhere. High, since it locks out the person, too."""
+_BOTH: Final = 10  # failures of one name from one address: somebody tries passwords
+_ADDRESS: Final = 100  # failures from one address: somebody tries names, or an office shares it
+_NAME: Final = 200  # failures of one name from anywhere. High, since it locks out the person, too
 
 
 class Attempts:
@@ -112,13 +106,9 @@ class Attempts:
         now = self._clock()
         limits = _limits(name, address)
         counted = self._store.write(rows.count_attempts, limits, now=now, window_s=WINDOW_S)
-        waits = [
-            since + WINDOW_S - now
-            for subject, (count, since) in counted.items()
-            if count > limits[subject]
-        ]
-        if waits:
-            wait_s = max(1.0, *waits)
+        over = [since for subject, (count, since) in counted.items() if count > limits[subject]]
+        if over:
+            wait_s = max(1.0, max(over) + WINDOW_S - now)
             raise TooManyRequestsError(
                 "signing in failed too often; try again in "
                 f"{max(1, round(wait_s / 60))} min, or ask an operator",
@@ -136,18 +126,11 @@ class Attempts:
 def _limits(name: str, address: str | None) -> dict[str, int]:
     """Name the counts that an attempt adds to, the one of name and address first."""
     who, place = folded(name), address or ""
-    limits = {_subject("both", who, place): _BOTH, _subject("name", who): _NAME}
+    limits = {("both", who, place): _BOTH, ("name", who): _NAME}
     if address is not None:
-        limits[_subject("address", place)] = _ADDRESS
-    return limits
-
-
-def _subject(*parts: str) -> str:
+        limits["address", place] = _ADDRESS
     # Hashed: what was typed as a name may be a password, and may be long.
-    return sha256_text("\x00".join(parts))
-
-
-_WRONG = "the name or the password is wrong"
+    return {sha256_text("\x00".join(parts)): most for parts, most in limits.items()}
 
 
 class People:
@@ -200,10 +183,8 @@ class People:
 
     def list(self, *, limit: int = 100, offset: int = 0) -> list[Person]:
         """List people by name."""
-        return [
-            Person.of(row)
-            for row in self._store.read(rows.select_people, limit=limit, offset=offset)
-        ]
+        found = self._store.read(rows.select_people, limit=limit, offset=offset)
+        return [Person.of(row) for row in found]
 
     def count(self) -> int:
         """Count the accounts. None: whoever reaches this machine is its operator."""
@@ -232,10 +213,8 @@ class People:
         self, name: str, password: str, *, by: Person = LOCAL, address: str | None = None
     ) -> Person:
         """Give a person another password. Whoever was signed in with the old one is signed out."""
-        kept = self._passwords.hash(check_password(password))
-        return self._change(
-            name, {"password_hash": kept}, "person.password", by=by, address=address, ends=True
-        )
+        new = {"password_hash": self._passwords.hash(check_password(password))}
+        return self._change(name, new, "person.password", by=by, address=address)
 
     def change_password(
         self, person: Person, old: str, new: str, *, address: str | None = None
@@ -252,15 +231,8 @@ class People:
         """
         if folded(name) == folded(by.name):
             raise AccessError(f"`{name}` can't disable itself; let another operator do it")
-        return self._change(
-            name,
-            {"active": False},
-            "person.disable",
-            by=by,
-            address=address,
-            ends=True,
-            stops=True,
-        )
+        off = {"active": False}
+        return self._change(name, off, "person.disable", by=by, address=address, stops=True)
 
     def activate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
         """Let a person in again."""
@@ -272,32 +244,24 @@ class People:
         row = self._store.read(rows.select_person_by_name, folded(name))
         kept = row["password_hash"] if row is not None and row["active"] else None
         if not self._passwords.verify(password, kept):
-            self._note_refusal(row, address)
-            raise SignInError(_WRONG)
+            # a name that nobody has isn't written down: people type passwords into that field.
+            subject = row["name"] if row is not None else None
+            self.audit.write("session.refused", by=None, subject=subject, address=address)
+            raise SignInError("the name or the password is wrong")
         assert row is not None
         assert kept is not None
         self._attempts.clear(name, address)
-        if self._passwords.needs_rehash(kept):
+        if self._passwords.is_outdated(kept):
             new = self._passwords.hash(password)
             self._store.write(rows.replace_password_hash, row["person_id"], old=kept, new=new)
         return Person.of(row)
 
     def sign_in(
-        self,
-        name: str,
-        password: str,
-        *,
-        address: str | None = None,
-        replacing: str | None = None,
+        self, name: str, password: str, *, address: str | None = None, replacing: str | None = None
     ) -> Session:
         """Sign in. `replacing` is the token of the session that the browser had before."""
         person = self.authenticate(name, password, address=address)
         return self.sessions.open(person, address=address, replacing=replacing)
-
-    def _note_refusal(self, row: dict[str, Any] | None, address: str | None) -> None:
-        # A name that nobody has isn't written down: people type passwords into the wrong field.
-        subject = row["name"] if row is not None else None
-        self.audit.write("session.refused", by=None, subject=subject, address=address)
 
     def _change(
         self,
@@ -307,37 +271,30 @@ class People:
         *,
         by: Person,
         address: str | None,
-        ends: bool = False,
         stops: bool = False,
     ) -> Person:
-        """Change a row; `ends` their sessions, and `stops` their jobs, in one transaction."""
+        """Change a row and, if it `stops` the person, end their jobs, in one transaction.
+
+        Whoever has another password, or is shut out, is signed out, too.
+        """
         with self._store.writing() as connection:
             row = rows.select_person_by_name(connection, folded(name), lock=True)
             if row is None:
                 raise _unknown(name)
             rows.update_person(connection, row["person_id"], values)
-            if ends:
+            if stops or "password_hash" in values:
                 rows.delete_sessions(connection, row["person_id"])
             now = self._clock()
             note(connection, now, what, by=by, subject=row["name"], address=address)
-            for job_id in _stop_jobs(connection, row, utc_text(now)) if stops else ():
+            why = (
+                f"`{row['name']}` was disabled, so the job was stopped; what was answered is kept, "
+                "and an operator can let it go on"
+            )
+            stopping = {"error": why, "error_kind": AccessError.__name__, "stamp": utc_text(now)}
+            for job_id in stop_jobs(connection, row["person_id"], **stopping) if stops else ():
                 note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
         return Person.of({**row, **values})
 
 
 def _unknown(name: str) -> RecordError:
     return RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
-
-
-def _stop_jobs(connection: Connection, row: dict[str, Any], stamp: str) -> list[str]:
-    """Stop the jobs of a person, with the reason written into each; their ids."""
-    return stop_jobs(
-        connection,
-        row["person_id"],
-        error=(
-            f"`{row['name']}` was disabled, so the job was stopped; what was answered is kept, and "
-            "an operator can let it go on"
-        ),
-        error_kind=AccessError.__name__,
-        stamp=stamp,
-    )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from heretix.core.clock import utc_text
 from heretix.store import accounts as rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
     from heretix.accounts.person import Person
     from heretix.store import Store
 
-NOBODY: Final = "nobody"
-"""Stands for somebody who hasn't signed in."""
 _MOST: Final = 1000
 
 
@@ -28,15 +26,9 @@ class AuditEntry:
     seq: int
     at: str
     who: str
-    what: str
-    """A noun and a verb, as `job.submit`."""
+    what: str  # a noun and a verb, as `job.submit`
     subject: str | None
     address: str | None
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> AuditEntry:
-        """Read a row of `audit`."""
-        return cls(**{name: row[name] for name in cls.__slots__})
 
 
 class Audit:
@@ -46,17 +38,9 @@ class Audit:
         self._store = store
         self._clock = clock
 
-    def write(
-        self,
-        what: str,
-        *,
-        by: Person | None,
-        subject: str | None = None,
-        address: str | None = None,
-    ) -> None:
-        """Add an entry."""
-        with self._store.writing() as connection:
-            note(connection, self._clock(), what, by=by, subject=subject, address=address)
+    def write(self, what: str, *, by: Person | None, **about: str | None) -> None:
+        """Add an entry; see `note`."""
+        self._store.write(note, self._clock(), what, by=by, **about)
 
     def entries(
         self,
@@ -74,7 +58,7 @@ class Audit:
             who=who,
             what=what,
         )
-        return [AuditEntry.of(row) for row in found]
+        return [AuditEntry(**{name: row[name] for name in AuditEntry.__slots__}) for row in found]
 
 
 def note(
@@ -92,7 +76,7 @@ def note(
         {
             "at": utc_text(now),
             "person_id": by.id if by else None,
-            "who": by.name if by else NOBODY,
+            "who": by.name if by else "nobody",
             "what": what,
             "subject": subject,
             "address": address,

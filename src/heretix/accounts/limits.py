@@ -64,11 +64,9 @@ class RateLimiter:
             )
 
 
-KEPT_S: Final = 24 * 3600.0
-"""Replies are kept for a day; nobody tries again for longer."""
+KEPT_S: Final = 24 * 3600.0  # replies are kept for a day; nobody tries again for longer
 MAX_KEY_CHARS: Final = 200
-_ABANDONED_S: Final = 120.0
-"""A write that has no reply after so long died with its process."""
+_ABANDONED_S: Final = 120.0  # a write that has no reply after so long died with its process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

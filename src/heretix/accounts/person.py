@@ -16,40 +16,31 @@ if TYPE_CHECKING:
 class Role(StrEnum):
     """Permissions in three steps, compared by rank: each may do all that the one before may."""
 
-    READER = "reader"
-    """Look at everything that was measured."""
-    EXPLORER = "explorer"
-    """Measure, within quotas, and take part in episodes."""
-    OPERATOR = "operator"
-    """Look after people, jobs and episodes."""
-
-    @property
-    def rank(self) -> int:
-        """0 for the one that may do least."""
-        return list(Role).index(self)
+    READER = "reader"  # look at everything that was measured
+    EXPLORER = "explorer"  # measure, within quotas, and take part in episodes
+    OPERATOR = "operator"  # look after people, jobs and episodes
 
     def __lt__(self, other: object) -> bool:
-        return self.rank < _rank(other)
+        return _rank(self) < _rank(other)
 
     def __le__(self, other: object) -> bool:
-        return self.rank <= _rank(other)
+        return _rank(self) <= _rank(other)
 
     def __gt__(self, other: object) -> bool:
-        return self.rank > _rank(other)
+        return _rank(self) > _rank(other)
 
     def __ge__(self, other: object) -> bool:
-        return self.rank >= _rank(other)
+        return _rank(self) >= _rank(other)
 
 
-def _rank(other: object) -> int:
+def _rank(role: object) -> int:
     # Text would be compared by spelling, where an explorer comes before a reader.
-    if not isinstance(other, Role):
-        raise TypeError(f"a role is compared with a role, got {other!r}")
-    return other.rank
+    if not isinstance(role, Role):
+        raise TypeError(f"a role is compared with a role, got {role!r}")
+    return list(Role).index(role)
 
 
 MAX_NAME_CHARS: Final = 40
-_LOCAL_NAME: Final = "local"
 _REFUSED: Final = {":": "a colon", "/": "a slash"}
 """A colon would let one name spell another's account in the ledger; a slash, another page."""
 
@@ -59,10 +50,8 @@ class Quotas:
     """Limits on what a person may use. None: no limit."""
 
     jobs_per_day: int | None = None
-    running_jobs: int | None = None
-    """Jobs that may wait or run at the same time."""
-    usd_micros_per_day: int | None = None
-    """Millionths of a dollar."""
+    running_jobs: int | None = None  # jobs that may wait or run at the same time
+    usd_micros_per_day: int | None = None  # millionths of a dollar
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -73,7 +62,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Somebody who has an account, or the one user of a store that has none."""
+    """An account, or the one user of a store that has none."""
 
     id: str
     name: str
@@ -88,10 +77,8 @@ class Person:
         """Read a row of `people`."""
         return cls(
             id=row["person_id"],
-            name=row["name"],
             role=Role(row["role"]),
-            active=row["active"],
-            created_at=row["created_at"],
+            **{name: row[name] for name in ("name", "active", "created_at")},
             quotas=Quotas(**{name: row[name] for name in Quotas.__slots__}),
             has_password=row["password_hash"] is not None,
         )
@@ -114,7 +101,7 @@ class Person:
 
 LOCAL: Final = Person(
     id="local",
-    name=_LOCAL_NAME,
+    name="local",
     role=Role.OPERATOR,
     active=True,
     created_at="1970-01-01T00:00:00.000Z",
@@ -137,7 +124,7 @@ def check_name(text: str) -> str:
     for char, what in _REFUSED.items():
         if char in name:
             raise AccountError(f"`name` must not have {what}, got {text!r}; choose another")
-    if folded(name) == _LOCAL_NAME:
+    if folded(name) == LOCAL.name:
         raise AccountError(
             f"`name` {text!r} stands for whoever sits at this machine; choose another"
         )

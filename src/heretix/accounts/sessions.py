@@ -1,4 +1,4 @@
-"""Sessions and tokens: how browsers and programs say on whose behalf they ask."""
+"""Sessions and tokens: the proofs that browsers and programs bring of whom they ask for."""
 
 from __future__ import annotations
 
@@ -22,20 +22,16 @@ if TYPE_CHECKING:
 # Sessions and tokens are 256 random bits that are handed out once; the store has their plain hash,
 # since nobody can guess them.
 _SECRET_BYTES: Final = 32
-IDLE_S: Final = 24 * 3600.0
-"""A session that wasn't used for so long is over."""
-LIFETIME_S: Final = 14 * 24 * 3600.0
-"""However much it is used, a session is over after so long."""
-_TOUCH_S: Final = 60.0
-"""A page view, or a call, is no reason to write; one a minute is."""
+IDLE_S: Final = 24 * 3600.0  # a session that wasn't used for so long is over
+LIFETIME_S: Final = 14 * 24 * 3600.0  # however much it is used, a session is over after so long
+_TOUCH_S: Final = 60.0  # a page view, or a call, is no reason to write; one a minute is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Somebody who is signed in."""
+    """A person who is signed in."""
 
-    token: str = field(repr=False)
-    """Goes into the cookie, and nowhere else."""
+    token: str = field(repr=False)  # goes into the cookie, and nowhere else
     person: Person
     created_at: float
     expires_at: float
@@ -77,17 +73,9 @@ class Sessions:
             if replacing is not None:
                 rows.delete_session(connection, sha256_text(replacing))
             rows.delete_expired_sessions(connection, now=now)
-            rows.insert_session(
-                connection,
-                {
-                    "token_sha256": sha256_text(session.token),
-                    "person_id": person.id,
-                    "created_at": now,
-                    "seen_at": now,
-                    "expires_at": session.expires_at,
-                    "address": address,
-                },
-            )
+            row = {"person_id": person.id, "created_at": now, "seen_at": now, "address": address}
+            row |= {"token_sha256": sha256_text(session.token), "expires_at": session.expires_at}
+            rows.insert_session(connection, row)
             note(connection, now, "session.open", by=person, address=address)
         return session
 
@@ -106,12 +94,8 @@ class Sessions:
             raise SignInError("the account is disabled; ask an operator")
         if used and now - row["seen_at"] >= _TOUCH_S:
             self._store.write(rows.update_session_seen, sha256, now)
-        return Session(
-            token=token,
-            person=person,
-            created_at=row["opened_at"],
-            expires_at=row["expires_at"],
-        )
+        opened_at, expires_at = row["opened_at"], row["expires_at"]
+        return Session(token=token, person=person, created_at=opened_at, expires_at=expires_at)
 
     def close(self, token: str, *, address: str | None = None) -> None:
         """Sign out. A session that is gone already is no error."""
@@ -122,8 +106,7 @@ class Sessions:
                 note(connection, self._clock(), "session.close", by=Person.of(row), address=address)
 
 
-PREFIX: Final = "htx_"
-"""Lets people, and programs that look for leaked secrets, see what it is."""
+PREFIX: Final = "htx_"  # lets people, and programs that look for leaked secrets, see what it is
 _MAX_LABEL_CHARS: Final = 80
 _LONGEST_S: Final = 3650 * 86_400.0
 _WRONG: Final = "the token isn't known, or was revoked; `heretix users tokens` makes another"
@@ -131,7 +114,7 @@ _WRONG: Final = "the token isn't known, or was revoked; `heretix users tokens` m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What is known of a token; the token itself isn't."""
+    """The facts of a token; the token itself isn't known."""
 
     id: str
     person_id: str
@@ -156,13 +139,8 @@ class Token:
         """Read a row of `tokens`."""
         return cls(
             id=row["token_id"],
-            person_id=row["person_id"],
-            label=row["label"],
             role=Role(row["role"]),
-            created_at=row["created_at"],
-            expires_at=row["expires_at"],
-            last_used_at=row["last_used_at"],
-            revoked_at=row["revoked_at"],
+            **{name: row[name] for name in cls.__slots__ if name not in {"id", "role"}},
         )
 
 
@@ -211,29 +189,17 @@ class Tokens:
             )
         now = self._clock()
         secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-        token = Token(
-            id=f"token-{secrets.token_hex(6)}",
-            person_id=person.id,
-            label=label,
-            role=role or person.role,
-            created_at=utc_text(now),
-            expires_at=None if expires_in_s is None else now + expires_in_s,
-            last_used_at=None,
-            revoked_at=None,
-        )
+        row = {
+            "token_id": f"token-{secrets.token_hex(6)}",
+            "person_id": person.id,
+            "label": label,
+            "role": (role or person.role).value,
+            "created_at": utc_text(now),
+            "expires_at": None if expires_in_s is None else now + expires_in_s,
+        }
+        token = Token.of({**row, "last_used_at": None, "revoked_at": None})
         with self._store.writing() as connection:
-            rows.insert_token(
-                connection,
-                {
-                    "token_id": token.id,
-                    "token_sha256": sha256_text(secret),
-                    "person_id": person.id,
-                    "label": label,
-                    "role": token.role.value,
-                    "created_at": token.created_at,
-                    "expires_at": token.expires_at,
-                },
-            )
+            rows.insert_token(connection, {**row, "token_sha256": sha256_text(secret)})
             note(connection, now, "token.issue", by=by or person, subject=token.id, address=address)
         return IssuedToken(secret=secret, token=token)
 

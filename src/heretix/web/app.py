@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from heretix.version import VERSION
 from heretix.web import middleware, problems
-from heretix.web.api.v1 import describe
+from heretix.web.api import describe
 from heretix.web.assets import Assets, serve_asset
 from heretix.web.auth import identify_visitor
 
@@ -34,7 +34,7 @@ THREADS: Final = 8
 ROUTERS: Final = (
     # Routes are tried in this order: what is asked for most comes first.
     "heretix.web.pages.runs",
-    "heretix.web.api.v1",
+    "heretix.web.api",
     "heretix.web.pages.account",
     # Before the episodes: `/episodes/new` must be tried before `/episodes/{episode_id}`.
     "heretix.web.pages.moves",
@@ -49,8 +49,7 @@ ROUTERS: Final = (
 
 @cache
 def _routes() -> tuple[BaseRoute, ...]:
-    """Routes of the pages and the API. All apps of a process share them: models of some hundred
-    parameters are made when the first request comes."""
+    # All apps of a process share them: they hold the models of some hundred parameters.
     router = APIRouter(dependencies=[Depends(identify_visitor)])
     for name in ROUTERS:
         router.include_router(import_module(name).router)
@@ -113,13 +112,11 @@ class SlashRedirect:
         """Redirect to the address that is meant, or say that there is none."""
         path = str(scope["path"]) if scope["type"] == "http" else ""
         meant = path.rstrip("/")
+        known = problems.match_route(self._router, meant, "GET") is not Match.NONE
         # Two slashes at the beginning would make a host of what follows.
-        if meant in {"", path} or meant.startswith("//") or not self._knows(meant):
+        if meant in {"", path} or meant.startswith("//") or not known:
             await self._router.not_found(scope, receive, send)
             return
         query = scope["query_string"].decode("latin-1")
         target = quote(meant, safe="/") + (f"?{query}" if query else "")
         await RedirectResponse(target, 307)(scope, receive, send)
-
-    def _knows(self, path: str) -> bool:
-        return problems.match_route(self._router, path, "GET") is not Match.NONE

@@ -12,7 +12,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from importlib import metadata, resources
 from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
@@ -21,12 +21,8 @@ from heretix.version import VERSION
 from heretix.web.templating import etag_of, fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.requests import Request
     from starlette.responses import Response
-
-__all__ = ["Asset", "Assets", "serve_asset", "theme_css"]
 
 CHARTS: Final = "charts.js"
 _MAKE_CHARTS: Final = (
@@ -35,6 +31,7 @@ _MAKE_CHARTS: Final = (
 )
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _BRIEFLY: Final = "public, max-age=60"
+_MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +56,12 @@ class Assets:
         self._making = threading.Lock()
 
     def url(self, name: str) -> str:
-        """The address of a file, as it is now."""
+        """Give the address of a file, as it is now."""
         version = self._charts_version if name == CHARTS else self._files[name].version
         return f"/static/{name}?v={version}"
 
     def get(self, name: str) -> Asset | None:
-        """A file; the chart bundle is made when it is first wanted, since its engine is heavy."""
+        """Give a file; the chart bundle is made when it is first wanted: its engine is heavy."""
         if name == CHARTS and CHARTS not in self._files:
             with self._making:
                 if CHARTS not in self._files:
@@ -73,26 +70,21 @@ class Assets:
 
 
 def serve_asset(request: Request) -> Response:
-    """One file. With its version in the address it never changes. Whoever asks may have it: no
-    session is looked up, and it counts towards no limit."""
+    """Send one file. With its version in the address it never changes. Whoever asks may have it:
+    no session is looked up, and it counts towards no limit."""
     name: str = request.path_params["name"]
     assets: Assets = request.app.state.assets
     asset = assets.get(name)
     if asset is None:
         raise HTTPException(404, f"`{name}` isn't a file of this server")
     cache = _FOR_EVER if request.query_params.get("v") == asset.version else _BRIEFLY
-    return fresh(
-        request,
-        asset.content,
-        asset.media_type,
-        cache_control=cache,
-        etag=etag_of(asset.version.encode()),
-    )
+    etag = etag_of(asset.version.encode())
+    return fresh(request, asset.content, asset.media_type, cache_control=cache, etag=etag)
 
 
 @lru_cache(maxsize=1)
 def theme_css() -> str:
-    """The charts' colours for the pages, and the dark ones for drawn charts.
+    """Write the charts' colours for the pages, and the dark ones for drawn charts.
 
     Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
     """
@@ -116,8 +108,8 @@ def theme_css() -> str:
 
 
 def _charts(version: str) -> Asset:
-    """The chart bundle, made in a process of its own: for a second or two its engine lets no
-    other thread run, so that every page would have to wait."""
+    """Make the chart bundle in a process of its own: for a second or two its engine lets no other
+    thread run, so that every page would have to wait."""
     made = subprocess.run(  # noqa: S603
         (sys.executable, "-c", _MAKE_CHARTS), capture_output=True, check=False
     )
@@ -131,40 +123,23 @@ def _charts(version: str) -> Asset:
 
 
 def _charts_version() -> str:
-    """Of what the bundle is made of; known without making it."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
+    """Hash what the bundle is made of; known without making it."""
     try:
-        engine = installed("vl-convert-python")
-    except PackageNotFoundError:
+        engine = metadata.version("vl-convert-python")
+    except metadata.PackageNotFoundError:
         engine = "none"
     # By way of the room above: to import the charts takes a while.
     folder = resources.files("heretix.report").joinpath("charts")
-    mount = "".join(
-        sorted(
-            path.read_text(encoding="utf-8")
-            for path in folder.iterdir()
-            if path.name.endswith(".js")
-        )
-    )
+    scripts = [path for path in folder.iterdir() if path.name.endswith(".js")]
+    mount = "".join(sorted(path.read_text(encoding="utf-8") for path in scripts))
     return _digest(f"{VERSION} {engine} {mount}".encode())
 
 
 def _asset(name: str, content: bytes) -> Asset:
-    media_type = _MEDIA_TYPES.get(name.rpartition(".")[2]) or mimetypes.guess_type(name)[0]
-    return Asset(
-        content=content,
-        media_type=media_type or "application/octet-stream",
-        version=_digest(content),
-    )
-
-
-_MEDIA_TYPES: Final[Mapping[str, str]] = {
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-}
+    # Not by `mimetypes` alone: a machine may have its own idea of what these are.
+    kind = _MEDIA_TYPES.get(name.rpartition(".")[2]) or mimetypes.guess_type(name)[0]
+    media_type = kind or "application/octet-stream"
+    return Asset(content=content, media_type=media_type, version=_digest(content))
 
 
 def _digest(content: bytes) -> str:

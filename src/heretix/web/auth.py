@@ -25,6 +25,7 @@ CSRF_HEADER: Final = "x-csrf-token"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _SESSION: Final = "heretix_session"
 _VISITOR: Final = "heretix_visitor"
+_OF_BROWSERS: Final = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode")
 _FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -34,14 +35,11 @@ class Visit:
 
     person: Person | None
     via: Literal["local", "session", "token", "nobody"]
-    address: str | None
-    """The network address, for the audit log and the rate limits."""
+    address: str | None  # the network address, for the audit log and the rate limits
     secure: bool
     session: Session | None = None
-    stale: bool = False
-    """It came with a session that has ended; the cookie is to be forgotten."""
-    secret: str | None = field(default=None, repr=False)
-    """The token that a program brought."""
+    stale: bool = False  # it came with a session that has ended; the cookie is to be forgotten
+    secret: str | None = field(default=None, repr=False)  # the token that a program brought
     visitor: str | None = field(default=None, repr=False)
     """A cookie of no meaning that ties the forms of somebody without a session to the browser."""
     _given: str | None = field(default=None, repr=False)
@@ -80,7 +78,8 @@ class Visit:
             self.session.check_csrf(value)
             return
         known = self.csrf if self.visitor is not None and self._given is None else None
-        if known is None or value is None or not _same(known, value):
+        given = (value or "").encode("utf-8", "surrogatepass")
+        if known is None or not hmac.compare_digest(known.encode(), given):
             raise AccessError(
                 "the form doesn't belong to this visit: it is too old, or was made elsewhere; "
                 "load the page again and send it once more"
@@ -91,14 +90,14 @@ class Visit:
         if self._given is not None:
             self.set_cookie(response, _VISITOR, self._given)
         if self.stale:
-            response.delete_cookie(self.cookie_name(_SESSION), secure=self.secure)
+            self.close_session(response)
 
     def open_session(self, response: Response, session: Session) -> None:
         """Hand a session to the browser."""
         self.set_cookie(response, _SESSION, session.token)
 
     def close_session(self, response: Response) -> None:
-        """Take it back."""
+        """Take the session back from the browser."""
         response.delete_cookie(self.cookie_name(_SESSION), secure=self.secure)
 
     def set_cookie(self, response: Response, name: str, value: str) -> None:
@@ -142,8 +141,7 @@ async def identify_visitor(request: Request) -> Visit:
     return visit
 
 
-CurrentVisit = Annotated[Visit, Depends(identify_visitor)]
-"""The visit, as an endpoint asks for it."""
+CurrentVisit = Annotated[Visit, Depends(identify_visitor)]  # the visit, as an endpoint asks for it
 
 
 def require(role: Role) -> Any:
@@ -153,6 +151,11 @@ def require(role: Role) -> Any:
         return _authorize(visit, role)
 
     return Depends(allowed)
+
+
+Reader = Annotated[Person, require(Role.READER)]
+Explorer = Annotated[Person, require(Role.EXPLORER)]
+Operator = Annotated[Person, require(Role.OPERATOR)]
 
 
 async def require_role(request: Request, role: Role) -> Person:
@@ -170,23 +173,22 @@ def _authorize(visit: Visit, role: Role) -> Person:
 
 
 async def _identify(request: Request, app: "AppState") -> Visit:
-    address = request.client.host if request.client else None
     secure = request.url.scheme == "https"
-    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        secret = secret.strip()
-        person = await run_in_threadpool(app.people.tokens.verify, secret)
-        return Visit(person=person, via="token", address=address, secure=secure, secret=secret)
-    if not await app.has_accounts():
-        visitor = _cookie(request, _VISITOR, secure)
-        return Visit(person=LOCAL, via="local", address=address, secure=secure, visitor=visitor)
     visit = Visit(
         person=None,
         via="nobody",
-        address=address,
+        address=request.client.host if request.client else None,
         secure=secure,
         visitor=_cookie(request, _VISITOR, secure),
     )
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        visit.secret, visit.via, visit.visitor = secret.strip(), "token", None
+        visit.person = await run_in_threadpool(app.people.tokens.verify, visit.secret)
+        return visit
+    if not await app.has_accounts():
+        visit.person, visit.via = LOCAL, "local"
+        return visit
     token = _cookie(request, _SESSION, secure)
     if token is None:
         return visit
@@ -201,25 +203,24 @@ async def _identify(request: Request, app: "AppState") -> Visit:
 
 async def is_still_admitted(visit: Visit, app: "AppState") -> bool:
     """Say whether a visitor would be let in again, in the role they came in."""
+    # To be looked at is no use: a page that was left open doesn't keep its session alive.
+    sessions, tokens = app.people.sessions, app.people.tokens
     try:
         if visit.is_local:
             return not await app.has_accounts()
-        person = await run_in_threadpool(_look_up_again, visit, app)
+        if visit.session is not None:
+            token = visit.session.token
+            person = (await run_in_threadpool(sessions.find, token, used=False)).person
+        elif visit.secret is not None:
+            person = await run_in_threadpool(tokens.verify, visit.secret, used=False)
+        else:
+            return False
     except SignInError:
         return False
     except StoreError:
         # Nobody was shut out: the database is away for a moment.
         return True
     return visit.person is not None and person.role is visit.person.role
-
-
-def _look_up_again(visit: Visit, app: "AppState") -> Person:
-    # To be looked at is no use: a page that was left open doesn't keep its session alive.
-    if visit.session is not None:
-        return app.people.sessions.find(visit.session.token, used=False).person
-    if visit.secret is not None:
-        return app.people.tokens.verify(visit.secret, used=False)
-    raise SignInError("nobody signed in")
 
 
 async def _refuse_forgery(request: Request, visit: Visit) -> None:
@@ -231,7 +232,8 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
     """
     if not _same_origin(request.headers):
         raise AccessError("a page of another site can't write here; open this server's own page")
-    if visit.is_local and _is_program(request):
+    browsed = any(name in request.headers for name in _OF_BROWSERS)
+    if visit.is_local and request.url.path.startswith("/api/") and not browsed:
         return
     value = request.headers.get(CSRF_HEADER)
     if value is None and request.headers.get("content-type", "").startswith(_FORMS):
@@ -260,15 +262,6 @@ def _same_origin(headers: Headers) -> bool:
 def _place(request: Request) -> str:
     """Name the source of requests from somebody unknown, to count them by."""
     return f"address {request.client.host if request.client else None}"
-
-
-def _same(known: str, value: str) -> bool:
-    return hmac.compare_digest(known.encode(), value.encode("utf-8", "surrogatepass"))
-
-
-def _is_program(request: Request) -> bool:
-    told = ("origin", "referer", "cookie", "sec-fetch-site", "sec-fetch-mode")
-    return request.url.path.startswith("/api/") and not any(h in request.headers for h in told)
 
 
 def _cookie(request: Request, name: str, secure: bool) -> str | None:

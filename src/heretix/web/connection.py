@@ -106,7 +106,7 @@ class BoundedConnection(Protocol):
         self._deadline = self.loop.call_later(self.limits.hear_out_s, self._give_up)
 
     def _is_refused(self) -> bool:
-        # A method, or the type checker holds the second look for a repetition of the first.
+        # a method, or the type checker holds the second look for a repetition of the first.
         return self._refused
 
     def _is_answering(self) -> bool:

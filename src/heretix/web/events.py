@@ -1,4 +1,4 @@
-"""Server-sent events: so many streams for each person, and a job's news on them."""
+"""Server-sent events: a limit on the streams of each person, and a job's news on them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from heretix.web.auth import Visit
     from heretix.web.state import AppState
 
-# Event streams that are open: so many for each person, and no more.
-#
 # An open stream costs a connection, a task and a place among those that wait for news. Nobody reads
 # more than a few; whoever opens hundreds takes them from everybody else.
 
@@ -32,12 +30,11 @@ MOST: Final = 20
 """Of a person with an account: every tab that a browser may hold open, in three browsers."""
 MOST_LOCAL: Final = 1_000
 """Of the one user of a machine, whose programs share nothing with anybody: a bound on mistakes."""
-_RETRY_S: Final = 5.0
-"""A stream ends with its job or its page; nobody knows when that is."""
+_RETRY_S: Final = 5.0  # a stream ends with its job or its page; nobody knows when that is
 
 
 class OpenStreams:
-    """How many streams each person has open. Only the event loop touches it."""
+    """Counts the streams that each person has open. Only the event loop touches it."""
 
     def __init__(self, *, most: int = MOST, most_local: int = MOST_LOCAL) -> None:
         self._most = most
@@ -45,7 +42,7 @@ class OpenStreams:
         self._open: Counter[str] = Counter()
 
     def count(self, person: Person) -> int:
-        """How many a person has open."""
+        """Count the streams that a person has open."""
         return self._open[person.id]
 
     @contextmanager
@@ -85,8 +82,6 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-# A job's news as server-sent events: numbered, with a sign of life while there is none.
-
 EVENT_SCHEMA: Final = {
     "type": "object",
     "properties": {
@@ -98,14 +93,13 @@ EVENT_SCHEMA: Final = {
 }
 """One event of a stream, as the API's document has it."""
 
-BEAT_S: Final = 15.0
-"""Silence that a proxy or a reader may take for a lost connection."""
+BEAT_S: Final = 15.0  # silence that a proxy or a reader may take for a lost connection
 _LOOK_UP_S: Final = 1.0
-"""How often a stream looks whether the server is about to end, and its reader still let in."""
+"""Between two looks whether the server is about to end, and the reader still let in."""
 
 
 def event_stream(app: AppState, job: Job, *, visit: Visit, after: int) -> Response:
-    """What happens to a job after `after`, for a visitor who may see it."""
+    """Stream what happens to a job after `after`, for a visitor who may see it."""
     if job.state.ended and job.revision <= after:
         # The reader has seen the end. Browsers come back unless they are told not to.
         return Response(status_code=204)
@@ -117,8 +111,7 @@ def event_stream(app: AppState, job: Job, *, visit: Visit, after: int) -> Respon
 async def job_events(
     app: AppState, job_id: str, *, visit: Visit, after: int = 0, beat_s: float = BEAT_S
 ) -> AsyncIterator[bytes]:
-    """What a stream says, until the job ends, the reader leaves or is put out, or the server
-    stops."""
+    """Yield a job's news until it ends, the reader leaves or is put out, or the server stops."""
     events = app.feed.follow(job_id, after=after)
     clock = asyncio.get_running_loop().time
     spoke_at = looked_at = clock()

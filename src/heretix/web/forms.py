@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from heretix.economy.judging.panel import ShownDocuments
     from heretix.evidence.document import Document
 
-# The form of a new measurement: from what somebody typed to a request, and back.
-
-"""What can be ticked; SEL follows from bringing documents."""
-DOCUMENTS: Final = 3
+DOCUMENTS: Final = 3  # documents that a form has room for at first
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {
     "K": int,
     "R": int,
@@ -51,17 +48,19 @@ _TICKS: Final = ("influence", "canary", "sham")
 class MeasureForm:
     """The fields as text, just as they were typed: a mistake is shown beside them."""
 
-    claims: str = ""
-    """One a line."""
+    claims: str = ""  # one a line
     models: str = ""
     lenses: tuple[str, ...] = (RPL,)
     fields: dict[str, str] = field(default_factory=dict)
     ticks: frozenset[str] = frozenset()
     documents: list[dict[str, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.documents += [{"title": "", "text": ""}] * (DOCUMENTS - len(self.documents))
+
     @classmethod
-    def asked(cls, query: QueryParams) -> MeasureForm:
-        """The form as an address fills it in."""
+    def from_query(cls, query: QueryParams) -> MeasureForm:
+        """Read the form as an address fills it in."""
         wanted = query.get("lenses", "")
         lenses = WITHOUT_FILES if wanted == "all" else _lenses(wanted.split(","))
         return cls(
@@ -69,45 +68,39 @@ class MeasureForm:
             models=query.get("model", "")[:200],
             lenses=lenses or (RPL,),
             fields={name: query[name][:20] for name in ("K", "R") if name in query},
-        ).padded()
+        )
 
     @classmethod
-    def sent(cls, form: FormData) -> MeasureForm:
-        """The form as somebody sent it."""
-        titles, texts = form.getlist("doc_title"), form.getlist("doc_text")
-        documents = [
-            {"title": str(title), "text": str(text)}
-            for title, text in zip(titles, texts, strict=False)
-        ]
+    def from_data(cls, data: FormData) -> MeasureForm:
+        """Read the form as somebody sent it."""
         return cls(
-            claims=_text(form, "claims"),
-            models=_text(form, "models"),
-            lenses=_lenses([str(lens) for lens in form.getlist("lenses")]),
-            fields={name: _text(form, name) for name in (*_NUMBERS, *_TEXTS)},
-            ticks=frozenset(name for name in _TICKS if form.get(name)),
-            documents=documents,
-        ).padded()
-
-    def padded(self) -> MeasureForm:
-        """With room for some documents."""
-        while len(self.documents) < DOCUMENTS:
-            self.documents.append({"title": "", "text": ""})
-        return self
+            claims=_text(data, "claims"),
+            models=_text(data, "models"),
+            lenses=_lenses([str(lens) for lens in data.getlist("lenses")]),
+            fields={name: _text(data, name) for name in (*_NUMBERS, *_TEXTS)},
+            ticks=frozenset(name for name in _TICKS if data.get(name)),
+            documents=[{"title": title, "text": text} for title, text in _typed(data)],
+        )
 
     def value(self, name: str) -> str:
-        """What stands in a field."""
+        """Give what stands in a field."""
         return self.fields.get(name, "")
 
     def request(self) -> MeasureRequest:
-        """What is asked for; every mistake is named."""
+        """Read what is asked for; every mistake is named."""
         claims = [line.strip() for line in self.claims.splitlines() if line.strip()]
         values: dict[str, Any] = {"claims": claims, "models": self.models.replace(",", " ").split()}
         for name, kind in _NUMBERS.items():
             if text := self.value(name).strip():
-                values[name] = _number(name, text, kind)
+                try:
+                    values[name] = kind(text)
+                except ValueError as exc:
+                    what = "a whole number" if kind is int else "a number"
+                    raise ConfigError(f"`{name}` must be {what}, got {text!r}") from exc
         values |= {name: text for name in _TEXTS if (text := self.value(name).strip())}
         values |= dict.fromkeys(self.ticks, True)
         documents = [d for d in self.documents if d["text"].strip()]
+        # SEL can't be ticked: it follows from bringing documents.
         lenses = [lens for lens in self.lenses if lens != SEL] + [SEL] * bool(documents)
         values["lenses"] = lenses or [RPL]
         if documents:
@@ -121,7 +114,7 @@ class MeasureForm:
 
 
 def suggested_models(settings: Settings) -> list[tuple[str, str]]:
-    """Models that can be asked here and now, with a word on each."""
+    """List models that can be asked here and now, with a word on each."""
     from heretix.providers import gguf
     from heretix.providers.catalog import default_model
 
@@ -152,15 +145,11 @@ def _text(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
-    try:
-        return kind(text)
-    except ValueError as exc:
-        what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"`{name}` must be {what}, got {text!r}") from exc
+def _typed(data: FormData) -> list[tuple[str, str]]:
+    """Pair the titles and texts of the documents that were typed."""
+    pairs = zip(data.getlist("doc_title"), data.getlist("doc_text"), strict=False)
+    return [(str(title), str(text)) for title, text in pairs]
 
-
-# The form of a new episode: from what somebody typed to a proposal, and back.
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "claim": "",
@@ -190,11 +179,12 @@ _PRACTICE_TIMES: Final = {
     "dispute_for": "2m",
 }
 """Short enough to see the end of it."""
+_SPANS: Final = (*_PRACTICE_TIMES, "begin_after")
 _WHOLE: Final = {"K": 64, "R": 32, "T": 64, "B": 100_000, "judges": 64}
 _BUNDLE: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_CHARS: Final = 10_000
 _MAX_MODELS: Final = 64
-_TEN_YEARS_MS: Final = 3_650 * UNITS_MS["d"]
+_SPAN: Final[Mapping[str, Any]] = {"longest_ms": 3_650 * UNITS_MS["d"], "rule": "ten years at most"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,8 +196,8 @@ class EpisodeForm:
     draft_only: bool = False
 
     @classmethod
-    def asked(cls, query: QueryParams) -> EpisodeForm:
-        """The form as an address fills it in."""
+    def from_query(cls, query: QueryParams) -> EpisodeForm:
+        """Read the form as an address fills it in."""
         form = cls(practice="practice" in query)
         if form.practice:
             form.fields |= _PRACTICE_TIMES
@@ -215,8 +205,8 @@ class EpisodeForm:
         return form
 
     @classmethod
-    def sent(cls, data: FormData) -> EpisodeForm:
-        """The form as somebody sent it."""
+    def from_data(cls, data: FormData) -> EpisodeForm:
+        """Read the form as somebody sent it."""
         given = {name: data.get(name) for name in DEFAULTS}
         return cls(
             fields={
@@ -228,7 +218,7 @@ class EpisodeForm:
         )
 
     def proposal(self) -> Proposal:
-        """What is proposed; the first mistake is named."""
+        """Read what is proposed; the first mistake is named."""
         models, judges = self._models("models"), self._models("judge_pool")
         if self.practice:
             models, judges = models or PRACTICE_MODELS, judges or PRACTICE_JUDGES
@@ -237,39 +227,54 @@ class EpisodeForm:
                 "`models` and `judges` are missing: name the models of the lens and those that may "
                 "judge, or practise with simulated ones"
             )
-        sizes = {name: self._whole(name, most) for name, most in _WHOLE.items()}
+        sizes: dict[str, Any] = {}
+        for name, most in _WHOLE.items():
+            text = self.fields[name].strip()
+            if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
+                rule = f"must be a whole number from 1 to {most:,}"
+                raise ConfigError(f"`{name}` {rule}, got {text!r}")
+            sizes[name] = int(text)
+        spans = {
+            name: parse_duration_ms(name.replace("_", " "), self.fields[name].strip(), **_SPAN)
+            for name in _SPANS
+        }
+        judge_count, stake = sizes.pop("judges"), self.fields["seed_stake"]
         return Proposal(
             claim=self.fields["claim"],
             models=models,
             judge_pool=judges,
             lens=self._lens(),
-            K=sizes["K"],
-            R=sizes["R"],
-            T=sizes["T"],
-            B=sizes["B"],
-            seed_stake=parse_amount(
-                self.fields["seed_stake"], "PLAY", name="seed stake", most=MAX_POOL
-            ),
+            **sizes,
+            seed_stake=parse_amount(stake, "PLAY", name="seed stake", most=MAX_POOL),
             seed_heretic_ppm=self._base_rate_ppm(),
-            challenge_after_ms=self._span("begin_after"),
-            challenge_for_ms=self._span("challenge_for"),
-            candle_ms=self._span("candle"),
-            reveal_for_ms=self._span("reveal_for"),
+            challenge_after_ms=spans["begin_after"],
+            challenge_for_ms=spans["challenge_for"],
+            candle_ms=spans["candle"],
+            reveal_for_ms=spans["reveal_for"],
             parameters=Parameters(
-                judges=sizes["judges"],
-                durability_ms=self._span("durability"),
-                dispute_window_ms=self._span("dispute_for"),
+                judges=judge_count,
+                durability_ms=spans["durability"],
+                dispute_window_ms=spans["dispute_for"],
             ),
         )
 
     def _lens(self) -> str:
-        clause = self.fields["lens"].upper()
+        clause, bundle = self.fields["lens"].upper(), self.fields["bundle"].strip()
         if clause not in SHOWING:
             raise ConfigError(f"`lens` must be one of {', '.join(SHOWING)}, got {clause!r}")
-        bundle = self.fields["bundle"].strip()
         if bundle and not _BUNDLE.fullmatch(bundle):
             raise ConfigError(f"`bundle` must be the id of a stored bundle, got {bundle[:80]!r}")
         return str(EpisodeLens(clause=clause, bundle_id=bundle or None))
+
+    def _base_rate_ppm(self) -> int:
+        text = self.fields["base_rate"].strip()
+        try:
+            percent = float(text)
+        except ValueError as exc:
+            raise ConfigError(f"`base rate` must be a number of percent, got {text!r}") from exc
+        if not 0.01 <= percent <= 99.99:
+            raise ConfigError(f"`base rate` must lie from 0.01 to 99.99 percent, got {text!r}")
+        return round(percent * 10_000)
 
     def _models(self, name: str) -> tuple[str, ...]:
         found = tuple(dict.fromkeys(self.fields[name].replace(",", " ").split()))
@@ -283,88 +288,46 @@ class EpisodeForm:
                 )
         return found
 
-    def _whole(self, name: str, most: int) -> int:
-        text = self.fields[name].strip()
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
-            raise ConfigError(f"`{name}` must be a whole number from 1 to {most:,}, got {text!r}")
-        return int(text)
 
-    def _base_rate_ppm(self) -> int:
-        text = self.fields["base_rate"].strip()
-        try:
-            percent = float(text)
-        except ValueError as exc:
-            raise ConfigError(f"`base rate` must be a number of percent, got {text!r}") from exc
-        if not 0.01 <= percent <= 99.99:
-            raise ConfigError(f"`base rate` must lie from 0.01 to 99.99 percent, got {text!r}")
-        return round(percent * 10_000)
-
-    def _span(self, name: str) -> int:
-        return parse_duration_ms(
-            name.replace("_", " "),
-            self.fields[name].strip(),
-            longest_ms=_TEN_YEARS_MS,
-            rule="ten years at most",
-        )
-
-
-# Evidence as somebody brings it to a page: typed or uploaded, made into a bundle.
-
-TYPED: Final = 3
 _MAX_DOCUMENT_CHARS: Final = 200_000
 _MAX_TITLE: Final = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
-    """A bundle that can be brought, and what models will be shown of it."""
-
-    bundle: Bundle
-    exhibit: ShownDocuments
-
-
 @dataclass(slots=True, kw_only=True)
 class EvidenceForm:
-    """The fields as they were sent; a mistake is shown beside them."""
+    """Evidence for an episode, typed or uploaded; a mistake is shown beside what was sent."""
 
     direction: str = "up"
     stake: str = ""
-    typed: list[tuple[str, str]] = field(default_factory=list)
-    """Titles and texts."""
+    typed: list[tuple[str, str]] = field(default_factory=list)  # titles and texts
     uploaded: list[tuple[str, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.typed += [("", "")] * (DOCUMENTS - len(self.typed))
+
     @classmethod
-    async def sent(cls, data: FormData) -> EvidenceForm:
-        """The form as somebody sent it, with the files read."""
+    async def from_data(cls, data: FormData) -> EvidenceForm:
+        """Read the form as somebody sent it, and its files."""
         form = cls(
             direction=_text(data, "direction")[:100],
             stake=_text(data, "stake")[:100],
+            typed=[(title[:_MAX_TITLE], text) for title, text in _typed(data)],
         )
-        titles, texts = data.getlist("doc_title"), data.getlist("doc_text")
-        form.typed = [
-            (str(title)[:_MAX_TITLE], str(text)) for title, text in zip(titles, texts, strict=False)
-        ]
         for part in data.getlist("files"):
             if not isinstance(part, str) and part.filename:
                 title = PurePosixPath(part.filename.replace("\\", "/")).stem[:_MAX_TITLE]
                 form.uploaded.append((title, await uploaded_text(part)))
-        return form.padded()
-
-    def padded(self) -> EvidenceForm:
-        """With room for some documents."""
-        self.typed += [("", "")] * (TYPED - len(self.typed))
-        return self
+        return form
 
     def amount(self, least: int, currency: str) -> int:
-        """The stake; without one, the least that is asked."""
-        return (
-            parse_amount(self.stake, currency, name="stake", most=MAX_POOL)
-            if self.stake.strip()
-            else least
-        )
+        """Read the stake; without one, it is the least that is asked."""
+        if not self.stake.strip():
+            return least
+        return parse_amount(self.stake, currency, name="stake", most=MAX_POOL)
 
-    def bring(self, claim: str) -> Brought:
-        """The bundle of the documents, if it can be brought."""
+    def bring(self, claim: str) -> tuple[Bundle, ShownDocuments]:
+        """Make the bundle of the documents, if it can be brought, and what models would be shown
+        of it."""
         given = [(title, text) for title, text in self.typed if text.strip()] + self.uploaded
         if not given:
             raise ConfigError("`documents` is empty: write or upload at least one")
@@ -384,11 +347,11 @@ class EvidenceForm:
         if not shown.items:
             why = "; ".join(f"{item.item}: {item.reason}" for item in shown.left_out)
             raise ConfigError(f"`documents` hold nothing that can be shown ({why}); bring others")
-        return Brought(bundle=found, exhibit=shown)
+        return found, shown
 
 
 async def uploaded_text(part: UploadFile) -> str:
-    """The text of an uploaded file; what isn't text is refused."""
+    """Read the text of an uploaded file; what isn't text is refused."""
     try:
         return (await part.read()).decode("utf-8-sig")
     except UnicodeDecodeError as exc:

@@ -50,19 +50,21 @@ class Limits:
     """Size and time of a request: of its body by `BodyLimits`, of its head by the connection."""
 
     body_bytes: int = 2 * 1024 * 1024
-    body_s: float = 20.0
-    """From the first byte asked for to the last one given."""
+    body_s: float = 20.0  # from the first byte asked for to the last one given
     head_bytes: int = 64 * 1024
     head_s: float = 20.0
-    hear_out_s: float = 2.0
-    """For how long a client whose head was refused may go on sending."""
+    hear_out_s: float = 2.0  # for how long a client whose head was refused may go on sending
 
 
-class SecurityHeaders:
-    """Adds the headers that keep a browser from doing what a page doesn't need."""
+class _Middleware:
+    """Wraps an app."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+
+
+class SecurityHeaders(_Middleware):
+    """Adds the headers that keep a browser from doing what a page doesn't need."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; its response gets the headers that it doesn't set itself."""
@@ -79,11 +81,8 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class Incidents:
+class Incidents(_Middleware):
     """Answers whatever a page didn't foresee, with an id that joins the answer to the log."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; an exception becomes a problem response of status 500."""
@@ -107,11 +106,8 @@ class Incidents:
                 await problem_response(scope, 500, text)(scope, receive, send)
 
 
-class _Gate:
+class _Gate(_Middleware):
     """A middleware that refuses requests by their head, or passes them on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = None
@@ -130,7 +126,6 @@ class LoopbackOnly(_Gate):
     was made to point here, or a proxy, must not reach."""
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Refuse other names of this machine than its own, and what a proxy passed on."""
         host = headers.get("host", "")
         if not is_loopback_host(host):
             return 421, (
@@ -150,7 +145,6 @@ class NoNul(_Gate):
     """Refuses addresses with the character NUL: no database takes it, and no id or claim has it."""
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Refuse NUL in the path or the query."""
         if "\0" in scope["path"]:
             return 404, "the address holds a character that no address here has"
         if b"%00" in scope["query_string"]:
@@ -162,7 +156,6 @@ class Utf8Only(_Gate):
     """Refuses other character sets: some of those that a form could name take minutes to decode."""
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Refuse a charset other than UTF-8, or several."""
         kind = headers.get("content-type", "")
         named = kind.lower().count("charset")
         if not named or (named == 1 and _UTF8.search(kind)):
@@ -182,7 +175,6 @@ class BodyLimits(_Gate):
         await super().__call__(scope, self._bound(receive), send)
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Refuse a body that says itself that it is too large."""
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
             return 400, f"`Content-Length` must be a whole number, got {length[:40]!r}"
@@ -221,11 +213,8 @@ class BodyLimits(_Gate):
         return bounded
 
 
-class HeadAsGet:
+class HeadAsGet(_Middleware):
     """Answers HEAD as GET, without the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; of a HEAD only the head comes back, and then nobody listens."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
+from fastapi import Path
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as ModelField
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from heretix.web.state import AppState
 
 _T = TypeVar("_T")
+EpisodeId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 _YES_NO: Final = {"": None, "yes": "true", "no": "false"}
 
 

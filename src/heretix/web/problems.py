@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -17,10 +18,8 @@ from starlette.routing import Match, Router
 from starlette.types import Scope
 
 from heretix.core import errors
-from heretix.core.errors import HeretixError, RateLimitedError
-from heretix.web.templating import bare_page
-
-# Refusals as the API documents them: one form for all of them (RFC 9457).
+from heretix.core.errors import HeretixError
+from heretix.web.templating import fragment
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -72,7 +71,7 @@ _MEANINGS: Final = {
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How an operation documents that it may refuse with these."""
+    """Document that an operation may refuse with these."""
     return {
         status: {
             "description": _MEANINGS.get(status, HTTPStatus(status).phrase),
@@ -85,13 +84,11 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 REFUSALS: Final = refusals(
     400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 502, 503, 504, 507
 )
-"""What every operation may answer. Each that can do less documents no less: a client reads all
-of them in one way."""
+"""Documented by every operation, also by those that can do less: a client reads all alike."""
 
-
-# Errors as readers see them: a problem document for programs, a page for people.
 
 log = logging.getLogger("heretix.web")
+_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 STATUS: Final[Mapping[str, int]] = {
     "HeretixError": 500,
@@ -136,9 +133,9 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 class ProblemResponse(Response):
-    """RFC 9457: what went wrong, as a program reads it."""
+    """A problem document (RFC 9457), as a program reads it."""
 
-    media_type = "application/problem+json"
+    media_type = MEDIA_TYPE
 
     def __init__(
         self,
@@ -149,45 +146,20 @@ class ProblemResponse(Response):
         headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        content = problem_content(status, detail, kind=kind, **more)
+        content = {
+            "type": f"urn:heretix:problem:{kind}" if kind else "about:blank",
+            "title": _phrase(status),
+            "status": status,
+            "detail": detail,
+            **more,
+        }
         text = json.dumps(content, ensure_ascii=False, default=str)
         # Half a surrogate pair in a message must not become a second error.
         super().__init__(text.encode("utf-8", "replace"), status, headers=headers)
 
 
-def problem_content(
-    status: int, detail: str, *, kind: str | None = None, **more: Any
-) -> dict[str, Any]:
-    """What a problem document says."""
-    return {
-        "type": f"urn:heretix:problem:{kind}" if kind else "about:blank",
-        "title": _phrase(status),
-        "status": status,
-        "detail": detail,
-        **more,
-    }
-
-
-def told_of(error: HeretixError, *, at_the_machine: bool) -> dict[str, str]:
-    """What a problem says of an error: its kind, a detail, and the economy's reason to refuse."""
-    told = {"detail": str(error), "kind": type(error).__name__.removesuffix("Error")}
-    if isinstance(error, errors.StoreError) and not at_the_machine:
-        # It says where the store lies, which is nobody's business who isn't there.
-        log.warning("%s", error)
-        told["detail"] = "the store can't be used at this moment; the server's log says why"
-    if isinstance(error, errors.RefusedError):
-        told |= {"reason": error.status}
-    return told
-
-
-def _back(scope: Scope) -> str | None:
-    """The page that a refused form belongs to: it shows how things stand by now."""
-    sent_from = _FORMS.match(scope["path"]) if scope["method"] == "POST" else None
-    return sent_from[1] if sent_from else None
-
-
 def status_of(error: HeretixError) -> int:
-    """The HTTP status of an error, by what kind it is."""
+    """Find the HTTP status of an error, by what kind it is."""
     for kind in type(error).__mro__:
         if (status := STATUS.get(kind.__name__)) is not None:
             return status
@@ -203,55 +175,57 @@ def problem_response(
     headers: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Response:
-    """A refusal in the form that suits who asked: /api speaks JSON, everything else HTML."""
-    if wants_json(scope):
+    """Refuse in the form that suits who asked: /api speaks JSON, everything else HTML."""
+    if _wants_json(scope):
         return ProblemResponse(status, detail, kind=kind, headers=headers, **more)
-    page = bare_page(
+    # The page that a refused form belongs to shows how things stand by now.
+    form = _FORMS.match(scope["path"]) if scope["method"] == "POST" and status != 404 else None
+    page = fragment(
         "problem.html",
         status=status,
         title=_phrase(status),
         detail=detail,
         remedy=_REMEDIES.get(status),
-        back=_back(scope) if status != 404 else None,
+        back=form[1] if form else None,
     )
     # Half a surrogate pair in a message must not become a second error.
     content = page.encode("utf-8", "replace")
     return Response(content, status, headers=headers, media_type="text/html")
 
 
-def wants_json(scope: Scope) -> bool:
-    """The address belongs to programs."""
+def _wants_json(scope: Scope) -> bool:
     return str(scope["path"]).startswith("/api/")
 
 
 def install(app: FastAPI) -> None:
     """Teach an app how to answer what its endpoints raise."""
-    from fastapi.exceptions import RequestValidationError
-
     app.add_exception_handler(HeretixError, _on_heretix_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
 
 
 async def _on_heretix_error(request: Request, error: HeretixError) -> Response:
-    headers = {}
+    status, headers, more = status_of(error), {}, {}
+    if status == 401 and not _wants_json(request.scope) and request.method == "GET":
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        way = f"/sign-in?next={quote(target, safe='')}"
+        return Response(status_code=303, headers={"location": way})
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(retry_after_s)))
-    elif isinstance(error, errors.StoreBusyError | RateLimitedError):
+    elif isinstance(error, errors.StoreBusyError | errors.RateLimitedError):
         headers["retry-after"] = "1"
-    status = status_of(error)
-    if status == 401 and not wants_json(request.scope) and request.method == "GET":
-        return _to_sign_in(request)
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    told: dict[str, Any] = {**told_of(error, at_the_machine=_is_at_the_machine(request))}
-    return problem_response(request.scope, status, headers=headers, **told)
-
-
-def _is_at_the_machine(request: Request) -> bool:
-    visit = getattr(request.state, "visit", None)
-    return visit is not None and visit.is_local
+    detail, visit = str(error), getattr(request.state, "visit", None)
+    if isinstance(error, errors.StoreError) and not (visit and visit.is_local):
+        # It says where the store lies, which is nobody's business who isn't at the machine.
+        log.warning("%s", error)
+        detail = "the store can't be used at this moment; the server's log says why"
+    if isinstance(error, errors.RefusedError):
+        more["reason"] = error.status
+    kind = type(error).__name__.removesuffix("Error")
+    return problem_response(request.scope, status, detail, kind=kind, headers=headers, **more)
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
@@ -261,7 +235,9 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     headers = error.headers
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # The framework names those of the first route of this address, and there may be more.
-        allowed = _methods_of(request.app.router, str(request.scope["path"]))
+        router, path = request.app.router, str(request.scope["path"])
+        found = {method for method in _METHODS if match_route(router, path, method) is Match.FULL}
+        allowed = sorted(found | {"HEAD"} if "GET" in found else found)
         headers = {**(headers or {}), "Allow": ", ".join(allowed)}
     return problem_response(request.scope, error.status_code, detail, headers=headers)
 
@@ -274,20 +250,11 @@ async def _on_invalid(request: Request, error: RequestValidationError) -> Respon
         }
         for found in error.errors()
     ]
-    # A header that several parts of an endpoint ask for is missing once.
+    # a header that several parts of an endpoint ask for is missing once.
     problems = [found for index, found in enumerate(problems) if found not in problems[:index]]
     detail = "; ".join(f"`{found['where']}`: {found['problem']}" for found in problems)
     return problem_response(
         request.scope, 422, detail or "the request isn't valid", kind="Invalid", problems=problems
-    )
-
-
-def _to_sign_in(request: Request) -> Response:
-    from urllib.parse import quote
-
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return Response(
-        status_code=303, headers={"location": f"/sign-in?next={quote(target, safe='')}"}
     )
 
 
@@ -296,15 +263,6 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Error"
-
-
-_METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-
-
-def _methods_of(router: Router, path: str) -> list[str]:
-    """List the methods that an address answers, all of them: each may have its own route."""
-    found = {method for method in _METHODS if match_route(router, path, method) is Match.FULL}
-    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 def match_route(router: Router, path: str, method: str) -> Match:

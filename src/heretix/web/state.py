@@ -7,9 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Generic, Self, TypeVar
 
+from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request  # noqa: TC002  (the framework reads it)
 
 from heretix.core.clock import SystemClock
 from heretix.economy.exchange import Exchange
@@ -23,8 +25,6 @@ from heretix.web.events import OpenStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from starlette.requests import Request
 
     from heretix.accounts import People, RateLimiter
     from heretix.core.clock import Clock
@@ -141,8 +141,7 @@ class Anomalies:
 
     found: tuple[Anomaly, ...]
     """All claims with evidence lenses, the strongest first; `listed` says which pass."""
-    complete: bool
-    """False while something newer is being worked out."""
+    complete: bool  # False while something newer is being worked out
 
     @property
     def listed(self) -> tuple[Anomaly, ...]:
@@ -162,8 +161,7 @@ class AnomalyBoard:
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._found: tuple[Anomaly, ...] = ()
-        self._ranked_at: str | None = None
-        """The newest change of the store that `_found` knows of."""
+        self._ranked_at: str | None = None  # the newest change of the store that `_found` knows of
         self._rested_at = 0.0
         self._work: threading.Thread | None = None
 
@@ -212,21 +210,17 @@ class AppState:
     people: People
     jobs: Jobs
     feed: Feed
-    clock: Clock = field(default_factory=SystemClock)
-    """The time that the economy goes by."""
+    clock: Clock = field(default_factory=SystemClock)  # the time that the economy goes by
     cache: PageCache
     anomalies: AnomalyBoard
-    demonstration: bool = False
-    """The store holds the demonstration: every page says so."""
+    demonstration: bool = False  # the store holds the demonstration: every page says so
     limiter: RateLimiter | None = None
     """Requests of people with accounts; the one user of this machine isn't limited."""
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PLANS))
     """Plans that are made at the same time: gathering evidence may take seconds."""
     render_lock: RenderLock = field(default_factory=RenderLock)
-    streams: OpenStreams = field(default_factory=OpenStreams)
-    """Event streams that are open."""
-    stopping: bool = False
-    """The server is about to end; open event streams end too."""
+    streams: OpenStreams = field(default_factory=OpenStreams)  # event streams that are open
+    stopping: bool = False  # the server is about to end; open event streams end too
     _exchange: Exchange | None = None
     _accounts: bool = False
     _looked_at: float = float("-inf")
@@ -289,3 +283,11 @@ def app_state(request: Request) -> AppState:
     """Return the state of the server that got this request."""
     state: AppState = request.app.state.heretix
     return state
+
+
+async def _app_state(request: Request) -> AppState:
+    # a coroutine: the framework would run a plain function in a thread.
+    return app_state(request)
+
+
+App = Annotated[AppState, Depends(_app_state)]  # the state, as an endpoint declares it

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -19,7 +18,7 @@ from heretix.core.lenses import LENSES, RPL
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO
 from heretix.economy.sentences import Surface
-from heretix.economy.sentences import sentence as say
+from heretix.economy.sentences import sentence as write_reason
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX
@@ -34,13 +33,10 @@ from heretix.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from fractions import Fraction
 
     from starlette.requests import Request
 
     from heretix.economy.ledger import Reason
-
-# Money, beliefs and moments of the economy, as pages write and read them.
 
 CODES: Final[Mapping[str, str]] = {
     "issue": "issued",
@@ -70,26 +66,24 @@ CODES: Final[Mapping[str, str]] = {
 }
 
 
+NONE: Final = "—"
+
+
 def money(amount: int | None, currency: str) -> str:
-    """An amount with its currency, with a real minus."""
+    """Write an amount with its currency, with a real minus."""
     if amount is None:
         return NONE
     return format_amount(amount, CURRENCIES[currency]).replace("-", "−")
 
 
-def money_change(amount: int, currency: str) -> str:
-    """What came in or went out, with its sign."""
-    return f"{'+' if amount > 0 else ''}{money(amount, currency)}"
-
-
 def plain_amount(amount: int, currency: str) -> str:
-    """An amount as it is typed into a form."""
+    """Write an amount as it is typed into a form."""
     exponent = CURRENCIES[currency].exponent
     return str(Decimal(amount).scaleb(-exponent).quantize(Decimal(1).scaleb(-exponent)))
 
 
 def span(ms: int) -> str:
-    """A length of time in its largest whole units."""
+    """Write a length of time in its two largest whole units."""
     parts, left = [], ms
     for unit in ("d", "h", "m", "s"):
         count, left = divmod(left, UNITS_MS[unit])
@@ -98,38 +92,21 @@ def span(ms: int) -> str:
     return " ".join(parts[:2]) or "at once"
 
 
-def ppm(value: int | None, digits: int = 2) -> str:
-    """Parts per million as percent."""
-    return NONE if value is None else f"{value / PPM:.{digits}%}"
-
-
-def price(value: Fraction) -> str:
-    """A price of a share."""
-    return f"{float(value):.4f}"
-
-
-def chance(value: Fraction) -> str:
-    """A probability that a price implies."""
-    return f"{float(value):.1%}"
-
-
 def shares(micro: int, currency: str) -> str:
-    """Shares: as many as units of the currency that they pay."""
+    """Write shares: as many as units of the currency that they pay."""
     return f"{micro / MICRO / 10 ** CURRENCIES[currency].exponent:,.4f}"
 
 
 def when(at_ms: int | None) -> Markup:
-    """A moment in UTC, exact for machines and short for people."""
+    """Write a moment in UTC, exact for machines and short for people."""
     if at_ms is None:
         return escape(NONE)
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    exact = moment.isoformat(timespec="milliseconds")
-    shown = moment.strftime("%-d %b %Y, %H:%M UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, shown)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return _time_tag(at, at.isoformat(timespec="milliseconds"))
 
 
 def holder(account: str) -> str:
-    """Whose account it is, as people say it."""
+    """Name whose account it is, as people say it."""
     kind, _, rest = account.partition(":")
     if kind == "user":
         return rest.rpartition(":")[0]
@@ -139,20 +116,13 @@ def holder(account: str) -> str:
     return names.get(kind, f"the {kind}" if kind in {"house", "platform"} else kind)
 
 
-def code(value: str) -> str:
-    """Why money moved, in words."""
-    return CODES.get(value, value)
-
-
 class PageSurface(Surface):
     """Formats of the pages: real minus signs, rounded percents, short dates, people's names."""
 
     def money(self, minor: int) -> str:
-        """Write an amount with its currency."""
         return money(minor, self.currency)
 
     def moment(self, at_ms: int) -> str:
-        """Write a moment as pages do."""
         return when(at_ms).striptags()
 
     def ppm(self, value: int) -> str:
@@ -160,61 +130,29 @@ class PageSurface(Surface):
         return f"{100 * value / PPM:.2f}".rstrip("0").rstrip(".") + "%"
 
     def holder(self, account: str) -> str:
-        """Write whose account it is."""
         return holder(account)
 
 
 def reason(given: Reason, currency: str) -> str:
     """Say why money moved, in the formats of the pages."""
-    return say(given, PageSurface(currency))
-
-
-_ECONOMY_FILTERS: Final[Mapping[str, Callable[..., str]]] = {
-    "chance": chance,
-    "code": code,
-    "holder": holder,
-    "money": money,
-    "money_change": money_change,
-    "plain_amount": plain_amount,
-    "ppm": ppm,
-    "price": price,
-    "shares": shares,
-    "span": span,
-    "when": when,
-}
-
-
-# Charts as pages show them: the specification alone, fetched when the page is there.
-#
-# A page stays small and quick this way, and its charts are kept by the browser on their own.
+    return write_reason(given, PageSurface(currency))
 
 
 def page_chart(chart: Mapping[str, Any]) -> bytes:
-    """A chart without the headline that stands on the page already; what it is of stays."""
+    """Write a chart without the headline that stands on the page already; what it is of stays."""
     title = chart.get("title")
     if not isinstance(title, dict) or not title.get("subtitle"):
         return chart_json(dict(chart)).encode()
     # All of it in one voice: a line that was broken in two is still one line.
-    said = {
-        "text": title["subtitle"],
-        "fontSize": TEXT_PX,
-        "fontWeight": "normal",
-        "lineHeight": 17,
-        "color": LIGHT.muted,
-    }
-    return chart_json({**chart, "title": said}).encode()
+    style = {"fontSize": TEXT_PX, "fontWeight": "normal", "lineHeight": 17, "color": LIGHT.muted}
+    return chart_json({**chart, "title": {"text": title["subtitle"], **style}}).encode()
 
-
-# Templates: one environment, the formats that every page shares, and answers with an ETag.
-
-NONE: Final = "—"
 
 _TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
 _MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One entry of the masthead; `below` are the addresses that belong to it."""
 
     label: str
@@ -240,7 +178,7 @@ NAVIGATION: Final = (
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """The one environment: everything is escaped, and a name that isn't there is an error."""
+    """Make the one environment: everything is escaped, and an unknown name is an error."""
     env = Environment(
         loader=PackageLoader("heretix.web", "templates"),
         autoescape=True,
@@ -250,25 +188,7 @@ def environment() -> Environment:
         auto_reload=False,
         cache_size=400,
     )
-    env.filters |= {
-        **_ECONOMY_FILTERS,
-        "count": count,
-        "day": day,
-        "duration": duration,
-        "interval": interval,
-        "lasted": lasted,
-        "lens_name": lens_name,
-        "model_label": model_label,
-        "moment": moment,
-        "percent": percent,
-        "prob": prob,
-        "reason": reason,
-        "sentence": sentence,
-        "short_id": short_id,
-        "signed": signed,
-        "ticked": ticked,
-        "usd": usd,
-    }
+    env.filters |= _FILTERS
     env.globals |= {
         "version": VERSION,
         "navigation": NAVIGATION,
@@ -304,17 +224,10 @@ def page(
     if isinstance(problem, HeretixError):
         status = status_of(problem)
     app = request.app.state.heretix
-    html = (
-        environment()
-        .get_template(name)
-        .render(
-            request=request,
-            path=request.url.path,
-            visit=visit,
-            app=app,
-            assets=request.app.state.assets,
-            **values,
-        )
+    template = environment().get_template(name)
+    assets = request.app.state.assets
+    html = template.render(
+        request=request, path=request.url.path, visit=visit, app=app, assets=assets, **values
     )
     response = fresh(request, html.encode("utf-8", "replace"), "text/html", status=status)
     for key, value in (headers or {}).items():
@@ -323,18 +236,14 @@ def page(
     return response
 
 
-def bare_page(name: str, /, **values: Any) -> str:
-    """A page that needs nobody to be known: errors can happen before anybody is."""
-    return environment().get_template(name).render(**values)
-
-
 def fragment(name: str, /, **values: Any) -> Markup:
-    """A piece of a page that depends on its values alone, so that it can be kept."""
+    """Render what depends on its values alone: a piece of a page that can be cached, or an error
+    before anybody is known."""
     return Markup(environment().get_template(name).render(**values))  # noqa: S704
 
 
 def etag_of(content: bytes) -> str:
-    """A strong validator: equal content, equal tag."""
+    """Make a strong validator: equal content, equal tag."""
     return f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
 
 
@@ -347,46 +256,28 @@ def fresh(
     cache_control: str = "private, no-cache",
     etag: str | None = None,
 ) -> Response:
-    """Content with its ETag, or 304 when the reader's copy is this one."""
+    """Send content with its ETag, or 304 when the reader's copy is this one."""
     etag = etag or etag_of(content)
     headers = {"etag": etag, "cache-control": cache_control}
-    known = request.headers.get("if-none-match", "")
-    if status == 200 and request.method in {"GET", "HEAD"} and _among(etag, known):
+    known = request.headers.get("if-none-match", "").split(",")
+    current = any(part.strip().removeprefix("W/") in {etag, "*"} for part in known)
+    if current and status == 200 and request.method in {"GET", "HEAD"}:
         return Response(status_code=304, headers=headers)
     return Response(content, status, headers=headers, media_type=media_type)
 
 
-def _among(etag: str, known: str) -> bool:
-    return any(part.strip().removeprefix("W/") in {etag, "*"} for part in known.split(","))
-
-
 def prob(value: float | None, digits: int = 3) -> str:
-    """A probability. One that isn't known is a dash, never a number."""
+    """Write a probability. One that isn't known is a dash, never a number."""
     return NONE if value is None else f"{value:.{digits}f}"
 
 
-def interval(value: tuple[float, float] | None) -> str:
-    """A 95% interval of probabilities."""
-    return NONE if value is None else f"{value[0]:.3f} – {value[1]:.3f}"
-
-
 def signed(value: float | None, digits: int = 3) -> str:
-    """A difference, with a real minus."""
+    """Write a difference, with a real minus."""
     return NONE if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
-def percent(value: float | None) -> str:
-    """A share as whole percent."""
-    return NONE if value is None else f"{value:.0%}"
-
-
-def count(value: int | None) -> str:
-    """A whole number, grouped."""
-    return NONE if value is None else f"{value:,}"
-
-
 def usd(value: float | None) -> str:
-    """Dollars; small amounts keep the digits that matter."""
+    """Write dollars; small amounts keep the digits that matter."""
     if value is None:
         return "unknown"
     if value == 0:
@@ -395,33 +286,38 @@ def usd(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time, as people say it."""
+    """Write a length of time, as people say it."""
     if seconds is None:
         return NONE
     if seconds < 1:
         return "under a second"
     if seconds < 90:
         return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _date(at: date) -> str:
+    # The same wherever the server runs: `strftime` goes by its machine's language.
+    return f"{at.day} {_MONTHS[4 * at.month - 4 :][:3]} {at.year}"
+
+
+def _time_tag(at: datetime, exact: str) -> Markup:
+    shown = f"{_date(at)}, {at.hour:02}:{at.minute:02} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, shown)
 
 
 def moment(text: str | None) -> Markup:
-    """A stored time stamp, exact for machines and short for people."""
-    if not text:
-        return escape(NONE)
+    """Write a stored time stamp, exact for machines and short for people."""
     try:
-        when = datetime.fromisoformat(text).astimezone(UTC)
+        return (
+            _time_tag(datetime.fromisoformat(text).astimezone(UTC), text) if text else escape(NONE)
+        )
     except ValueError:
         return escape(text)
-    shown = f"{_date(when)}, {when.hour:02}:{when.minute:02} UTC"
-    exact = escape(text)
-    return Markup(f'<time datetime="{exact}" title="{exact}">{shown}</time>')  # noqa: S704
 
 
 def ticked(text: object) -> Markup:
-    """A message whose subject stands in backticks, as all of ours do: the subject as code."""
+    """Write a message with its subject, which stands in backticks, as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -432,21 +328,21 @@ def ticked(text: object) -> Markup:
 
 
 def day(given: str | date | None) -> str:
-    """The day of a time stamp; a bare day belongs to no time zone."""
+    """Write the day of a time stamp; a bare day belongs to no time zone."""
     if not given:
         return NONE
     if not isinstance(given, str):
         return _date(given)
     try:
         bare = len(given) == len("2026-01-01")
-        when = date.fromisoformat(given) if bare else datetime.fromisoformat(given).astimezone(UTC)
+        at = date.fromisoformat(given) if bare else datetime.fromisoformat(given).astimezone(UTC)
     except ValueError:
         return given
-    return _date(when)
+    return _date(at)
 
 
 def lasted(begun: str, ended: str) -> str:
-    """How long it was from one time stamp to another."""
+    """Write the length of time from one time stamp to another."""
     try:
         between = datetime.fromisoformat(ended) - datetime.fromisoformat(begun)
     except ValueError:
@@ -455,29 +351,19 @@ def lasted(begun: str, ended: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A note that stands among sentences: it begins and ends like one."""
+    """Write a note that stands among sentences: it begins and ends like one."""
     return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
-def _date(when: date) -> str:
-    # The same wherever the server runs: `strftime` goes by its machine's language.
-    return f"{when.day} {_MONTHS[4 * when.month - 4 :][:3]} {when.year}"
-
-
-def lens_name(code: str) -> str:
-    """What a lens shows, in words."""
-    return LENSES[code].name if code in LENSES else code
-
-
 def model_label(name: str) -> str:
-    """A word beside a model whose numbers nobody should quote; nothing beside the others."""
+    """Mark a model whose numbers nobody should quote; the others get no mark."""
     if name in DEMONSTRATION_MODELS:
         return "demonstration"
     return "made up" if name.partition(":")[0] in MADE_UP_BY else ""
 
 
 def short_id(text: str | None) -> str:
-    """Enough of an id to recognise it."""
+    """Shorten an id to what is enough to recognise it."""
     if not text:
         return NONE
     head, _, tail = text.rpartition("-") if text.startswith("heretix-") else ("", "", text)
@@ -491,7 +377,7 @@ def rule(
     *,
     ghost: float | None = None,
 ) -> Markup:
-    """A belief on a rule from 0 to 1: the point, its interval, and where another one stands."""
+    """Draw a belief on a rule from 0 to 1: the point, its interval, and another one's place."""
     if value is None or ci is None:
         return Markup('<span class="rule rule-empty" aria-hidden="true"></span>')
     lo, hi = (round(1000 * edge) for edge in ci)
@@ -505,3 +391,34 @@ def rule(
         f'<path class="rule-caps" d="M{lo} 9v14M{hi} 9v14"/>'
         f'<path class="rule-point" d="M{at} 4v24"/></svg>'
     )
+
+
+_FILTERS: Final[Mapping[str, Callable[..., str]]] = {
+    "chance": lambda value: f"{float(value):.1%}",
+    "code": lambda value: CODES.get(value, value),
+    "count": lambda value: NONE if value is None else f"{value:,}",
+    "day": day,
+    "duration": duration,
+    "holder": holder,
+    "interval": lambda ci: NONE if ci is None else f"{ci[0]:.3f} – {ci[1]:.3f}",
+    "lasted": lasted,
+    "lens_name": lambda code: LENSES[code].name if code in LENSES else code,
+    "model_label": model_label,
+    "moment": moment,
+    "money": money,
+    "money_change": lambda amount, currency: "+" * (amount > 0) + money(amount, currency),
+    "percent": lambda value: NONE if value is None else f"{value:.0%}",
+    "plain_amount": plain_amount,
+    "ppm": lambda value, digits=2: NONE if value is None else f"{value / PPM:.{digits}%}",
+    "price": lambda value: f"{float(value):.4f}",
+    "prob": prob,
+    "reason": reason,
+    "sentence": sentence,
+    "shares": shares,
+    "short_id": short_id,
+    "signed": signed,
+    "span": span,
+    "ticked": ticked,
+    "usd": usd,
+    "when": when,
+}

@@ -17,7 +17,7 @@ from heretix.economy.exchange import StoredStatement
 from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.economy.ledger import Code
-from heretix.economy.market import MAX_POOL, Market, Quote, Side, price_ppm
+from heretix.economy.market import MAX_POOL, Quote, Side, price_ppm
 from heretix.economy.moves import MOVES, Move
 from heretix.economy.sentences import Surface, sentence
 from heretix.web.api.jobs import BEGUN, JobView
@@ -27,15 +27,16 @@ from heretix.web.api.resource import (
     Key,
     Limit,
     Page,
-    cursor_of,
+    View,
+    page_of,
     read_cursor,
     resource,
     slice_of,
     writes,
 )
-from heretix.web.auth import CurrentVisit
-from heretix.web.dependencies import App, EpisodeId, Explorer
+from heretix.web.auth import CurrentVisit, Explorer
 from heretix.web.moves import (
+    EpisodeId,
     body_model,
     find_episode,
     make_move,
@@ -43,17 +44,13 @@ from heretix.web.moves import (
     submit_draft,
     submit_move,
 )
+from heretix.web.state import App
 from heretix.web.templating import fresh
 
-# Episodes as the API shows them. Moments are milliseconds since 1970, beliefs parts per million,
-# amounts whole minor units.
+# Moments are milliseconds since 1970, beliefs parts per million, amounts whole minor units.
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class MarketView(_View):
+class MarketView(View):
     """What a market holds: money, and micro-shares of each side."""
 
     money: int
@@ -61,21 +58,19 @@ class MarketView(_View):
     orthodox: int
 
 
-class PositionView(_View):
+class PositionView(View):
     """One bet."""
 
     number: int
     account: str
     side: Side
     stake: int
-    shares: int
-    """In micro-shares."""
+    shares: int  # in micro-shares
     at_ms: int
-    house: bool
-    """The seed, which is the house's own money."""
+    house: bool  # the seed, which is the house's own money
 
 
-class ChallengeView(_View):
+class ChallengeView(View):
     """Evidence on its way: a commitment, then what it hid, then a ruling."""
 
     number: int
@@ -89,7 +84,7 @@ class ChallengeView(_View):
     fate: Fate
 
 
-class StepView(_View):
+class StepView(View):
     """One accepted piece of evidence, and how far it moved the credited path."""
 
     number: int
@@ -101,7 +96,7 @@ class StepView(_View):
     bond: int
 
 
-class DisputeView(_View):
+class DisputeView(View):
     """A claim that the measurement is wrong, with money behind it."""
 
     round: int
@@ -112,7 +107,7 @@ class DisputeView(_View):
     upheld: bool | None
 
 
-class EpisodeLine(_View):
+class EpisodeLine(View):
     """One line of a list of episodes."""
 
     id: str
@@ -127,18 +122,17 @@ class EpisodeLine(_View):
     updated_ms: int
 
 
-class HeldPositionView(_View):
+class HeldPositionView(View):
     """A bet of one's own, and the episode it is in."""
 
     episode: str
     claim: str
     state: State
     position: PositionView
-    late: bool
-    """It came after the effective close, so that it was given back."""
+    late: bool  # it came after the effective close, so that it was given back
 
 
-class ReasonView(_View):
+class ReasonView(View):
     """Why money moved: a code, its parameters, and what it came from."""
 
     code: str
@@ -146,7 +140,7 @@ class ReasonView(_View):
     because: "ReasonView | None"
 
 
-class ExplainedView(_View):
+class ExplainedView(View):
     """Who received what, and why: as data, and in words."""
 
     transfer: str
@@ -157,7 +151,7 @@ class ExplainedView(_View):
     text: str
 
 
-class StatementView(_View):
+class StatementView(View):
     """What one move paid, each line explained."""
 
     group: str
@@ -166,7 +160,7 @@ class StatementView(_View):
     at_ms: int
 
 
-class EpisodeView(_View):
+class EpisodeView(View):
     """An episode, as it stands."""
 
     id: str
@@ -175,15 +169,13 @@ class EpisodeView(_View):
     terms_hash: str | None
     belief_ppm: int
     market: MarketView | None
-    heretic_ppm: int | None
-    """The probability of a Heretic win that the market's price implies."""
+    heretic_ppm: int | None  # the probability of a Heretic win that the market's price implies
     position_count: int
     clock_ms: int
     close_ms: int | None
     frozen_ms: int | None
     measured_ms: int | None
-    seed: str | None
-    """In hex, once the freeze has revealed it."""
+    seed: str | None  # in hex, once the freeze has revealed it
     judges: list[str]
     challenges: list[ChallengeView]
     steps: list[StepView]
@@ -192,13 +184,11 @@ class EpisodeView(_View):
 
     @classmethod
     def of(cls, episode: Episode) -> "EpisodeView":
-        """An episode as anybody may see it."""
-        told = encode(episode)
-        return cls(
-            belief_ppm=episode.belief_ppm,
-            heretic_ppm=_implied(episode.market),
-            **{name: told[name] for name in cls.model_fields if name in told},
-        )
+        """Show an episode as anybody may see it."""
+        told, market = encode(episode), episode.market
+        heretic_ppm = None if market is None else price_ppm(market.probability(Side.HERETIC))
+        same = {name: told[name] for name in cls.model_fields if name in told}
+        return cls(belief_ppm=episode.belief_ppm, heretic_ppm=heretic_ppm, **same)
 
 
 class QuoteView(BaseModel):
@@ -206,38 +196,31 @@ class QuoteView(BaseModel):
 
     side: Side
     stake: int
-    shares: int
-    """In micro-shares; what `min_shares` may ask for."""
+    shares: int  # in micro-shares; what `min_shares` may ask for
     average_price_ppm: int
     marginal_price_ppm: int
     implied_ppm: int
     tau_max_ppm: int
     fee_ppm: int
-    floor: int
-    """The least gain, before the fee, if the side wins at the full rate."""
+    floor: int  # the least gain, before the fee, if the side wins at the full rate
     floor_after_fee: int
-    worst_case: int
-    """The most that it can lose."""
+    worst_case: int  # the most that it can lose
 
     @classmethod
     def of(cls, offer: Quote) -> "QuoteView":
-        """A quote in whole numbers."""
+        """Show a quote in whole numbers."""
+        as_is = ("side", "stake", "shares", "tau_max_ppm", "fee_ppm", "worst_case")
         return cls(
-            side=offer.side,
-            stake=offer.stake,
-            shares=offer.shares,
+            **{name: getattr(offer, name) for name in as_is},
             average_price_ppm=price_ppm(offer.average_price),
             marginal_price_ppm=price_ppm(offer.marginal_price),
             implied_ppm=price_ppm(offer.probability),
-            tau_max_ppm=offer.tau_max_ppm,
-            fee_ppm=offer.fee_ppm,
             floor=offer.floor(offer.tau_max_ppm),
             floor_after_fee=offer.floor_after_fee(offer.tau_max_ppm),
-            worst_case=offer.worst_case,
         )
 
 
-class BreachView(_View):
+class BreachView(View):
     """A rule that doesn't hold, and of what."""
 
     rule: str
@@ -245,7 +228,7 @@ class BreachView(_View):
     detail: str
 
 
-class EpisodeAuditView(BaseModel):
+class EpisodeAuditView(View):
     """Whether an episode follows from its own record."""
 
     ok: bool
@@ -257,12 +240,6 @@ class LeastStake(BaseModel):
 
     amount: int
 
-
-def _implied(market: Market | None) -> int | None:
-    return None if market is None else price_ppm(market.probability(Side.HERETIC))
-
-
-# Episodes: terms, market, evidence, settlement, and the moves that people make as themselves.
 
 router = resource("episodes")
 changes = writes("episodes")
@@ -276,14 +253,9 @@ def list_episodes(
     cursor: Cursor = None,
 ) -> Page[EpisodeLine]:
     """Episodes, the newest first."""
-    start = (read_cursor(cursor, int) or (0,))[0]
-    exchange = app.exchange
-    found = exchange.episodes(state=state, limit=limit + 1, offset=start)
-    more = len(found) > limit
-    return Page(
-        items=[EpisodeLine.model_validate(line) for line in found[:limit]],
-        next=cursor_of(start + limit) if more else None,
-    )
+    (start,) = read_cursor(cursor, int) or (0,)
+    found = app.exchange.episodes(state=state, limit=limit + 1, offset=start)
+    return page_of(found, limit, lambda _: (start + limit,), EpisodeLine.model_validate)
 
 
 @router.get("/episodes/{episode_id}")
@@ -329,9 +301,8 @@ def get_episode_record(request: Request, app: App, episode_id: EpisodeId) -> Res
 @router.get("/episodes/{episode_id}/verify")
 def audit_episode(app: App, episode_id: EpisodeId) -> EpisodeAuditView:
     """Redo an episode from its record, and say where it differs."""
-    found = verify_episode(read_episode(app.exchange.record, episode_id))
-    breaches = [BreachView.model_validate(breach) for breach in found.breaches]
-    return EpisodeAuditView(ok=found.ok, breaches=breaches)
+    record = read_episode(app.exchange.record, episode_id)
+    return EpisodeAuditView.model_validate(verify_episode(record))
 
 
 @router.get("/episodes/{episode_id}/quote")
@@ -353,8 +324,6 @@ def least_challenge(app: App, episode_id: EpisodeId, person: Explorer) -> LeastS
     return LeastStake(amount=least)
 
 
-# Moves: an operation for each, made from its definition.
-
 operations = writes("proceedings", role=Role.OPERATOR)
 _VIEWS: Final[dict[str, Any]] = {
     "challenge": ChallengeView,
@@ -374,7 +343,9 @@ def add_operation(move: Move) -> None:
         values = fields.model_dump() if fields else {}
         if move.plan is not None:
             return JobView.of(submit_move(app, visit, move, episode_id, values, f"api {key}"))
-        made = make_move(app, visit, move, episode_id, values, _own_key(key))
+        # Among the keys of the exchange, which are as long as those of the API.
+        own_key = key if len(key) > 196 else f"api {key}"
+        made = make_move(app, visit, move, episode_id, values, own_key)
         return EpisodeView.of(made) if isinstance(made, Episode) else made
 
     needed = any(field.required for field in move.fields)
@@ -397,11 +368,6 @@ def add_operation(move: Move) -> None:
         response_model=JobView if measured else _VIEWS[move.returns],
         responses=BEGUN if measured else None,
     )
-
-
-def _own_key(key: str) -> str:
-    """Make a key among those of the exchange, which are as long as those of the API."""
-    return key if len(key) > 196 else f"api {key}"
 
 
 for _move in MOVES:
@@ -452,20 +418,13 @@ class ProposalGiven(BaseModel):
         return self
 
     def proposal(self) -> Proposal:
-        """As the economy has it."""
-        apart = {"judges", "durability_ms", "dispute_window_ms", "draft_only"}
-        same: dict[str, Any] = {
-            name: getattr(self, name) for name in type(self).model_fields if name not in apart
-        }
-        same |= {"models": tuple(self.models), "judge_pool": tuple(self.judge_pool)}
-        return Proposal(
-            **same,
-            parameters=Parameters(
-                judges=self.judges,
-                durability_ms=self.durability_ms,
-                dispute_window_ms=self.dispute_window_ms,
-            ),
-        )
+        """Make of it what the economy takes."""
+        rules = ("judges", "durability_ms", "dispute_window_ms")
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        parameters = Parameters(**{name: given.pop(name) for name in rules})
+        del given["draft_only"]
+        given |= {"models": tuple(self.models), "judge_pool": tuple(self.judge_pool)}
+        return Proposal(**given, parameters=parameters)
 
 
 @operations.post("/episodes", status_code=202, responses=BEGUN)

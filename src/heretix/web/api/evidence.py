@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.publisher import MAX_URL_CHARS
-from heretix.measurement.anomalies import Anomaly
 from heretix.measurement.record import MetricRecord
 from heretix.store.documents import find_bundle
 from heretix.web.api.resource import (
@@ -18,17 +17,15 @@ from heretix.web.api.resource import (
     Cursor,
     Limit,
     Page,
-    cursor_of,
-    read_cursor,
+    View,
     resource,
+    slice_of,
     unchanging,
 )
-from heretix.web.dependencies import App
+from heretix.web.state import App
 
 if TYPE_CHECKING:
     from heretix.evidence.policy.policy import Policy
-
-__all__ = ["router"]
 
 router = resource("evidence")
 
@@ -51,7 +48,7 @@ class BundleView(BaseModel):
     dropped: list[dict[str, Any]]
 
 
-class AnomalyView(BaseModel):
+class AnomalyView(View):
     """A claim and a model, and how far evidence moves it."""
 
     claim: str
@@ -66,8 +63,7 @@ class AnomalyView(BaseModel):
 class AnomalyPage(Page[AnomalyView]):
     """Some of the feed."""
 
-    complete: bool
-    """False while something newer is being worked out; ask again in a moment."""
+    complete: bool  # False while something newer is being worked out; ask again in a moment
 
 
 class ExplanationView(BaseModel):
@@ -87,9 +83,7 @@ class ExplanationView(BaseModel):
 
 @router.get("/bundles/{bundle_id}", response_model=BundleView, responses=NOT_CHANGED)
 def get_bundle(
-    request: Request,
-    app: App,
-    bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")],
+    request: Request, app: App, bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")]
 ) -> Response:
     """A bundle of evidence: what was shown and what was left out, each with why."""
     text = app.store.read(find_bundle, bundle_id)
@@ -107,13 +101,10 @@ def list_anomalies(
     cursor: Cursor = None,
 ) -> AnomalyPage:
     """Claims on which evidence moves a model most, the strongest first."""
-    start = (read_cursor(cursor, int) or (0,))[0]
     known = app.anomalies.read()
     found = [a for a in known.found if listed is None or a.listed is listed]
-    shown = [_view(anomaly) for anomaly in found[start : start + limit]]
-    more = start + limit < len(found)
-    after = cursor_of(start + limit) if more else None
-    return AnomalyPage(items=shown, next=after, complete=known.complete)
+    some = slice_of(found, AnomalyView.model_validate, limit=limit, cursor=cursor)
+    return AnomalyPage(items=some.items, next=some.next, complete=known.complete)
 
 
 @router.get("/policy/explain", response_model_by_alias=True)
@@ -133,16 +124,4 @@ def explain_source(
         policy=policy.version,
         compared=[compared.rule_id for compared in found.compared],
         later=[match.rule.id for match in found.later],
-    )
-
-
-def _view(anomaly: Anomaly) -> AnomalyView:
-    return AnomalyView(
-        claim=anomaly.claim,
-        model=anomaly.model,
-        shock_index=anomaly.shock_index,
-        amplification_gap=anomaly.amplification_gap,
-        p_value=anomaly.p_value,
-        gates_failed=list(anomaly.gates_failed),
-        listed=anomaly.listed,
     )

@@ -20,17 +20,15 @@ from heretix.web.api.resource import (
     Key,
     Limit,
     Page,
-    cursor_of,
+    page_of,
     read_cursor,
     resource,
     slice_of,
     writes,
 )
-from heretix.web.auth import CurrentVisit
-from heretix.web.dependencies import App, Explorer, Reader
+from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import EVENT_SCHEMA, event_stream
-
-# Before a measurement: which models there are, and what a request would take.
+from heretix.web.state import App
 
 planning = resource("planning")
 plans = resource("planning", role=Role.EXPLORER)
@@ -57,8 +55,7 @@ class ProviderView(BaseModel):
 class ModelsView(BaseModel):
     """What can be asked."""
 
-    default: str
-    """Asked when a request names none."""
+    default: str  # asked when a request names none
     local: list[LocalModel]
     providers: list[ProviderView]
 
@@ -111,8 +108,6 @@ async def plan_measurement(app: App, measure: MeasureRequest) -> PlanView:
     return PlanView.model_validate(plan.as_dict())
 
 
-# Jobs: measurements that somebody asked for, their progress, and what they found.
-
 router = resource("jobs")
 changes = writes("jobs")
 
@@ -135,7 +130,7 @@ BEGUN: Final[dict[int | str, dict[str, Any]]] = {
         },
     }
 }
-"""How an operation documents that it only begins something."""
+"""Documents that an operation only begins something."""
 
 
 class JobView(BaseModel):
@@ -185,8 +180,8 @@ def create_job(
     app: App, measure: MeasureRequest, key: Key, person: Explorer, visit: CurrentVisit
 ) -> JobView:
     """Have something measured. The job is queued; `/jobs/{id}/events` tells how it goes."""
-    jobs = app.jobs
-    return JobView.of(jobs.submit(person, measure, key=f"api {key}", address=visit.address))
+    job = app.jobs.submit(person, measure, key=f"api {key}", address=visit.address)
+    return JobView.of(job)
 
 
 @router.get("/jobs")
@@ -198,11 +193,9 @@ def list_jobs(
     cursor: Cursor = None,
 ) -> Page[JobView]:
     """One's own jobs, the newest first; an operator sees everybody's."""
-    before = (read_cursor(cursor, str) or (None,))[0]
-    jobs = app.jobs
-    found = jobs.list(by=person, state=state, limit=limit + 1, before=before)
-    shown = [JobView.of(job) for job in found[:limit]]
-    return Page(items=shown, next=cursor_of(shown[-1].id) if len(found) > limit else None)
+    (before,) = read_cursor(cursor, str) or (None,)
+    found = app.jobs.list(by=person, state=state, limit=limit + 1, before=before)
+    return page_of(found, limit, lambda job: (job.id,), JobView.of)
 
 
 @router.get("/jobs/{job_id}")
@@ -217,11 +210,7 @@ def get_job(app: App, response: Response, job_id: JobId, person: Reader) -> JobV
 
 @router.get("/jobs/{job_id}/runs")
 def list_job_runs(
-    app: App,
-    job_id: JobId,
-    person: Reader,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    app: App, job_id: JobId, person: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[JobRun]:
     """What a job has measured so far, in the order in which it was finished."""
     found = app.jobs.runs(job_id, by=person)
@@ -244,8 +233,8 @@ def resume_job(
 ) -> JobView:
     """Let a job that failed or was cancelled go on; it pays for what is missing only."""
     budget_usd = how.budget_usd if how else None
-    jobs = app.jobs
-    return JobView.of(jobs.resume(job_id, by=person, budget_usd=budget_usd, address=visit.address))
+    job = app.jobs.resume(job_id, by=person, budget_usd=budget_usd, address=visit.address)
+    return JobView.of(job)
 
 
 @router.get(

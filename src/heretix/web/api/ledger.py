@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import BaseModel
 
+from heretix.economy.exchange import Entry, Holding
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import AccountKind, Code
 from heretix.web.api.episodes import BreachView
@@ -13,14 +14,13 @@ from heretix.web.api.resource import (
     Limit,
     Page,
     Text,
-    cursor_of,
+    View,
+    page_of,
     read_cursor,
     resource,
     slice_of,
 )
-from heretix.web.dependencies import App
-
-__all__ = ["router"]
+from heretix.web.state import App
 
 router = resource("ledger")
 
@@ -54,7 +54,7 @@ class HoldingView(BaseModel):
     balance: int
 
 
-class LedgerView(BaseModel):
+class LedgerView(View):
     """What reading the whole chain showed."""
 
     ok: bool
@@ -73,16 +73,17 @@ def list_transfers(
     cursor: Cursor = None,
 ) -> Page[TransferView]:
     """Transfers that fit everything that is given, the newest first."""
-    before = (read_cursor(cursor, int) or (None,))[0]
+    (before,) = read_cursor(cursor, int) or (None,)
     found = app.exchange.history(
         account=account, episode=episode, group=group, limit=limit + 1, before_seq=before
     )
     fields = [name for name in TransferView.model_fields if name != "at_ms"]
-    shown = [
-        TransferView(at_ms=entry.at_ms, **{name: getattr(entry.transfer, name) for name in fields})
-        for entry in found[:limit]
-    ]
-    return Page(items=shown, next=cursor_of(shown[-1].seq) if len(found) > limit else None)
+
+    def show(entry: Entry) -> TransferView:
+        same = {name: getattr(entry.transfer, name) for name in fields}
+        return TransferView(at_ms=entry.at_ms, **same)
+
+    return page_of(found, limit, lambda entry: (entry.transfer.seq,), show)
 
 
 @router.get("/ledger/balances")
@@ -95,34 +96,24 @@ def list_balances(
     cursor: Cursor = None,
 ) -> Page[HoldingView]:
     """Accounts and what they hold, by id."""
-    start = (read_cursor(cursor, int) or (0,))[0]
+    (start,) = read_cursor(cursor, int) or (0,)
     found = app.exchange.balances(
         person=person, episode=episode, currency=currency, limit=limit + 1, offset=start
     )
-    shown = [
-        HoldingView(
-            account=holding.account.id,
-            kind=holding.account.kind,
-            currency=holding.account.currency,
-            episode=holding.account.episode,
-            person=holding.person,
-            balance=holding.balance,
-        )
-        for holding in found[:limit]
-    ]
-    return Page(items=shown, next=cursor_of(start + limit) if len(found) > limit else None)
+
+    def show(holding: Holding) -> HoldingView:
+        account = holding.account
+        same = {name: getattr(account, name) for name in ("kind", "currency", "episode")}
+        held = {"person": holding.person, "balance": holding.balance}
+        return HoldingView(account=account.id, **same, **held)
+
+    return page_of(found, limit, lambda _: (start + limit,), show)
 
 
 @router.get("/ledger/verify")
 def verify_ledger(app: App) -> LedgerView:
     """Read the chain from its first transfer, and hold everything that is kept against it."""
-    found = app.exchange.verify()
-    return LedgerView(
-        ok=found.ok,
-        count=found.count,
-        last_hash=found.last_hash,
-        breaches=[BreachView.model_validate(breach) for breach in found.breaches],
-    )
+    return LedgerView.model_validate(app.exchange.verify())
 
 
 @router.get("/leaderboard")

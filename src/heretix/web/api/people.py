@@ -2,26 +2,21 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from heretix.accounts import Quotas, Role
-from heretix.accounts.sessions import Token
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import PLAY
 from heretix.web.api.episodes import HeldPositionView
-from heretix.web.api.resource import Cursor, Limit, Page, resource, slice_of
-from heretix.web.auth import CurrentVisit
-from heretix.web.dependencies import App, Reader
-
-__all__ = ["router"]
+from heretix.web.api.resource import Cursor, Limit, Page, View, resource, slice_of
+from heretix.web.auth import CurrentVisit, Reader
+from heretix.web.state import App
 
 router = resource("people")
 
 
-class Used(BaseModel):
+class Used(View):
     """What somebody has used of their quotas. Jobs under way count with all they may spend."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     jobs_today: int
     active_jobs: int
@@ -36,12 +31,11 @@ class Me(BaseModel):
     via: Literal["local", "session", "token"]
     quotas: Quotas
     usage: Used
-    balance: int | None
-    """Play money, in minor units; null before the first move in the economy."""
+    balance: int | None  # play money, in minor units; null before the first move in the economy
     standing: Standing
 
 
-class TokenView(BaseModel):
+class TokenView(View):
     """A token of one's own, without its secret: that was shown once, when it was made."""
 
     id: str
@@ -71,28 +65,19 @@ def get_me(app: App, person: Reader, visit: CurrentVisit) -> Me:
 
 @router.get("/people/me/tokens")
 def list_my_tokens(
-    app: App,
-    person: Reader,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    app: App, person: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[TokenView]:
     """The tokens of whoever asks, the newest first."""
     found = app.people.tokens.list(person.id)
-    return slice_of(found, _shown, limit=limit, cursor=cursor, newest_first=True)
+    show = TokenView.model_validate
+    return slice_of(found, show, limit=limit, cursor=cursor, newest_first=True)
 
 
 @router.get("/people/me/positions")
 def list_my_positions(
-    app: App,
-    person: Reader,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    app: App, person: Reader, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[HeldPositionView]:
     """The bets of whoever asks, the newest first."""
     found = app.exchange.positions_of(person.name)
     show = HeldPositionView.model_validate
     return slice_of(found, show, limit=limit, cursor=cursor, newest_first=True)
-
-
-def _shown(token: Token) -> TokenView:
-    return TokenView(**{name: getattr(token, name) for name in TokenView.model_fields})

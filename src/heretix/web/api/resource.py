@@ -5,13 +5,12 @@ import binascii
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,15 +23,12 @@ from heretix.web.problems import REFUSALS
 from heretix.web.state import app_state
 from heretix.web.templating import fresh
 
-# What resources share: routers, the identifiers they take, pages with a cursor, cached answers.
-
 PREFIX: Final = "/api/v1"
 FOR_EVER: Final = "private, max-age=31536000, immutable"
 NOT_CHANGED: Final[dict[int | str, dict[str, Any]]] = {
     304: {"description": "The copy that `If-None-Match` names is the present one."}
 }
-MAX_SEQ: Final = 2**63 - 1
-"""The largest number that both databases count to."""
+MAX_SEQ: Final = 2**63 - 1  # the largest number that both databases count to
 
 # What no database takes, and no id or claim has: a character of no meaning to any search.
 _NO_NUL: Final = r"^[^\x00]*$"
@@ -56,6 +52,12 @@ _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
+class View(BaseModel):
+    """A record as the API shows it, read from its attributes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
 class Page(BaseModel, Generic[_Item]):
     """Some of a list. There is more behind it as long as `next` isn't null."""
 
@@ -64,7 +66,7 @@ class Page(BaseModel, Generic[_Item]):
 
 
 def resource(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = APIRoute) -> APIRouter:
-    """A router whose operations go by the names of their functions."""
+    """Make a router whose operations go by the names of their functions."""
     return APIRouter(
         tags=[tag],
         dependencies=[require(role)],
@@ -81,12 +83,16 @@ async def once_each(request: Request) -> None:
         raise UsageError(f"`{twice[0][:100]}` must be given once in a query, got it several times")
 
 
-def page_of(items: Sequence[_Item], limit: int, *after: str) -> Page[_Item]:
-    """A page of `limit` at most, of items read one further; `after` names the keys of the last."""
-    shown = list(items[:limit])
-    more = len(items) > limit
-    keys = [getattr(shown[-1], name) for name in after] if more else []
-    return Page(items=shown, next=cursor_of(*keys) if more else None)
+def page_of(
+    found: Sequence[_Found],
+    limit: int,
+    after: Callable[[_Found], tuple[str | int, ...]],
+    show: Callable[[_Found], _Item],
+) -> Page[_Item]:
+    """Make a page of `limit` at most, of a list read one further; `after` keys its last one."""
+    more = len(found) > limit
+    following = cursor_of(*after(found[limit - 1])) if more else None
+    return Page(items=[show(one) for one in found[:limit]], next=following)
 
 
 def slice_of(
@@ -97,7 +103,7 @@ def slice_of(
     cursor: str | None,
     newest_first: bool = False,
 ) -> Page[_Item]:
-    """A page of a list that was read whole, because it follows from other things.
+    """Make a page of a list that was read whole, because it follows from other things.
 
     A cursor counts from the end at which nothing is added: what is behind a page stays there.
     """
@@ -110,12 +116,12 @@ def slice_of(
 
 
 def cursor_of(*keys: str | int) -> str:
-    """Where a page ended, as one word."""
+    """Write where a page ended, as one word."""
     return base64.urlsafe_b64encode(json.dumps(keys).encode()).decode().rstrip("=")
 
 
-def read_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
-    """What `cursor_of` was given; any other text is a mistake of whoever sent it."""
+def read_cursor(cursor: str | None, *kinds: type) -> Any:
+    """Read the keys of a cursor, None without one; any other text is its sender's mistake."""
     if cursor is None:
         return None
     try:
@@ -126,13 +132,13 @@ def read_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     fits = isinstance(keys, list) and len(keys) == len(kinds)
     if not fits or not all(type(k) is kind for k, kind in zip(keys, kinds, strict=True)):
         raise UsageError("`cursor` must be the `next` of a page of this list; begin without one")
-    if any(_unstorable(key) for key in keys):
+    if not all(0 <= k <= MAX_SEQ if isinstance(k, int) else _is_storable(k) for k in keys):
         raise UsageError("`cursor` names no place in this list; begin without one")
     return tuple(keys)
 
 
 def unchanging(request: Request, text: str, etag: str, *, exact: bool = True) -> Response:
-    """JSON that was stored and never changes, as it was stored.
+    """Send JSON that was stored and never changes, as it was stored.
 
     Under its whole id it may be kept for ever; under a part of the id, which may come to fit
     something else, it must be asked for again.
@@ -142,20 +148,15 @@ def unchanging(request: Request, text: str, etag: str, *, exact: bool = True) ->
     return fresh(request, content, "application/json", etag=f'"{etag}"', cache_control=keep)
 
 
-def _unstorable(key: str | int) -> bool:
-    if isinstance(key, int):
-        return not 0 <= key <= MAX_SEQ
-    return any(character == "\0" or 0xD800 <= ord(character) < 0xE000 for character in key)
+def _is_storable(key: str) -> bool:
+    return not any(character == "\0" or 0xD800 <= ord(character) < 0xE000 for character in key)
 
 
-# Writes: each with a key of its sender's, so that sending it again does it once.
-#
-# The first answer is kept for a day and given again to whoever sends the same request under the
-# same key. A write that was refused changed nothing, and leaves its key free.
+# Writes have a key of their sender's: the first answer is kept for a day and given again to whoever
+# sends the same request under the same key. One that was refused leaves its key free.
 
 KEY_HEADER: Final = "Idempotency-Key"
-REPLAYED: Final = "Idempotency-Replayed"
-"""Says that an answer was given before."""
+REPLAYED: Final = "Idempotency-Replayed"  # says that an answer was given before
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -172,7 +173,7 @@ _Given = Annotated[
 
 
 async def given_key(key: _Given) -> str:
-    """The key of a write; every one must have it."""
+    """Require the key of a write."""
     return key
 
 
@@ -183,13 +184,17 @@ class WriteRoute(APIRoute):
     """An operation that is done once for each key."""
 
     def get_route_handler(self) -> Handler:
-        """The operation behind what is known of its key."""
+        """Put the operation behind what is known of its key."""
         do = super().get_route_handler()
 
         async def once(request: Request) -> Response:
             visit = await identify_visitor(request)
             key = request.headers.get(KEY_HEADER, "")
-            if visit.person is None or not _usable(key):
+            try:
+                check_key(key)
+            except UsageError:
+                key = ""
+            if visit.person is None or not key:
                 # The operation itself says what is missing.
                 return await do(request)
             replies = Replies(app_state(request).store)
@@ -212,17 +217,11 @@ class WriteRoute(APIRoute):
 
 
 def _located(response: Response) -> Response:
-    """What was only begun says where to ask how far it is, each time that it is answered."""
+    """Say where to ask how far it is of what was only begun, each time that it is answered."""
     if response.status_code == HTTPStatus.ACCEPTED:
         response.headers["location"] = json.loads(bytes(response.body))["href"]
         response.headers["retry-after"] = "1"
     return response
-
-
-def _usable(key: str) -> bool:
-    with suppress(UsageError):
-        return bool(check_key(key))
-    return False
 
 
 async def _done(replies: Replies, scope: str, key: str, do: Handler, request: Request) -> Response:
@@ -241,7 +240,7 @@ async def _done(replies: Replies, scope: str, key: str, do: Handler, request: Re
 
 
 def writes(tag: str, *, role: Role = Role.EXPLORER) -> APIRouter:
-    """A router of writes."""
+    """Make a router of writes."""
     router = resource(tag, role=role, route=WriteRoute)
     router.dependencies.append(Depends(given_key))
     return router

@@ -34,17 +34,15 @@ from heretix.web.api.resource import (
     Page,
     Ref,
     Text,
+    View,
     page_of,
     read_cursor,
     resource,
     slice_of,
     unchanging,
 )
-from heretix.web.dependencies import App
 from heretix.web.problems import refusals
-from heretix.web.state import AppState
-
-# Runs and claims: what was measured.
+from heretix.web.state import App, AppState
 
 router = resource("runs")
 
@@ -69,11 +67,8 @@ def list_runs(
     """Runs, the latest first. `q` looks in claims, models and ids; `claim` is word for word."""
     after = read_cursor(cursor, str, str)
     wanted = RunFilter(search=q, claim=claim, model=model, lens=lens)
-    with app.store.reading() as connection:
-        found = select_runs_page(
-            connection, wanted, limit=limit + 1, after=(after[0], after[1]) if after else None
-        )
-    return page_of(found, limit, "updated_at", "run_id")
+    found = app.store.read(select_runs_page, wanted, limit=limit + 1, after=after)
+    return page_of(found, limit, lambda run: (run.updated_at, run.run_id), lambda run: run)
 
 
 @router.get("/runs/{ref}")
@@ -81,8 +76,7 @@ def get_run(app: App, ref: Ref) -> RunDetail:
     """A run and all its executions. The record is at `/executions/{ref}`, by either id."""
     store = app.store
     run_id = store.read(find_execution, ref).run_id
-    with store.reading() as connection:
-        run = select_run(connection, run_id)
+    run = store.read(select_run, run_id)
     if run is None:
         raise RecordError(f"`{ref}` names no run")
     return RunDetail(run=run, executions=store.read(select_executions, run_id))
@@ -94,19 +88,14 @@ def list_claims(
 ) -> Page[ClaimSummary]:
     """Claims that were measured, the one measured last first."""
     after = read_cursor(cursor, str, str)
-    with app.store.reading() as connection:
-        found = select_claims_page(
-            connection, search=q, limit=limit + 1, after=(after[0], after[1]) if after else None
-        )
-    return page_of(found, limit, "updated_at", "claim_sha256")
+    found = app.store.read(select_claims_page, search=q, limit=limit + 1, after=after)
+    return page_of(found, limit, lambda one: (one.updated_at, one.claim_sha256), lambda one: one)
 
-
-# Executions: the record of each, its samples, and whether it can be believed.
 
 executions = resource("executions")
 
 
-class DifferenceView(BaseModel):
+class DifferenceView(View):
     """A value in a record that doesn't follow from the rest of it."""
 
     path: str
@@ -114,7 +103,7 @@ class DifferenceView(BaseModel):
     derived: Any
 
 
-class VerificationView(BaseModel):
+class VerificationView(View):
     """What came of deriving a record again."""
 
     execution_id: str
@@ -150,34 +139,17 @@ def list_samples(
 def verify_execution(app: App, ref: Ref) -> VerificationView:
     """Derive everything in a record again, from the record alone, and say where it differs."""
     execution_id = _stored(app, ref).execution_id
-    key = ("api verify", execution_id)
-    verified = app.cache.values.get(key, lambda: _verified(app, execution_id))
+    verified = app.cache.values.get(
+        ("api verify", execution_id),
+        lambda: VerificationView.model_validate(verify_run(app.cache.record(execution_id))),
+    )
     return cast("VerificationView", verified)
 
 
 def _stored(app: AppState, ref: str) -> StoredRecord:
-    """By the whole id at once, else by whatever the reference fits."""
-    with app.store.reading() as connection:
-        found = select_record(connection, ref)
-    return found or app.store.read(find_record, ref)
+    """Read a record by the whole id at once, else by whatever the reference fits."""
+    return app.store.read(select_record, ref) or app.store.read(find_record, ref)
 
-
-def _verified(app: AppState, execution_id: str) -> VerificationView:
-    found = verify_run(app.cache.record(execution_id))
-    return VerificationView(
-        execution_id=found.execution_id,
-        run_id=found.run_id,
-        ok=found.ok,
-        checked=found.checked,
-        differences=[
-            DifferenceView(path=d.path, recorded=d.recorded, derived=d.derived)
-            for d in found.differences
-        ],
-        notes=list(found.notes),
-    )
-
-
-# Two runs against each other.
 
 comparisons = resource("compare")
 
@@ -198,13 +170,10 @@ def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     """The difference of two runs; paired by wording where they used the same bank."""
     one, other = (app.store.read(find_record, ref).execution_id for ref in (a, b))
     found = app.cache.values.get(
-        ("api compare", one, other),
-        lambda: compare(app.cache.record(one), app.cache.record(other)),
+        ("api compare", one, other), lambda: compare(app.cache.record(one), app.cache.record(other))
     )
     return ComparisonView.model_validate(asdict(cast("Comparison", found)))
 
-
-# Whole tables for other tools, sent as they are read.
 
 exports = resource("export")
 
@@ -212,10 +181,7 @@ exports = resource("export")
 @exports.get(
     "/export/{table}.{ending}",
     response_class=StreamingResponse,
-    responses={
-        200: {"content": {media: {} for media in FORMATS.values()}},
-        **refusals(501),
-    },
+    responses={200: {"content": {media: {} for media in FORMATS.values()}}, **refusals(501)},
 )
 def export_table(
     app: App,

@@ -9,10 +9,9 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import IssuedToken, Person, Role
 from heretix.core.errors import AccessError, AccountError, SignInError, TooManyRequestsError
-from heretix.web.auth import CurrentVisit, Visit, visit_of
-from heretix.web.dependencies import App, Reader
+from heretix.web.auth import CurrentVisit, Reader, Visit, visit_of
 from heretix.web.problems import status_of
-from heretix.web.state import app_state
+from heretix.web.state import App, app_state
 from heretix.web.templating import page
 
 __all__ = ["router"]
@@ -49,12 +48,7 @@ def sign_in(
         session = app.people.sign_in(name, password, address=visit.address, replacing=before)
     except (SignInError, TooManyRequestsError) as exc:
         return page(
-            request,
-            "sign_in.html",
-            status=status_of(exc),
-            next=_inside(to),
-            name=name,
-            problem=exc,
+            request, "sign_in.html", status=status_of(exc), next=_inside(to), name=name, problem=exc
         )
     response = RedirectResponse(_inside(to), 303)
     visit.open_session(response, session)

@@ -2,10 +2,9 @@
 
 import json
 import secrets
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from starlette.exceptions import HTTPException
@@ -15,271 +14,30 @@ from starlette.responses import Response
 from heretix.accounts import Person, Role
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
-from heretix.economy.episode.state import (
-    ENDED,
-    Challenge,
-    Episode,
-    Fate,
-    State,
-    kept_positions,
-)
+from heretix.economy.episode.state import ENDED, Episode, Fate, State, kept_positions
 from heretix.economy.exchange import EpisodeSnapshot, StoredMeasurement
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.ledger import CURRENCIES, Transfer, user_account
 from heretix.economy.market import Position, Side
-from heretix.economy.moves import DISPUTE, MOVES, Move
+from heretix.economy.moves import DISPUTE, MOVES
 from heretix.economy.rewards import explain
-from heretix.web.auth import require
-from heretix.web.dependencies import App, EpisodeId, Reader
-from heretix.web.moves import read_episode
-from heretix.web.state import AppState, app_state
+from heretix.web.auth import Reader, require
+from heretix.web.moves import EpisodeId, read_episode
+from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import fresh, page, page_chart
 
-# An episode as its page shows it: where it stands, what can be done now, and who got what.
-
-Mark = Literal["done", "now", "ahead"]
-_WAITING: Final = frozenset({Fate.COMMITTED, Fate.REVEALED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Milestone:
-    """One point of an episode's life."""
-
-    label: str
-    at_ms: int | None
-    """None while it hasn't happened and has no fixed time."""
-    not_before_ms: int | None
-    """The earliest that it can happen, as long as it hasn't."""
-    mark: Mark
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextMove:
-    """What an operator can do next."""
-
-    name: str
-    label: str
-    why: str
-    from_ms: int | None = None
-    """When its time comes, if it hasn't yet."""
-
-    @property
-    def definition(self) -> Move:
-        """The move, with its fields."""
-        return next(move for move in MOVES if move.name == self.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """One side of a market."""
-
-    side: Side
-    stakes: int
-    bets: int
-    house: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doable:
-    """What somebody can do in an episode at this moment."""
-
-    bet: bool
-    commit: bool
-    reveal: tuple[Challenge, ...]
-    """One's own commitments that are still to be revealed."""
-    dispute: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """What an account put into an episode, and what it got back."""
-
-    account: str
-    paid: int
-    got: int
-
-    @property
-    def net(self) -> int:
-        """What came of it."""
-        return self.got - self.paid
-
-
-def pending(episode: Episode) -> list[Challenge]:
-    """Challenges that are left to judge."""
-    return [challenge for challenge in episode.challenges if challenge.fate in _WAITING]
-
-
-def pools(episode: Episode, positions: Sequence[Position]) -> list[Pool]:
-    """The two sides, with the stakes that count."""
-    kept = kept_positions(episode, positions)
-    found = []
-    for side in Side:
-        own = [position for position in kept if position.side is side]
-        house = [position for position in own if position.house]
-        found.append(
-            Pool(
-                side=side,
-                stakes=sum(position.stake for position in own),
-                bets=len(own) - len(house),
-                house=sum(position.stake for position in house),
-            )
-        )
-    return found
-
-
-def doable(episode: Episode, person: str | None, now_ms: int) -> Doable:
-    """What a person can do now; the exchange has the last word."""
-    terms, now = episode.terms, max(now_ms, episode.clock_ms)
-    taking = episode.state in {State.OPEN, State.CHALLENGE} and now <= terms.close_until_ms
-    begun = episode.state is State.CHALLENGE or (
-        episode.state is State.OPEN and now >= terms.challenge_from_ms
-    )
-    own = None if person is None else user_account(person, terms.currency).id
-    revealing = episode.state is State.CHALLENGE and now <= terms.freeze_at_ms
-    return Doable(
-        bet=taking,
-        commit=taking and begun,
-        reveal=tuple(
-            challenge
-            for challenge in episode.challenges
-            if revealing and challenge.account == own and challenge.fate is Fate.COMMITTED
-        ),
-        dispute=_disputable(episode, now),
-    )
-
-
-def next_move(episode: Episode, positions: Sequence[Position], now_ms: int) -> NextMove | None:
-    """What an operator does next; None when nothing is left to do."""
-    now = max(now_ms, episode.clock_ms)
-    move: NextMove | None = None
-    match episode.state:
-        case State.DRAFT if now <= episode.terms.challenge_from_ms:
-            move = NextMove(name="open", label="Open it", why=_WHY["open"])
-        case State.OPEN:
-            due = _later(episode.terms.challenge_from_ms, now)
-            label = "Let evidence be committed"
-            move = NextMove(name="begin", label=label, why=_WHY["begin"], from_ms=due)
-        case State.CHALLENGE:
-            due = _later(episode.terms.freeze_at_ms, now)
-            move = NextMove(name="freeze", label="Freeze it", why=_WHY["freeze"], from_ms=due)
-        case State.FROZEN:
-            move = _frozen_move(episode, positions, now)
-        case State.DISPUTED if episode.disputes[-1].upheld is None:
-            label = "Rule on the dispute"
-            move = NextMove(name="rule", label=label, why=_WHY["rule"])
-        case State.MEASURED | State.DISPUTED:
-            most = episode.terms.parameters.dispute_rounds
-            ruled = len(episode.disputes) >= most
-            due = None if ruled else _later(_dispute_end(episode), now)
-            move = NextMove(name="settle", label="Settle it", why=_WHY["settle"], from_ms=due)
-    return move
-
-
-def timeline(
-    episode: Episode,
-    positions: Sequence[Position],
-    told: Sequence[StoredMeasurement],
-    now_ms: int,
-) -> list[Milestone]:
-    """The life of an episode, what was and what is to come."""
-    terms, now = episode.terms, max(now_ms, episode.clock_ms)
-    rules = terms.parameters
-    first = next((item.at_ms for item in told if item.stage == "first"), None)
-    frozen, measured = episode.frozen_ms, episode.measured_ms
-    freeze = frozen or terms.freeze_at_ms
-    second = freeze + rules.durability_ms
-    disputed = (measured or second) + rules.dispute_window_ms
-    ended = episode.clock_ms if episode.state in ENDED else None
-    points: list[tuple[str, int | None, int | None, bool, str]] = [
-        ("Opened", positions[0].at_ms if positions else None, None, bool(positions), ""),
-        ("Evidence from", terms.challenge_from_ms, None, now >= terms.challenge_from_ms, ""),
-        ("The close may fall from", terms.close_from_ms, None, now >= terms.close_from_ms, ""),
-        (
-            "Bets and commitments until",
-            terms.close_until_ms,
-            None,
-            now >= terms.close_until_ms,
-            "what comes after the effective close is given back",
-        ),
-        ("Reveals until", terms.freeze_at_ms, None, now >= terms.freeze_at_ms, ""),
-        ("Frozen", frozen, freeze, frozen is not None, "the close and the judges are drawn"),
-        ("First measurement", first, freeze, first is not None, "once every challenge is judged"),
-        ("Second measurement", measured, second, measured is not None, "does the change last?"),
-        (
-            "Disputes until",
-            None if measured is None else disputed,
-            disputed,
-            measured is not None and now >= disputed,
-            "",
-        ),
-        ("Void" if episode.state is State.VOID else "Settled", ended, disputed, bool(ended), ""),
-    ]
-    current = next((n for n, point in enumerate(points) if not point[3]), len(points))
-    return [
-        Milestone(
-            label=label,
-            at_ms=at_ms,
-            not_before_ms=not_before_ms if at_ms is None else None,
-            mark="done" if done else "now" if number == current else "ahead",
-            note=note,
-        )
-        for number, (label, at_ms, not_before_ms, done, note) in enumerate(points)
-    ]
-
-
-def flows(transfers: Iterable[Transfer]) -> list[Flow]:
-    """Sum what each account put in and got back, from an episode's transfers; all is 0."""
-    paid: defaultdict[str, int] = defaultdict(int)
-    got: defaultdict[str, int] = defaultdict(int)
-    for transfer in transfers:
-        paid[transfer.debit] += transfer.amount
-        got[transfer.credit] += transfer.amount
-    found = [
-        Flow(account=account, paid=paid[account], got=got[account])
-        for account in paid.keys() | got.keys()
-    ]
-    return sorted(found, key=lambda flow: (not flow.account.startswith("user:"), flow.account))
-
-
-def _frozen_move(episode: Episode, positions: Sequence[Position], now: int) -> NextMove:
-    left = len(pending(episode))
-    if left:
-        label = f"Judge {left} challenge{'s' if left > 1 else ''}"
-        return NextMove(name="judge", label=label, why=_WHY["judge"])
-    kept = kept_positions(episode, positions)
-    if {position.side for position in kept if not position.house} != set(Side):
-        return NextMove(name="measure", label="Conclude it", why=_WHY["conclude"])
-    if not episode.measurements:
-        return NextMove(name="measure", label="Measure the judges", why=_WHY["first"])
-    assert episode.frozen_ms is not None
-    due = _later(episode.frozen_ms + episode.terms.parameters.durability_ms, now)
-    return NextMove(
-        name="measure",
-        label="Measure the judges again",
-        why=_WHY["second"],
-        from_ms=due,
-    )
-
-
-def _later(at_ms: int, now: int) -> int | None:
-    return at_ms if now < at_ms else None
-
-
-def _dispute_end(episode: Episode) -> int:
-    assert episode.measured_ms is not None
-    return episode.measured_ms + episode.terms.parameters.dispute_window_ms
-
-
-def _disputable(episode: Episode, now: int) -> bool:
-    if episode.state not in {State.MEASURED, State.DISPUTED}:
-        return False
-    if episode.disputes and episode.disputes[-1].upheld is None:
-        return False
-    rounds_left = len(episode.disputes) < episode.terms.parameters.dispute_rounds
-    return rounds_left and now < _dispute_end(episode)
-
-
+_STEPS: Final = {
+    "open": ("open", "Open it"),
+    "begin": ("begin", "Let evidence be committed"),
+    "freeze": ("freeze", "Freeze it"),
+    "judge": ("judge", "Judge {} challenge{}"),
+    "conclude": ("measure", "Conclude it"),
+    "first": ("measure", "Measure the judges"),
+    "second": ("measure", "Measure the judges again"),
+    "rule": ("rule", "Rule on the dispute"),
+    "settle": ("settle", "Settle it"),
+}
+"""Steps of an operator: the name of the move, and the label of its button."""
 _WHY: Final[Mapping[str, str]] = {
     "open": "The terms are hashed and can't change any more; the house stakes its seed and the "
     "budget for rewards is set aside.",
@@ -297,14 +55,147 @@ _WHY: Final[Mapping[str, str]] = {
 }
 
 
-# Episodes: the list, and everything there is to know of one.
+def find_pools(episode: Episode, positions: Sequence[Position]) -> list[dict[str, Any]]:
+    """Sum the two sides, with the stakes that count."""
+    kept = kept_positions(episode, positions)
+    found = []
+    for side in Side:
+        own = [position for position in kept if position.side is side]
+        house = [position.stake for position in own if position.house]
+        stakes, bets = sum(position.stake for position in own), len(own) - len(house)
+        found.append({"side": side, "stakes": stakes, "bets": bets, "house": sum(house)})
+    return found
+
+
+def find_options(episode: Episode, person: str, now: int) -> dict[str, Any]:
+    """Find what a person can do now; the exchange has the last word."""
+    terms, state = episode.terms, episode.state
+    taking = state in {State.OPEN, State.CHALLENGE} and now <= terms.close_until_ms
+    begun = state is State.CHALLENGE or (state is State.OPEN and now >= terms.challenge_from_ms)
+    own = user_account(person, terms.currency).id
+    revealing = state is State.CHALLENGE and now <= terms.freeze_at_ms
+    last = episode.disputes[-1] if episode.disputes else None
+    return {
+        "bet": taking,
+        "commit": taking and begun,
+        "reveal": [
+            challenge
+            for challenge in episode.challenges
+            if revealing and challenge.account == own and challenge.fate is Fate.COMMITTED
+        ],
+        "dispute": state in {State.MEASURED, State.DISPUTED}
+        and not (last and last.upheld is None)
+        and len(episode.disputes) < terms.parameters.dispute_rounds
+        and now < _dispute_end(episode),
+    }
+
+
+def find_next_move(
+    episode: Episode, positions: Sequence[Position], now: int
+) -> dict[str, Any] | None:
+    """Find what an operator does next, and from when; None when nothing is left to do."""
+    terms, rules = episode.terms, episode.terms.parameters
+    pending = [c for c in episode.challenges if c.fate in {Fate.COMMITTED, Fate.REVEALED}]
+    kept = kept_positions(episode, positions)
+    due = 0
+    match episode.state:
+        case State.DRAFT if now <= terms.challenge_from_ms:
+            step = "open"
+        case State.OPEN:
+            step, due = "begin", terms.challenge_from_ms
+        case State.CHALLENGE:
+            step, due = "freeze", terms.freeze_at_ms
+        case State.FROZEN if pending:
+            step = "judge"
+        case State.FROZEN if {p.side for p in kept if not p.house} != set(Side):
+            step = "conclude"
+        case State.FROZEN if not episode.measurements:
+            step = "first"
+        case State.FROZEN:
+            assert episode.frozen_ms is not None
+            step, due = "second", episode.frozen_ms + rules.durability_ms
+        case State.DISPUTED if episode.disputes[-1].upheld is None:
+            step = "rule"
+        case State.MEASURED | State.DISPUTED:
+            ruled = len(episode.disputes) >= rules.dispute_rounds
+            step, due = "settle", 0 if ruled else _dispute_end(episode)
+        case _:
+            return None
+    name, label = _STEPS[step]
+    return {
+        "name": name,
+        "label": label.format(len(pending), "s" if len(pending) > 1 else ""),
+        "why": _WHY[step],
+        "from_ms": due if now < due else None,
+        "definition": next(move for move in MOVES if move.name == name),
+    }
+
+
+def make_timeline(
+    episode: Episode, positions: Sequence[Position], told: Sequence[StoredMeasurement], now: int
+) -> list[dict[str, Any]]:
+    """Tell the life of an episode: the moment of each point, or the earliest that it can be."""
+    terms, rules = episode.terms, episode.terms.parameters
+    first = next((item.at_ms for item in told if item.stage == "first"), None)
+    frozen, measured = episode.frozen_ms, episode.measured_ms
+    freeze = frozen or terms.freeze_at_ms
+    second = freeze + rules.durability_ms
+    disputed = (measured or second) + rules.dispute_window_ms
+    ended = episode.clock_ms if episode.state in ENDED else None
+    late = "what comes after the effective close is given back"
+    points: list[tuple[str, int | None, int | None, bool, str]] = [
+        ("Opened", positions[0].at_ms if positions else None, None, bool(positions), ""),
+        ("Evidence from", terms.challenge_from_ms, None, now >= terms.challenge_from_ms, ""),
+        ("The close may fall from", terms.close_from_ms, None, now >= terms.close_from_ms, ""),
+        ("Bets and commitments until", at := terms.close_until_ms, None, now >= at, late),
+        ("Reveals until", terms.freeze_at_ms, None, now >= terms.freeze_at_ms, ""),
+        ("Frozen", frozen, freeze, frozen is not None, "the close and the judges are drawn"),
+        ("First measurement", first, freeze, first is not None, "once every challenge is judged"),
+        ("Second measurement", measured, second, measured is not None, "does the change last?"),
+        (
+            "Disputes until",
+            None if measured is None else disputed,
+            disputed,
+            measured is not None and now >= disputed,
+            "",
+        ),
+        ("Void" if episode.state is State.VOID else "Settled", ended, disputed, bool(ended), ""),
+    ]
+    current = next((n for n, point in enumerate(points) if not point[3]), len(points))
+    return [
+        {
+            "label": label,
+            "at_ms": at_ms,
+            "not_before_ms": not_before_ms if at_ms is None else None,
+            "mark": "done" if done else "now" if number == current else "ahead",
+            "note": note,
+        }
+        for number, (label, at_ms, not_before_ms, done, note) in enumerate(points)
+    ]
+
+
+def sum_flows(transfers: Iterable[Transfer]) -> list[dict[str, Any]]:
+    """Sum what each account put in and got back, from an episode's transfers; all is 0."""
+    paid: Counter[str] = Counter()
+    got: Counter[str] = Counter()
+    for transfer in transfers:
+        paid[transfer.debit] += transfer.amount
+        got[transfer.credit] += transfer.amount
+    people_first = sorted(paid.keys() | got.keys(), key=lambda a: (not a.startswith("user:"), a))
+    return [
+        {"account": one, "paid": paid[one], "got": got[one], "net": got[one] - paid[one]}
+        for one in people_first
+    ]
+
+
+def _dispute_end(episode: Episode) -> int:
+    assert episode.measured_ms is not None
+    return episode.measured_ms + episode.terms.parameters.dispute_window_ms
+
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
-
-
 _PAGE: Final = 25
-_SHOWN: Final = 200
-"""Bets and payments that the page shows; the record has all of them."""
+_SHOWN: Final = 200  # bets and payments that the page shows; the record has all of them
 _ALL: Final = 2**31
 
 
@@ -316,7 +207,7 @@ def episodes(
     state: Annotated[State | None, Query()] = None,
     start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
-    """Episodes, the newest first."""
+    """List episodes, the newest first."""
     found = app.exchange.episodes(state=state, limit=_PAGE + 1, offset=start)
     return page(
         request,
@@ -339,7 +230,7 @@ def episode(
     person: Reader,
     took: Annotated[int | None, Query(ge=0, le=2**31)] = None,
 ) -> Response:
-    """One episode."""
+    """Show one episode."""
     return episode_page(request, person, episode_id, took=took)
 
 
@@ -351,7 +242,7 @@ def episode_page(
     took: int | None = None,
     problem: HeretixError | None = None,
 ) -> Response:
-    """An episode as it stands now, for whoever looks; with what went wrong, if something did."""
+    """Show an episode as it stands now, with what went wrong, if something did."""
     app = app_state(request)
     # One transaction, and the snapshot first: on PostgreSQL it fixes the moment that all see.
     with app.store.snapshot():
@@ -361,6 +252,7 @@ def episode_page(
         job = app.jobs.moving(episode_id)
         paid = _paid(app, snapshot)
     now_ms = app.clock.now_ms()
+    now = max(now_ms, found.clock_ms)
     account = user_account(person.name, found.terms.currency).id
     own = [position for position in positions if position.account == account]
     return page(
@@ -375,24 +267,24 @@ def episode_page(
         took=next((position for position in own if position.number == took), None),
         positions=positions,
         shown=_SHOWN,
-        pools=pools(found, positions),
-        can=doable(found, person.name, now_ms),
-        move=next_move(found, positions, now_ms),
+        pools=find_pools(found, positions),
+        can=find_options(found, person.name, now),
+        move=find_next_move(found, positions, now),
         job=job,
-        timeline=timeline(found, positions, snapshot.measurements, now_ms),
+        timeline=make_timeline(found, positions, snapshot.measurements, now),
         told=snapshot.measurements,
         now_ms=now_ms,
         dispute=DISPUTE,
         key=secrets.token_urlsafe(18),
         ended=found.state in ENDED,
-        mine=next((flow for flow in paid["flows"] if flow.account == account), None),
+        mine=next((flow for flow in paid["flows"] if flow["account"] == account), None),
         **paid,
     )
 
 
 @router.get("/episodes/{episode_id}/{name}.json")
 def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Response:
-    """A chart of an episode, or its whole record."""
+    """Send a chart of an episode, or its whole record."""
     from heretix.report.charts import credited_path, market_history
 
     if name == "record":
@@ -435,7 +327,7 @@ def verification(request: Request, app: App, episode_id: EpisodeId) -> Response:
 
 
 def purse_of(app: AppState, person: Person, currency: str) -> int | None:
-    """What somebody has to spend; None for who hasn't joined yet."""
+    """Read what somebody has to spend; None for who hasn't joined yet."""
     account = user_account(person.name, currency).id
     held = app.exchange.balances(person=person.name, currency=currency)
     return next((item.balance for item in held if item.account.id == account), None)
@@ -450,6 +342,6 @@ def _paid(app: AppState, snapshot: EpisodeSnapshot) -> dict[str, Any]:
         "statements": snapshot.statements,
         "settlement": settlement,
         "rewards": tuple((item, explain(item)) for item in (book.rewards if book else ())),
-        "flows": flows(entry.transfer for entry in entries),
+        "flows": sum_flows(entry.transfer for entry in entries),
         "pots": [] if found.state is State.DRAFT else app.exchange.balances(episode=found.id),
     }

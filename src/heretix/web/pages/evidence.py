@@ -17,7 +17,7 @@ from heretix.evidence.reliability import Primitive
 from heretix.report.words import DROP_PHRASES
 from heretix.store.runs import select_runs_of_claim
 from heretix.web.auth import require
-from heretix.web.dependencies import App
+from heretix.web.state import App
 from heretix.web.templating import page
 
 __all__ = ["router"]

@@ -13,10 +13,9 @@ from heretix.core.lenses import EARNING
 from heretix.economy.exchange import STARTING_PURSE, Entry, Exchange
 from heretix.economy.exploration_service import Credited
 from heretix.economy.ledger import Reason, user_account
-from heretix.web.auth import require
-from heretix.web.dependencies import App, Explorer, Reader
+from heretix.web.auth import Explorer, Reader, require
 from heretix.web.pages.episodes import purse_of
-from heretix.web.state import AppState, app_state
+from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import page
 
 __all__ = ["router"]

@@ -12,7 +12,7 @@ from heretix.core.errors import ConfigError, HeretixError, NoEstimateError
 from heretix.core.lenses import RPL
 from heretix.store.runs import count_runs, select_runs, select_runs_of_claim
 from heretix.web.auth import require
-from heretix.web.dependencies import App
+from heretix.web.state import App
 from heretix.web.templating import page
 
 # How the numbers are made, in plain words, with an example that is computed on the spot.
@@ -40,12 +40,7 @@ def method(
     lenses = app.cache.values.get("lens example", lambda: LensExample.shifted(DEFAULT_ANSWERS))
     typed = answers or "\n".join(" ".join(f"{p:g}" for p in line) for line in given)
     return page(
-        request,
-        "method.html",
-        example=example,
-        lenses=lenses,
-        typed=typed,
-        problem=problem,
+        request, "method.html", example=example, lenses=lenses, typed=typed, problem=problem
     )
 
 

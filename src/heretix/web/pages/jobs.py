@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Header, Path, Query
 from starlette.requests import Request
@@ -14,31 +14,36 @@ from heretix.core.errors import ConfigError, HeretixError, UsageError
 from heretix.core.lenses import WITHOUT_FILES
 from heretix.jobs import JobPlan, MeasureRequest
 from heretix.report.words import DROP_PHRASES
-from heretix.web.auth import CurrentVisit
-from heretix.web.dependencies import App, Explorer, Reader
+from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import event_stream
 from heretix.web.forms import MeasureForm, suggested_models
-from heretix.web.state import app_state
+from heretix.web.state import App, app_state
 from heretix.web.templating import page
-
-# A new measurement: what it will take, then the start.
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/measure")
 def new(request: Request, person: Explorer) -> Response:
-    """The empty form, or one that an address filled in."""
-    return _page(request, person, MeasureForm.asked(request.query_params))
+    """Show the empty form, or one that an address filled in."""
+    return _page(request, person, MeasureForm.from_query(request.query_params))
 
 
 @router.post("/measure")
 async def plan(request: Request, person: Explorer) -> Response:
-    """What the measurement would take: calls, tokens, price and time. Nothing is started."""
-    form = MeasureForm.sent(await request.form())
+    """Show what it would take: calls, tokens, price and time. Nothing is started."""
+    form, app = MeasureForm.from_data(await request.form()), app_state(request)
+
+    def plan_form() -> Response:
+        try:
+            wanted = form.request()
+            return _page(request, person, form, wanted=wanted, plan=app.jobs.plan(wanted))
+        except UsageError as exc:
+            return _page(request, person, form, problem=exc)
+
     # Gathering evidence may take seconds: other pages mustn't wait for it.
-    async with app_state(request).planning:
-        return await asyncio.to_thread(_planned, request, person, form)
+    async with app.planning:
+        return await asyncio.to_thread(plan_form)
 
 
 @router.post("/measure/start")
@@ -60,16 +65,6 @@ def start(
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
 
-def _planned(request: Request, person: Person, form: MeasureForm) -> Response:
-    app = app_state(request)
-    try:
-        wanted = form.request()
-        found = app.jobs.plan(wanted)
-    except UsageError as exc:
-        return _page(request, person, form, problem=exc)
-    return _page(request, person, form, wanted=wanted, found=found)
-
-
 def _page(
     request: Request,
     person: Person,
@@ -77,12 +72,9 @@ def _page(
     *,
     problem: HeretixError | None = None,
     wanted: MeasureRequest | None = None,
-    found: JobPlan | None = None,
+    plan: JobPlan | None = None,
 ) -> Response:
     app = app_state(request)
-    more: dict[str, Any] = {}
-    if wanted is not None:
-        more = {"asked": wanted.canonical, "key": secrets.token_urlsafe(18)}
     return page(
         request,
         "measure.html",
@@ -91,15 +83,14 @@ def _page(
         models=suggested_models(app.settings),
         problem=problem,
         wanted=wanted,
-        plan=found,
+        plan=plan,
         reasons=DROP_PHRASES,
         usage=app.jobs.usage(person),
         person=person,
-        **more,
+        asked=wanted.canonical if wanted else None,
+        key=secrets.token_urlsafe(18),
     )
 
-
-# Jobs: what is being measured, how far it is, and what came of it.
 
 JobId = Annotated[str, Path(max_length=80)]
 
@@ -113,7 +104,7 @@ def jobs(
     person: Reader,
     before: Annotated[str | None, Query(max_length=80)] = None,
 ) -> Response:
-    """The jobs that this person may see, the newest first."""
+    """List the jobs that this person may see, the newest first."""
     found = app.jobs.list(by=person, limit=_PAGE + 1, before=before)
     return page(
         request,
@@ -127,7 +118,7 @@ def jobs(
 
 @router.get("/jobs/{job_id}")
 def job(request: Request, app: App, job_id: JobId, person: Reader) -> Response:
-    """One job, live while it runs."""
+    """Show one job, live while it runs."""
     found = app.jobs.get(job_id, by=person)
     runs = app.jobs.runs(job_id, by=person)
     return page(request, "job.html", job=found, runs=runs)
@@ -165,7 +156,7 @@ def events(
     visit: CurrentVisit,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """The job's progress as it happens (server-sent events)."""
+    """Stream the job's progress as it happens (server-sent events)."""
     text = last_event_id or "0"
     after = int(text) if text.isascii() and text.isdigit() and len(text) < 18 else 0
     return event_stream(app, app.jobs.get(job_id, by=person), visit=visit, after=after)

@@ -20,7 +20,6 @@ from heretix.core.errors import (
     InsufficientEvidenceError,
     QuotaError,
     RecordError,
-    RefusedError,
     UsageError,
 )
 from heretix.economy.episode.challenges import SECRET_BYTES
@@ -29,12 +28,18 @@ from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.moves import MOVES, REVEAL, Move, parse_amount, reach_ppm, reveal_fields
-from heretix.web.auth import CurrentVisit, Visit, require, visit_of
-from heretix.web.dependencies import App, EpisodeId, Explorer, Operator
+from heretix.web.auth import CurrentVisit, Explorer, Visit, require
 from heretix.web.forms import EpisodeForm, EvidenceForm, uploaded_text
-from heretix.web.moves import find_episode, make_move, read_form, submit_draft, submit_move
+from heretix.web.moves import (
+    EpisodeId,
+    find_episode,
+    make_move,
+    read_form,
+    submit_draft,
+    submit_move,
+)
 from heretix.web.pages.episodes import episode_page, purse_of
-from heretix.web.state import AppState, app_state
+from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import money, page
 
 router = APIRouter(include_in_schema=False)
@@ -46,9 +51,6 @@ _KEPT_OF_QUOTE: Final = 99, 100
 _NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
-# A form for each move, made from its definition.
-
-
 def add_form(move: Move) -> None:
     """Add the address that the form of a move is sent to."""
 
@@ -58,14 +60,12 @@ def add_form(move: Move) -> None:
         data = await request.form()
         return await run_in_threadpool(_send, request, app, visit, move, episode_id, data, key)
 
-    async def send_keyed(
-        request: Request, app: App, visit: CurrentVisit, episode_id: EpisodeId, key: Key
-    ) -> Response:
-        return await send(request, app, visit, episode_id, key)
-
+    if move.keyed:
+        # The key has no default then: the framework asks for it.
+        send.__defaults__ = None
     router.add_api_route(
         f"/episodes/{{episode_id}}/{move.name}",
-        send_keyed if move.keyed else send,
+        send,
         methods=["POST"],
         dependencies=[require(Role(move.role))],
     )
@@ -97,9 +97,6 @@ def _send(
     return RedirectResponse(f"/episodes/{episode_id}{move.anchor.format(made)}", 303)
 
 
-# Bets: a purse to begin with, and what a bet would buy.
-
-
 @router.post("/profile/join")
 def join(
     app: App,
@@ -125,27 +122,35 @@ def quote(
     side: Annotated[Side, Query()],
     amount: Annotated[str, Query(max_length=30)] = "",
 ) -> Response:
-    """What a bet would buy at this moment, and what it can come to."""
+    """Show what a bet would buy at this moment, and what it can come to."""
     currency = find_episode(app, episode_id).terms.currency
     try:
         stake = parse_amount(amount, currency, name="amount", most=MAX_POOL)
-        return _quote(request, person, episode_id, side, stake)
     except UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
+    return _quote(request, person, episode_id, side=side, amount=stake)
 
 
 def _quote(
     request: Request,
     person: Person,
     episode_id: str,
-    side: Side,
-    amount: int,
     *,
+    side: Side | None = None,
+    amount: int = 0,
     problem: HeretixError | None = None,
+    **_: object,
 ) -> Response:
+    """Show a bet, also one that was refused, as it would be taken now."""
     app = app_state(request)
     found = find_episode(app, episode_id)
-    offer = app.exchange.quote(episode_id, side, amount)
+    if side is None:
+        return episode_page(request, person, episode_id, problem=problem)
+    try:
+        offer = app.exchange.quote(episode_id, side, amount)
+    except UsageError as exc:
+        # Not even a quote can be had: the market is closed.
+        return episode_page(request, person, episode_id, problem=problem or exc)
     return page(
         request,
         "quote.html",
@@ -160,41 +165,18 @@ def _quote(
     )
 
 
-def _quote_again(
-    request: Request,
-    person: Person,
-    episode_id: str,
-    *,
-    problem: HeretixError,
-    side: Side | None = None,
-    amount: int = 0,
-    min_shares: int = 0,
-) -> Response:
-    """Show a bet that was refused as it would be taken now."""
-    del min_shares
-    if side is not None:
-        try:
-            return _quote(request, person, episode_id, side, amount, problem=problem)
-        except RefusedError:
-            # Not even a quote can be had: the market is closed.
-            pass
-    return episode_page(request, person, episode_id, problem=problem)
-
-
-_PROBLEM_PAGES: Final[dict[str, Callable[..., Response]]] = {"stake": _quote_again}
+_PROBLEM_PAGES: Final[dict[str, Callable[..., Response]]] = {"stake": _quote}
 """Pages that show why a move was refused, where that isn't the episode's."""
 
 
-# Evidence against a belief: sealed here, committed to, revealed.
-#
 # The secret that seals evidence is drawn here, handed to its owner in a file, and kept nowhere: the
 # commitment is all that comes back until its owner brings the file to reveal it.
 
 
 @router.get("/episodes/{episode_id}/challenge")
 def challenge(request: Request, episode_id: EpisodeId, person: Explorer) -> Response:
-    """The form for evidence."""
-    return _form(request, person, episode_id, EvidenceForm().padded())
+    """Show the form for evidence."""
+    return _form(request, person, episode_id, EvidenceForm())
 
 
 @router.post("/episodes/{episode_id}/challenge")
@@ -202,31 +184,36 @@ async def seal(request: Request, episode_id: EpisodeId, person: Explorer) -> Res
     """Seal the evidence, and hand the secret over. Nothing is staked, and nothing kept."""
     try:
         async with request.form() as data:
-            form = await EvidenceForm.sent(data)
+            form = await EvidenceForm.from_data(data)
     except UsageError as exc:
-        empty = EvidenceForm().padded()
-        return await run_in_threadpool(_form, request, person, episode_id, empty, exc)
-    return await run_in_threadpool(_sealed, request, person, episode_id, form)
+        return await run_in_threadpool(_form, request, person, episode_id, EvidenceForm(), exc)
+    return await run_in_threadpool(_seal, request, person, episode_id, form)
 
 
 @router.get("/episodes/{episode_id}/reveal", dependencies=[require(Role.EXPLORER)])
 def reveal_form(request: Request, episode_id: EpisodeId) -> Response:
-    """The form for the reveal file."""
-    return _reveal(request, episode_id)
+    """Show the form for the reveal file."""
+    return _reveal_form(request, episode_id)
 
 
-@router.post("/episodes/{episode_id}/reveal")
+@router.post("/episodes/{episode_id}/reveal", dependencies=[require(Role.EXPLORER)])
 async def reveal(
-    request: Request, app: App, episode_id: EpisodeId, person: Explorer, visit: CurrentVisit
+    request: Request, app: App, episode_id: EpisodeId, visit: CurrentVisit
 ) -> Response:
     """Show what a commitment of one's own hid."""
-    del person
     try:
         async with request.form() as data:
-            text = await _file_text(data)
+            part, pasted = data.get("file"), data.get("pasted")
+            if isinstance(part, UploadFile) and part.filename:
+                text = await uploaded_text(part)
+            elif isinstance(pasted, str) and pasted.strip():
+                text = pasted
+            else:
+                missing = "`file` is missing: choose the reveal file, or paste what is in it"
+                raise ConfigError(missing)
     except UsageError as exc:
-        return await run_in_threadpool(_reveal, request, episode_id, exc)
-    return await run_in_threadpool(_open_seal, request, app, visit, episode_id, text)
+        return await run_in_threadpool(_reveal_form, request, episode_id, exc)
+    return await run_in_threadpool(_reveal, request, app, visit, episode_id, text)
 
 
 def _form(
@@ -251,7 +238,7 @@ def _form(
     )
 
 
-def _sealed(request: Request, person: Person, episode_id: str, form: EvidenceForm) -> Response:
+def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm) -> Response:
     app = app_state(request)
     found = find_episode(app, episode_id)
     currency = found.terms.currency
@@ -261,13 +248,11 @@ def _sealed(request: Request, person: Person, episode_id: str, form: EvidenceFor
         if amount < least:
             raise UsageError(f"`stake` must be at least {money(least, currency)}, got {form.stake}")
         direction = Direction.DOWN if form.direction == "down" else Direction.UP
-        brought = form.bring(found.terms.claim)
+        bundle, shown = form.bring(found.terms.claim)
     except (UsageError, InsufficientEvidenceError) as exc:
         return _form(request, person, episode_id, form, exc)
     nonce = secrets.token_bytes(SECRET_BYTES)
-    secret = Secret(
-        episode=episode_id, number=None, person=person.name, nonce=nonce, bundle=brought.bundle
-    )
+    secret = Secret(episode=episode_id, number=None, person=person.name, nonce=nonce, bundle=bundle)
     text = dump_secret(secret)
     return page(
         request,
@@ -277,10 +262,10 @@ def _sealed(request: Request, person: Person, episode_id: str, form: EvidenceFor
         currency=currency,
         direction=direction,
         amount=amount,
-        brought=brought,
+        shown=shown,
         reach_ppm=reach_ppm(found, amount, direction),
         commitment=secret.commitment(person.name, currency),
-        file_name=f"reveal-{episode_id}-{brought.bundle.bundle_id[:8]}.json",
+        file_name=f"reveal-{episode_id}-{bundle.bundle_id[:8]}.json",
         file_text=text,
         file_base64=base64.b64encode(text.encode()).decode(),
         key=secrets.token_urlsafe(18),
@@ -288,20 +273,14 @@ def _sealed(request: Request, person: Person, episode_id: str, form: EvidenceFor
     )
 
 
-def _reveal(request: Request, episode_id: str, problem: HeretixError | None = None) -> Response:
-    app = app_state(request)
-    return page(
-        request,
-        "reveal.html",
-        headers=_NOT_KEPT,
-        problem=problem,
-        episode=find_episode(app, episode_id),
-    )
-
-
-def _open_seal(
-    request: Request, app: AppState, visit: Visit, episode_id: str, text: str
+def _reveal_form(
+    request: Request, episode_id: str, problem: HeretixError | None = None
 ) -> Response:
+    found = find_episode(app_state(request), episode_id)
+    return page(request, "reveal.html", headers=_NOT_KEPT, problem=problem, episode=found)
+
+
+def _reveal(request: Request, app: AppState, visit: Visit, episode_id: str, text: str) -> Response:
     found = find_episode(app, episode_id)
     try:
         secret = load_secret(text)
@@ -310,46 +289,32 @@ def _open_seal(
         given = reveal_fields(secret, found, visit.name)
         made = make_move(app, visit, REVEAL, episode_id, given, "")
     except RecordError as exc:
-        return _reveal(request, episode_id, ConfigError(str(exc)))
+        return _reveal_form(request, episode_id, ConfigError(str(exc)))
     except UsageError as exc:
-        return _reveal(request, episode_id, exc)
+        return _reveal_form(request, episode_id, exc)
     return RedirectResponse(f"/episodes/{episode_id}{REVEAL.anchor.format(made)}", 303)
-
-
-async def _file_text(data: FormData) -> str:
-    part = data.get("file")
-    if isinstance(part, UploadFile) and part.filename:
-        return await uploaded_text(part)
-    pasted = data.get("pasted")
-    if isinstance(pasted, str) and pasted.strip():
-        return pasted
-    raise ConfigError("`file` is missing: choose the reveal file, or paste what is in it")
-
-
-# A new episode.
 
 
 @router.get("/episodes/new", dependencies=[require(Role.OPERATOR)])
 def new(request: Request) -> Response:
-    """The form of a new episode."""
-    return _proposal_form(request, EpisodeForm.asked(request.query_params))
+    """Show the form of a new episode."""
+    return _proposal_form(request, EpisodeForm.from_query(request.query_params))
 
 
-@router.post("/episodes/new")
-async def propose(request: Request, app: App, person: Operator, key: Key) -> Response:
+@router.post("/episodes/new", dependencies=[require(Role.OPERATOR)])
+async def propose(request: Request, app: App, visit: CurrentVisit, key: Key) -> Response:
     """Have c₀ measured; then the episode is written down and, unless told not to, opened."""
-    del person
-    form = EpisodeForm.sent(await request.form())
-    return await run_in_threadpool(_propose, request, app, form, key)
+    form = EpisodeForm.from_data(await request.form())
 
+    def submit() -> Response:
+        opens = not form.draft_only
+        try:
+            job = submit_draft(app, visit, form.proposal(), opens=opens, key=key)
+        except (UsageError, RecordError) as exc:
+            return _proposal_form(request, form, exc)
+        return RedirectResponse(f"/jobs/{job.id}", 303)
 
-def _propose(request: Request, app: AppState, form: EpisodeForm, key: str) -> Response:
-    opens = not form.draft_only
-    try:
-        job = submit_draft(app, visit_of(request), form.proposal(), opens=opens, key=key)
-    except (UsageError, RecordError) as exc:
-        return _proposal_form(request, form, exc)
-    return RedirectResponse(f"/jobs/{job.id}", 303)
+    return await run_in_threadpool(submit)
 
 
 def _proposal_form(
@@ -367,6 +332,6 @@ def _proposal_form(
 
 
 for _move in MOVES:
-    # A reveal has a form of its own: its fields come in a file.
+    # a reveal has a form of its own: its fields come in a file.
     if _move is not REVEAL:
         add_form(_move)

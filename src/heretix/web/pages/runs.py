@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from heretix.accounts import Role
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, RPL
-from heretix.measurement.record import SCHEMA, Artifact, ExperimentRecord, MetricsRecord, RunRecord
+from heretix.measurement.record import SCHEMA, Artifact, RunRecord
 from heretix.store import ExecutionSummary, RunSummary
 from heretix.store.runs import (
     find_record,
@@ -28,40 +29,35 @@ from heretix.store.runs import (
     select_runs_of_claim,
 )
 from heretix.web.auth import require, require_role
-from heretix.web.dependencies import App
-from heretix.web.state import AppState, app_state
+from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import fragment, fresh, page
 
 if TYPE_CHECKING:
     from heretix.measurement.verify import Comparison
 
-# A claim as its page shows it: one run in focus, and what else is known of the same claim.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimView:
-    """What surrounds a run."""
+    """The surroundings of a run."""
 
     vector: tuple[RunSummary, ...]
     """The latest run of each lens, of the same model; the one in focus stands for its lens."""
-    variants: tuple[RunSummary, ...]
-    """Experiments on those lenses."""
-    others: tuple[RunSummary, ...]
-    """The same claim in other models, and other recipes of this one."""
+    variants: tuple[RunSummary, ...]  # experiments on those lenses
+    others: tuple[RunSummary, ...]  # the same claim in other models, and other recipes of this one
 
     @property
     def prior(self) -> float | None:
-        """The raw prior, where it was measured."""
+        """Find the raw prior, where it was measured."""
         return next((run.prob_true_rpl for run in self.vector if run.lens == RPL), None)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What everything between the lenses follows from."""
+        """Name what everything between the lenses follows from."""
         return tuple(run.execution_id for run in (*self.vector, *self.variants))
 
 
 def claim_view(app: AppState, record: RunRecord) -> ClaimView:
-    """Everything measured of the claim of `record`, in one look-up."""
+    """Find everything measured of the claim of `record`, in one look-up."""
     found = app.store.read(select_runs_of_claim, record.claim)
     variant = record.evidence.variant if record.evidence else None
     latest: dict[str, RunSummary] = {}
@@ -73,7 +69,7 @@ def claim_view(app: AppState, record: RunRecord) -> ClaimView:
             latest[run.lens] = run
         elif run.variant is None and run.run_id != record.run_id:
             rest.append(run)
-    # A variant belongs to the lens whose bundle it changed.
+    # a variant belongs to the lens whose bundle it changed.
     bundles = {run.bundle_id for run in latest.values() if run.bundle_id}
     variants = [
         run
@@ -90,63 +86,58 @@ def claim_view(app: AppState, record: RunRecord) -> ClaimView:
 
 
 def vector_artifact(app: AppState, view: ClaimView) -> Artifact:
-    """The lenses of a claim and what lies between them, as `heretix lens` would write it."""
-    return app.cache.artifacts.get(view.key, lambda: _artifact(app, view))
+    """Join the lenses of a claim and what lies between them, as `heretix lens` would write it."""
 
+    def join() -> Artifact:
+        from heretix.measurement.vector import compare_variants, lens_record, metrics_by_model
 
-def _artifact(app: AppState, view: ClaimView) -> Artifact:
-    from heretix.measurement.vector import compare_variants, lens_record, metrics_by_model
+        runs = [app.cache.record(run.execution_id) for run in (*view.vector, *view.variants)]
+        plain, claim = runs[: len(view.vector)], runs[0].claim
+        publishers = _publishers(app, plain)
+        experiments = compare_variants(runs, claim) if view.variants else []
+        return Artifact(
+            schema=SCHEMA,
+            runs=runs,
+            lenses=[lens_record(run) for run in plain],
+            metrics=metrics_by_model(plain, claim, publishers),
+            experiments=experiments or None,
+            bundles=[app.cache.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
+        )
 
-    runs = [app.cache.record(run.execution_id) for run in (*view.vector, *view.variants)]
-    plain = runs[: len(view.vector)]
-    publishers = _publishers(app, plain)
-    metrics: dict[str, MetricsRecord] = metrics_by_model(plain, plain[0].claim, publishers)
-    experiments: list[ExperimentRecord] = (
-        compare_variants(runs, plain[0].claim) if view.variants else []
-    )
-    return Artifact(
-        schema=SCHEMA,
-        runs=runs,
-        lenses=[lens_record(run) for run in plain],
-        metrics=metrics,
-        experiments=experiments or None,
-        bundles=[app.cache.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
-    )
+    return app.cache.artifacts.get(view.key, join)
 
 
 def _publishers(app: AppState, runs: Sequence[RunRecord]) -> dict[str, Mapping[str, int]]:
-    """Items by publisher, for the bundles that are stored."""
+    """Count items by publisher, for the bundles that are stored."""
     counts: dict[str, Mapping[str, int]] = {}
-    for run in runs:
-        bundle_id = run.evidence.bundle_id if run.evidence else None
-        if bundle_id is None:
-            continue
-        try:
-            counts[bundle_id] = app.cache.bundle(bundle_id).publishers
-        except RecordError:
-            # A record from elsewhere can name a bundle that isn't here; it counts no sources.
-            continue
+    for bundle_id in (run.evidence.bundle_id for run in runs if run.evidence):
+        # a record from elsewhere can name a bundle that isn't here; it counts no sources.
+        with suppress(RecordError):
+            if bundle_id is not None:
+                counts[bundle_id] = app.cache.bundle(bundle_id).publishers
     return counts
 
-
-# A measured claim: belief, evidence, wordings, samples, provenance, and its verification.
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
 _EXECUTION = re.compile(r"exec-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUN = re.compile(r"heretix-[a-z]+-[0-9a-f]{12}")
-_MOMENT = 200_000
-"""Characters of a record whose page takes a few milliseconds to make."""
-_EXECUTIONS = 100
-"""Of a run, the newest: more than its page shows, and read in a millisecond."""
-_OF_RUN = frozenset({"bootstrap", "forest"})
-_OF_VECTOR = frozenset({"controls", "influence", "vector"})
+_MOMENT = 200_000  # characters of a record whose page takes a few milliseconds to make
+_EXECUTIONS = 100  # of a run, the newest: more than its page shows, and read in a millisecond
+_OF_RUN = {"bootstrap": "bootstrap_distribution", "forest": "template_forest"}
+_OF_VECTOR = {
+    "controls": "evidence_controls",
+    "influence": "document_influence",
+    "vector": "belief_vector",
+}
+"""Charts by their names in addresses: the functions that draw them."""
+_FOR_A_DAY = "private, max-age=86400"
 
 Ref = Annotated[str, Path(max_length=120)]
 
 
 async def run(request: Request) -> Response:
-    """The page of a claim, with one run of it in focus.
+    """Show the page of a claim, with one run of it in focus.
 
     A plain route, for it is asked for most: what the framework does for other endpoints before it
     calls them would be some 7% of the time that this page takes.
@@ -165,7 +156,7 @@ router.add_route("/runs/{ref}", run, methods=["GET"])
 
 @router.get("/runs/{ref}/samples")
 def samples(request: Request, app: App, ref: Ref) -> Response:
-    """Every attempt, with the answer as the model gave it."""
+    """Show every attempt, with the answer as the model gave it."""
     execution_id, is_whole = _resolve(app, ref)
     if not is_whole:
         return RedirectResponse(f"/runs/{execution_id}/samples", 303)
@@ -192,7 +183,7 @@ def verification(request: Request, app: App, ref: Ref) -> Response:
 
 @router.get("/runs/{ref}/artifact.json")
 def artifact(request: Request, app: App, ref: Ref) -> Response:
-    """The artifact of the run, to keep and to verify elsewhere."""
+    """Send the artifact of the run, to keep and to verify elsewhere."""
     from heretix.measurement.record import artifact_json
 
     execution_id, _ = _resolve(app, ref)
@@ -206,27 +197,43 @@ def artifact(request: Request, app: App, ref: Ref) -> Response:
 def chart(
     request: Request, app: App, ref: Ref, name: Annotated[str, Path(max_length=20)]
 ) -> Response:
-    """A chart of the run, as the script that draws it reads it."""
+    """Send a chart of the run, as the script that draws it reads it."""
     record = app.cache.record(_resolve(app, ref)[0])
     if name in _OF_RUN:
-        content = app.cache.values.get(
-            ("chart", name, record.execution_id), lambda: _run_chart(name, record)
-        )
-        cache_control = "private, max-age=86400"
-    elif name in _OF_VECTOR:
-        view = claim_view(app, record)
-        content = app.cache.values.get(
-            ("chart", name, view.key), lambda: _vector_chart(name, app, record, view)
-        )
-        cache_control = "private, no-cache"
-    else:
+        if record.diagnostics is None:
+            raise HTTPException(404, f"`{record.execution_id}` has no estimate to draw")
+        key = ("chart", name, record.execution_id)
+        return _send_chart(request, key, _FOR_A_DAY, lambda: (_OF_RUN[name], record))
+    if name not in _OF_VECTOR:
         raise HTTPException(404, f"`{name}` isn't a chart of a run")
+    view = claim_view(app, record)
+    return _send_chart(
+        request,
+        ("chart", name, view.key),
+        "private, no-cache",
+        lambda: (_OF_VECTOR[name], vector_artifact(app, view), record.model),
+    )
+
+
+def _send_chart(
+    request: Request, key: Hashable, cache_control: str, plan: Callable[[], tuple[Any, ...]]
+) -> Response:
+    """Send a chart from the cache; `plan` names the function that draws it, and of what."""
+
+    def draw() -> bytes:
+        from heretix.report import charts
+        from heretix.web.templating import page_chart
+
+        name, *given = plan()
+        return page_chart(getattr(charts, name)(*given))
+
+    content = app_state(request).cache.values.get(key, draw)
     assert isinstance(content, bytes)
     return fresh(request, content, "application/json", cache_control=cache_control)
 
 
 def _light(request: Request, ref: str) -> Response | None:
-    """The page, if it takes no more than a moment; None where it would keep others waiting."""
+    """Make the page, if it takes no more than a moment; None where others would have to wait."""
     app = app_state(request)
     with app.store.snapshot():
         executions = (
@@ -267,12 +274,9 @@ def _page(
     request: Request, record: RunRecord, view: ClaimView, executions: Sequence[ExecutionSummary]
 ) -> Response:
     app = app_state(request)
-    kept = app.cache.values
-    between = (
-        kept.get(("between", view.key), lambda: _between(app, record, view))
-        if len(view.vector) > 1
-        else None
-    )
+    kept, between = app.cache.values, None
+    if len(view.vector) > 1:
+        between = kept.get(("between", view.key), lambda: _between(app, record, view))
     return page(
         request,
         "run.html",
@@ -284,31 +288,8 @@ def _page(
     )
 
 
-def _run_chart(name: str, record: RunRecord) -> bytes:
-    from heretix.report import charts
-    from heretix.web.templating import page_chart
-
-    if record.diagnostics is None:
-        raise HTTPException(404, f"`{record.execution_id}` has no estimate to draw")
-    draw = charts.template_forest if name == "forest" else charts.bootstrap_distribution
-    return page_chart(draw(record))
-
-
-def _vector_chart(name: str, app: AppState, record: RunRecord, view: ClaimView) -> bytes:
-    from heretix.report import charts
-    from heretix.web.templating import page_chart
-
-    artifact = vector_artifact(app, view)
-    draw = {
-        "vector": charts.belief_vector,
-        "influence": charts.document_influence,
-        "controls": charts.evidence_controls,
-    }[name]
-    return page_chart(draw(artifact, record.model))
-
-
 def _resolve(app: AppState, ref: str) -> tuple[str, bool]:
-    """The execution that `ref` means, and whether `ref` is its whole id or that of its run."""
+    """Find the execution that `ref` means, and if `ref` is its whole id or that of its run."""
     if _EXECUTION.fullmatch(ref):
         return ref, True
     if _RUN.fullmatch(ref) and (latest := app.store.read(select_latest_execution, ref)) is not None:
@@ -317,20 +298,22 @@ def _resolve(app: AppState, ref: str) -> tuple[str, bool]:
 
 
 def _body(record: RunRecord) -> Markup:
-    """What depends on the record alone: rendered once, and kept."""
-    return fragment(
-        "_run_body.html", run=record, charts=_charts_at(record), options=_options(record)
-    )
+    """Render what depends on the record alone."""
+    options = json.dumps(record.options.model_dump(exclude_none=True), ensure_ascii=False)
+    return fragment("_run_body.html", run=record, charts=_charts_at(record), options=options)
 
 
 def _between(app: AppState, record: RunRecord, view: ClaimView) -> Markup:
-    """What lies between the lenses, in words and numbers."""
+    """Render what lies between the lenses, in words and numbers."""
     artifact = vector_artifact(app, view)
+    experiments = artifact.experiments or []
+    left_out = [found.variant.startswith("without:") for found in experiments]
+    wanted = {"influence": any(left_out), "controls": not all(left_out)}
     return fragment(
         "_between.html",
         metrics=(artifact.metrics or {}).get(record.model),
-        experiments=artifact.experiments or [],
-        drawn=_drawn(artifact),
+        experiments=experiments,
+        drawn={name for name, there in wanted.items() if there},
         charts=_charts_at(record),
     )
 
@@ -339,22 +322,10 @@ def _charts_at(record: RunRecord) -> str:
     return f"/runs/{record.execution_id}/charts/"
 
 
-def _drawn(artifact: Artifact) -> set[str]:
-    """The charts of experiments that there is something for."""
-    left_out = [found.variant.startswith("without:") for found in artifact.experiments or []]
-    wanted = {"influence": any(left_out), "controls": not all(left_out)}
-    return {name for name, there in wanted.items() if there}
-
-
-def _options(record: RunRecord) -> str:
-    sent = record.options.model_dump(exclude_none=True)
-    return json.dumps(sent, ensure_ascii=False)
-
-
 # Several runs side by side: models, lenses, or one recipe over time.
 
 MOST = 12
-_Ref = Annotated[str, Query(max_length=120)]
+_COMPARED = {"comparison": "model_comparison", "drift": "drift"}
 
 
 @router.get("/compare")
@@ -362,24 +333,28 @@ def compare_runs(
     request: Request,
     app: App,
     ref: Annotated[list[str] | None, Query(max_length=40)] = None,
-    drift: _Ref | None = None,
+    drift: Annotated[str | None, Query(max_length=120)] = None,
 ) -> Response:
-    """The runs asked for; the first is what the others are compared with."""
+    """Show the runs asked for; the first is what the others are compared with."""
     refs = [part for part in ref or [] if part.strip()]
     if drift:
-        refs = _executions(app, drift)
+        executions = app.store.read(select_executions, drift)
+        finished = [one.execution_id for one in executions if one.status == "ok"]
+        if not finished:
+            raise RecordError(f"`{drift}` has no finished execution; `/search` lists what there is")
+        # The newest ones, the oldest of them first.
+        refs = finished[:MOST][::-1]
     if not refs:
         latest = app.store.read(select_runs, whole=True)
         return page(request, "compare.html", runs=[], lines=[], drawn=(), query="", latest=latest)
-    runs = _named(app, refs)
+    runs = _find_records(app, refs)
     ids = tuple(run.execution_id for run in runs)
-    lines = app.cache.values.get(("compare", ids), lambda: _lines(runs))
     return page(
         request,
         "compare.html",
         runs=runs,
-        lines=lines,
-        drawn=_compare_drawn(runs),
+        lines=app.cache.values.get(("compare", ids), lambda: _compare(runs)),
+        drawn=_drawn(_measured(runs)),
         query=urlencode([("ref", one) for one in ids]),
         latest=[],
     )
@@ -392,34 +367,24 @@ def comparison_chart(
     name: Annotated[str, Path(max_length=20)],
     ref: Annotated[list[str], Query(max_length=40)],
 ) -> Response:
-    """A chart of these runs, as the script that draws it reads it."""
-    runs = _named(app, ref)
-    if name not in _compare_drawn(runs):
+    """Send a chart of these runs, as the script that draws it reads it."""
+    runs = _find_records(app, ref)
+    if name not in _drawn(_measured(runs)):
         raise HTTPException(404, f"`{name}` isn't a chart of these runs")
-    ids = tuple(run.execution_id for run in runs)
-    content = app.cache.values.get(("compare", name, ids), lambda: _chart(name, runs))
-    assert isinstance(content, bytes)
-    return fresh(request, content, "application/json", cache_control="private, max-age=86400")
+    key = ("compare", name, tuple(run.execution_id for run in runs))
+    return _send_chart(request, key, _FOR_A_DAY, lambda: (_COMPARED[name], _measured(runs)))
 
 
-def _named(app: AppState, refs: list[str]) -> list[RunRecord]:
-    """The records that these references mean, each once."""
+def _find_records(app: AppState, refs: list[str]) -> list[RunRecord]:
+    """Load the records that these references mean, each once."""
     if len(refs) > MOST:
         raise RecordError(f"`ref` can name at most {MOST} runs at once, got {len(refs)}")
     ids = dict.fromkeys(app.store.read(find_record, one).execution_id for one in refs)
     return [app.cache.record(execution_id) for execution_id in ids]
 
 
-def _executions(app: AppState, run_id: str) -> list[str]:
-    """The finished executions of a recipe, the oldest first."""
-    finished = [one for one in app.store.read(select_executions, run_id) if one.status == "ok"]
-    if not finished:
-        raise RecordError(f"`{run_id}` has no finished execution; `/search` lists what there is")
-    return [one.execution_id for one in reversed(finished[:MOST])]
-
-
-def _lines(runs: list[RunRecord]) -> "list[tuple[RunRecord, Comparison | str]]":
-    """Each run against the first: the difference, or why there is none."""
+def _compare(runs: list[RunRecord]) -> "list[tuple[RunRecord, Comparison | str]]":
+    """Compare each run with the first: the difference, or why there is none."""
     from heretix.measurement.verify import compare
 
     first, *others = runs
@@ -432,18 +397,12 @@ def _lines(runs: list[RunRecord]) -> "list[tuple[RunRecord, Comparison | str]]":
     return lines
 
 
-def _compare_drawn(runs: list[RunRecord]) -> set[str]:
-    """The charts that there is something for."""
-    measured = [run for run in runs if run.status == "ok"]
+def _measured(runs: list[RunRecord]) -> list[RunRecord]:
+    return [run for run in runs if run.status == "ok"]
+
+
+def _drawn(measured: list[RunRecord]) -> set[str]:
+    """Name the charts that there is something for."""
     again = len(measured) > 1 and len({run.run_id for run in measured}) == 1
     wanted = {"comparison": bool(measured), "drift": again}
     return {name for name, there in wanted.items() if there}
-
-
-def _chart(name: str, runs: list[RunRecord]) -> bytes:
-    from heretix.report import charts
-    from heretix.web.templating import page_chart
-
-    measured = [run for run in runs if run.status == "ok"]
-    draw = charts.drift if name == "drift" else charts.model_comparison
-    return page_chart(draw(measured))
