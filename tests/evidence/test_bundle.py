@@ -16,7 +16,7 @@ from heretix.core.errors import RecordError
 from heretix.core.lenses import Limits
 from heretix.evidence.bundle import Bundle, Stance, dump_bundle, load_bundle, read_bundle
 from heretix.evidence.policy.file import load_policy
-from heretix.evidence.select import Candidate, select
+from heretix.evidence.retrieval import Candidate, select
 from heretix.evidence.text.fold import fold
 
 

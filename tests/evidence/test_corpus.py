@@ -69,7 +69,7 @@ def test_a_document_comes_back_as_it_went_in(corpus):
     (hit,) = corpus.search("walls", 5)
     assert hit.document == dated
     assert (hit.url, hit.title, hit.published) == (dated.url, dated.title, dated.published)
-    assert (hit.text, hit.doc_id) == (dated.text, dated.doc_id)
+    assert (hit.document.text, hit.document.doc_id) == (dated.text, dated.doc_id)
     assert hit.score > 0
 
 

@@ -13,8 +13,7 @@ from heretix.evidence.bundle import dump_bundle, load_bundle
 from heretix.evidence.demo import DEMO_POLICY, demo_claims, demo_documents
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Retrieval, retrieve, retrieve_provided
-from heretix.evidence.search.local import LocalSearch
-from heretix.evidence.sources.corpus import Corpus
+from heretix.evidence.sources.corpus import Corpus, LocalSearch
 
 GOLDEN = json.loads(Path(__file__).with_suffix(".json").read_text())
 LISTED = """

@@ -19,7 +19,7 @@ from heretix.evidence.bundle import Stance, dump_bundle, load_bundle
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.reliability import declared_stance, middle_stance
 from heretix.evidence.retrieval import Retrieval, retrieve
-from heretix.evidence.search.base import Hit
+from heretix.evidence.search import Hit
 from heretix.evidence.sources.fetch import FetchOptions
 from heretix.evidence.sources.intake import read_file
 from heretix.measurement.gather import Network, gather_bundles, judged_assessment

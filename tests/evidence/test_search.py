@@ -20,23 +20,19 @@ from heretix.core.errors import (
     ServerError,
 )
 from heretix.evidence.demo import demo_claims, demo_documents
-from heretix.evidence.search import SERVICES, service_from_env
-from heretix.evidence.search.base import Hit, Question, domains, is_within, narrow
-from heretix.evidence.search.local import (
-    FullTextSearch,
-    LocalSearch,
-    RecordingSearch,
-    ReplaySearch,
-)
+from heretix.evidence.policy.publisher import is_within, read_domains
+from heretix.evidence.search import SERVICES, Hit, narrow, service_from_env
 from heretix.evidence.search.services import (
     BraveSearch,
     ExaSearch,
+    Question,
     Retry,
     SearxngSearch,
     TavilySearch,
     with_sites,
 )
-from heretix.evidence.sources.corpus import Corpus
+from heretix.evidence.search.wrappers import FullTextSearch, RecordingSearch, ReplaySearch
+from heretix.evidence.sources.corpus import Corpus, LocalSearch
 from heretix.evidence.sources.fetch import Fetcher, FetchOptions
 
 KEY = "secret-key-1234567890"
@@ -171,7 +167,7 @@ async def test_answers_become_hits(site, name):
     assert (one.url, one.published) == ("https://a.example/1", date(2020, 2, 11))
     assert one.title == {"brave": "A page & more"}.get(name, "A page")
     assert one.snippet.startswith({"exa": "The whole"}.get(name, "A snippet."))
-    assert (two.url, two.published, two.text) == ("https://b.example/2", None, None)
+    assert (two.url, two.published, two.document) == ("https://b.example/2", None, None)
 
 
 @pytest.mark.parametrize("name", ["tavily", "exa"])
@@ -179,7 +175,7 @@ async def test_text_comes_as_a_document(site, name):
     """Where the service has the page's text, nothing needs to be fetched."""
     answers(site, name, ANSWERS[name])
     one, _ = await asked(made(name, site))
-    assert one.text == "The whole text."
+    assert one.document.text == "The whole text."
     assert one.document.url == "https://a.example/1"
     assert one.document.published_method == "search"
     assert one.document.meta == {"text_by": name}
@@ -406,7 +402,7 @@ async def test_results_without_an_address_are_left_out(site):
     ]
     answers(site, "tavily", {"results": results})
     (hit,) = await asked(made("tavily", site))
-    assert (hit.title, hit.score, hit.text) == ("https://a.example/1", None, "\ufffd text")
+    assert (hit.title, hit.score, hit.document.text) == ("https://a.example/1", None, "\ufffd text")
 
 
 async def test_nobody_there_is_told():
@@ -454,14 +450,14 @@ def test_sites_fit_into_a_query_or_are_left_out():
 
 def test_domains_have_one_spelling():
     """Capitals, stars and dots at the ends don't matter; what isn't a domain is refused."""
-    assert domains(["Example.ORG", "*.example.org", "münchen.example"]) == (
+    assert read_domains(["Example.ORG", "*.example.org", "münchen.example"]) == (
         "example.org",
         "xn--mnchen-3ya.example",
     )
     assert is_within("www.example.org", "example.org")
     assert not is_within("notexample.org", "example.org")
     with pytest.raises(ConfigError):
-        domains(["https://a.example/"])
+        read_domains(["https://a.example/"])
 
 
 def test_an_address_is_a_hit_once():
@@ -486,7 +482,7 @@ async def test_the_local_corpus_is_a_search(demo):
     assert search.name == "local:demo"
     for hits, claim in zip(found, demo_claims(), strict=True):
         assert hits == demo.search(claim, 5)
-        assert all(demo.get(hit.doc_id) == hit.document for hit in hits)
+        assert all(demo.get(hit.document.doc_id) == hit.document for hit in hits)
 
 
 async def test_an_empty_corpus_gives_no_hits(tmp_path):
@@ -586,7 +582,7 @@ async def test_full_text_is_fetched_for_snippets(site, tmp_path):
     search = RecordingSearch(FullTextSearch(Fixed(*hits), fetcher), tmp_path)
     one, missing = await search.search("q", 5, AS_OF)
     await search.aclose()
-    assert one.text.startswith("Some words")
+    assert one.document.text.startswith("Some words")
     assert (one.document.published, one.document.published_method) == (date(2020, 2, 11), "search")
     assert (missing.url, missing.document) == (site.url("/missing"), None)
     assert await ReplaySearch(tmp_path, "fixed").search("q", 5, AS_OF) == [one, missing]

@@ -15,7 +15,7 @@ from heretix.core.lenses import LENSES, Limits
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.policy import Classification, SourceClass, admitted, classify_provided
 from heretix.evidence.reliability import assess
-from heretix.evidence.select import Candidate, gather, select
+from heretix.evidence.retrieval import Candidate, gather, select
 
 CLAIM = "Coffee reduces the risk of stroke"
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from heretix.evidence.text.duplicates import words
-from heretix.evidence.text.fold import is_unspaced, paired, spaced
+from heretix.evidence.text.fold import is_unspaced, paired, spaced, words
 
 
 @pytest.mark.parametrize(

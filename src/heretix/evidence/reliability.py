@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.evidence.bundle import Stance
 from heretix.evidence.policy.publisher import publisher_of, read_address
-from heretix.evidence.text.duplicates import words
-from heretix.evidence.text.fold import fold
+from heretix.evidence.text.fold import fold, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,13 +31,8 @@ from heretix.evidence.reliability import (
 )
 from heretix.evidence.retrieval import Retrieval, judge_all, retrieve, retrieve_provided
 from heretix.evidence.search import SERVICES, service_from_env
-from heretix.evidence.search.local import (
-    FullTextSearch,
-    LocalSearch,
-    RecordingSearch,
-    ReplaySearch,
-)
-from heretix.evidence.sources.corpus import Corpus, corpus_path
+from heretix.evidence.search.wrappers import FullTextSearch, RecordingSearch, ReplaySearch
+from heretix.evidence.sources.corpus import Corpus, LocalSearch, corpus_path
 from heretix.evidence.sources.intake import documents_from
 from heretix.providers.base import Provider, Request
 from heretix.providers.catalog import Options, open_provider, resolve_model
@@ -49,7 +44,7 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.evidence.policy.policy import Policy
     from heretix.evidence.reliability import Assessment, BlindedDocument
-    from heretix.evidence.search.base import Search
+    from heretix.evidence.search import Search
     from heretix.evidence.sources.fetch import FetchOptions
 
 # A blinded judge of documents: any model, asked three times, who sees no source and no author.

@@ -1,7 +1,7 @@
 """A search whose hits come with their text."""
 
 from heretix.evidence.demo import demo_documents
-from heretix.evidence.search.base import Hit, narrow
+from heretix.evidence.search import Hit, narrow
 
 
 class AcmeSearch:

@@ -1,18 +1,69 @@
-"""Searches: the registry of live services, which plug-ins add to."""
+"""Searches: a question in, hits out, whoever answers it; and the registry of live services.
+
+An adapter passes the filters on as far as its service knows them. What comes back is filtered here
+once more, since services treat them as hints.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import date  # noqa: TC003 - pydantic looks it up
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from heretix.core.errors import ConfigError
 from heretix.core.plugins import Registry
+from heretix.evidence.document import Document  # noqa: TC001 - pydantic looks it up
+from heretix.evidence.policy.publisher import host_of, is_within, read_domains
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from heretix.evidence.search.base import Search
+__all__ = ["MAX_K", "SERVICES", "Hit", "Search", "SearchService", "narrow", "service_from_env"]
 
-__all__ = ["SERVICES", "SearchService", "service_from_env"]
+MAX_K: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One answer to a query."""
+
+    url: str | None
+    """None for a file of the user's."""
+    title: str
+    snippet: str
+    published: date | None
+    score: float | None
+    """Higher is better, within one answer; None where the service ranks without telling how."""
+    document: Document | None = None
+    """The whole document, where the service has it; otherwise its page is to be fetched."""
+
+
+class Search(Protocol):
+    """A member of `heretix.evidence.search`."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages and records."""
+        ...
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """At most `k` hits, best first.
+
+        Nothing dated after `as_of`; undated hits stay. With `include`, only these domains and what
+        is under them; nothing from those in `exclude`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
 
 
 class SearchService(Protocol):
@@ -50,3 +101,29 @@ def service_from_env(name: str, env: Mapping[str, str], **options: Any) -> Searc
         known = ", ".join(f"`{one}`" for one in SERVICES.names())
         raise ConfigError(f"`search` must be one of {known}, got {name!r}")
     return SERVICES.load(name).from_env(env, **options)
+
+
+def narrow(
+    hits: Iterable[Hit],
+    *,
+    k: int,
+    as_of: date | None,
+    include: Sequence[str],
+    exclude: Sequence[str],
+) -> list[Hit]:
+    """The first `k` hits that pass the filters, each address once."""
+    only, never = read_domains(include), read_domains(exclude)
+    kept: dict[str, Hit] = {}
+    for hit in hits:
+        host = host_of(hit.url)
+        if as_of is not None and hit.published is not None and hit.published > as_of:
+            continue
+        if only and not any(is_within(host, domain) for domain in only):
+            continue
+        if any(is_within(host, domain) for domain in never):
+            continue
+        doc_id = hit.document.doc_id if hit.document else None
+        kept.setdefault(hit.url or doc_id or hit.title, hit)
+        if len(kept) == k:
+            break
+    return list(kept.values())

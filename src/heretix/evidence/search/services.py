@@ -19,13 +19,15 @@ import aiohttp
 import stamina
 
 from heretix.core.errors import (
+    ConfigError,
     MissingKeyError,
     RateLimitedError,
     RejectedError,
     RetryableError,
     ServerError,
 )
-from heretix.evidence.search.base import Hit, Question, check_k, domains, is_within, narrow
+from heretix.evidence.policy.publisher import is_within, read_domains
+from heretix.evidence.search import MAX_K, Hit, narrow
 from heretix.evidence.sources.extract import (
     Extract,
     clean_text,
@@ -46,7 +48,7 @@ from heretix.providers.http import (
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import date
 
 DEFAULT_TIMEOUT_S: Final = 20.0
@@ -67,25 +69,99 @@ class Retry:
     """A service that asks for more patience than this is not asked again."""
 
 
-class ServiceClient:
-    """Connections to one service, kept alive between calls."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query with its filters; domains are in the spelling that hosts are compared in."""
+
+    query: str
+    k: int
+    as_of: date | None
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+
+
+class LiveSearch:
+    """A service over HTTP. A subclass is a declaration: what to send, and what answers hold."""
+
+    name: ClassVar[str]
+    gives_text: ClassVar[bool] = False
+    """Hits come with the pages' text. For the others every page is fetched."""
+    base_url: ClassVar[str | None] = None
+    """None: the user's own, from `variable`."""
+    variable: ClassVar[str]
+    """The environment's variable that holds the key, or the address where that is the user's."""
+    key_header: ClassVar[str] = ""
+    key_scheme: ClassVar[str] = ""
+    """What stands before the key in its header."""
+    min_interval_s: ClassVar[float] = 1.0
+    """Between two requests, unless told otherwise."""
+    method: ClassVar[str] = "POST"
+    path: ClassVar[str] = "/search"
+    results_at: ClassVar[tuple[str, ...]] = ("results",)
+    fields: ClassVar[Mapping[str, str]]
+    """The names that results have for the parts of a hit."""
+    max_pages: ClassVar[int] = 1
+    repeats_pages: ClassVar[bool] = False
+    """A page without news is the last: behind it the same ones come again."""
 
     def __init__(
         self,
-        target: Target,
-        headers: Mapping[str, str],
+        key: str | None = None,
         *,
-        min_interval_s: float,
+        base_url: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        min_interval_s: float | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self.target = target
-        told = {"User-Agent": f"heretix/{VERSION}", "Accept": "application/json"}
-        self._headers = {**told, **headers}
-        self._min_interval_s = min_interval_s
+        self._target = Target(
+            provider=self.name,
+            base_url=base_url or self.base_url or "",
+            key=key,
+            key_variable=self.variable if key else None,
+            timeout_s=timeout_s,
+        )
+        self._headers = {"User-Agent": f"heretix/{VERSION}", "Accept": "application/json"}
+        if key:
+            self._headers[self.key_header] = f"{self.key_scheme}{key}"
+        self._interval_s = self.min_interval_s if min_interval_s is None else min_interval_s
         self._retry = retry or Retry()
         self._turn = asyncio.Lock()
         self._free_at = 0.0
         self._session: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str], **options: Any) -> Self:
+        """Take the key, or the address, from the environment."""
+        value = env.get(cls.variable, "").strip()
+        if not value:
+            like = "" if cls.base_url else ", like http://localhost:8080"
+            raise MissingKeyError(
+                f"`{cls.name}` needs {cls.variable} in the environment{like}; set it and repeat"
+            )
+        return cls(value, **options) if cls.base_url else cls(base_url=value, **options)
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """Ask the service, page by page, until there are `k` hits; as in `Search`."""
+        if not 1 <= k <= MAX_K:
+            raise ConfigError(f"`k` must be from 1 to {MAX_K}, got {k}")
+        question = Question(query, k, as_of, read_domains(include), read_domains(exclude))
+        found: list[Hit] = []
+        for page in range(self.max_pages):
+            results, more = self.read(await self._call(self.content(question, page)))
+            hits = [hit for one in results if (hit := _make_hit(self.name, **self.values(one)))]
+            before = len(found)
+            found = narrow([*found, *hits], k=k, as_of=as_of, include=include, exclude=exclude)
+            stale = self.repeats_pages and page > 0 and len(found) == before
+            if len(found) == k or not more or stale:
+                break
+        return found
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -93,35 +169,74 @@ class ServiceClient:
             await self._session.close()
             self._session = None
 
-    async def call(self, method: str, path: str, **content: Any) -> Mapping[str, Any]:
+    def content(self, question: Question, page: int) -> Mapping[str, Any]:
+        """Make what is sent for a page, counted from 0."""
+        raise NotImplementedError
+
+    def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
+        """The results in an answer, and whether there may be another page."""
+        *outer, last = self.results_at
+        place: Mapping[str, Any] = answer
+        for name in outer:
+            place = as_object(place.get(name))
+        if not isinstance(place.get(last), list):
+            wanted = f"a list of results in `{'.'.join(self.results_at)}`"
+            raise misshapen(self._target, wanted)
+        results = [as_object(item) for item in place[last]]
+        return results, bool(results)
+
+    def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the parts of a hit from a result."""
+        return {part: result.get(name) for part, name in self.fields.items()}
+
+    def remedy(self, error: RejectedError) -> str | None:
+        """Advise about a refusal where the service's own words don't."""
+        del error
+        return None
+
+    async def _call(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """The JSON object that a request is answered with, asked again where that may help."""
         retry = self._retry
-        async for attempt in stamina.retry_context(
-            on=self._worth_another_try,
-            attempts=retry.attempts,
-            timeout=retry.timeout_s,
-            wait_initial=retry.wait_initial_s,
-            wait_max=retry.wait_max_s,
-            wait_jitter=retry.wait_initial_s,
-        ):
-            with attempt:
-                await self._wait_for_turn()
-                return await self._exchange(method, path, content)
+        try:
+            async for attempt in stamina.retry_context(
+                on=self._may_retry,
+                attempts=retry.attempts,
+                timeout=retry.timeout_s,
+                wait_initial=retry.wait_initial_s,
+                wait_max=retry.wait_max_s,
+                wait_jitter=retry.wait_initial_s,
+            ):
+                with attempt:
+                    async with self._turn:
+                        await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
+                        self._free_at = time.monotonic() + self._interval_s
+                    return await self._exchange(content)
+        except RejectedError as exc:
+            if (remedy := self.remedy(exc)) is not None:
+                raise RejectedError(f"{exc}; {remedy}", status=exc.status) from exc
+            raise
         raise AssertionError("a retry context ends with an answer or an exception")
 
-    async def _wait_for_turn(self) -> None:
-        async with self._turn:
-            await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
-            self._free_at = time.monotonic() + self._min_interval_s
+    def _may_retry(self, exc: Exception) -> bool | float:
+        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
+            stated = exc.retry_after_s
+            return stated if stated <= self._retry.wait_stated_max_s else False
+        return isinstance(exc, RetryableError)
 
-    async def _exchange(
-        self, method: str, path: str, content: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        url = self.target.base_url.rstrip("/") + path
+    async def _exchange(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        # Opened by the first call, since a session belongs to the event loop that it runs in.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._target.timeout_s),
+            )
+        url = self._target.base_url.rstrip("/") + self.path
+        sent: dict[str, Any] = {"params" if self.method == "GET" else "json": content}
         try:
             # A redirect would carry the key elsewhere.
-            async with self._open().request(
-                method, url, allow_redirects=False, **content
+            async with self._session.request(
+                self.method, url, allow_redirects=False, **sent
             ) as response:
                 payload = await response.content.read(_MAX_ANSWER_BYTES + 1)
                 while not response.content.at_eof() and len(payload) <= _MAX_ANSWER_BYTES:
@@ -130,47 +245,20 @@ class ServiceClient:
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
             # raised outside of this block: it then keeps neither a cause nor a context.
-            failure = transport_error(self.target, exc)
+            failure = transport_error(self._target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise transport_error(self.target, exc) from exc
+            raise transport_error(self._target, exc) from exc
         else:
             if len(payload) > _MAX_ANSWER_BYTES:
-                raise ServerError(f"`{self.target.provider}` answered with more than can be right")
+                raise ServerError(f"`{self.name}` answered with more than can be right")
             wait_s = _wait_by_quota(headers) if status == 429 else None
             if wait_s is not None and "Retry-After" not in headers:
                 headers["Retry-After"] = str(wait_s)
-            return read_response(self.target, status, headers, payload).body
+            return read_response(self._target, status, headers, payload).body
         raise failure
 
-    def _worth_another_try(self, exc: Exception) -> bool | float:
-        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
-            stated = exc.retry_after_s
-            return stated if stated <= self._retry.wait_stated_max_s else False
-        return isinstance(exc, RetryableError)
 
-    def _open(self) -> aiohttp.ClientSession:
-        # Opened by the first call, since a session belongs to the event loop that it runs in.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self.target.timeout_s),
-            )
-        return self._session
-
-
-def results_in(target: Target, answer: Mapping[str, Any], *path: str) -> list[Mapping[str, Any]]:
-    """The list of results at `path` in an answer."""
-    *outer, last = path
-    place: Mapping[str, Any] = answer
-    for name in outer:
-        place = as_object(place.get(name))
-    if not isinstance(place.get(last), list):
-        raise misshapen(target, f"a list of results in `{'.'.join(path)}`")
-    return [as_object(item) for item in as_items(place.get(last))]
-
-
-def service_hit(
+def _make_hit(
     service: str,
     *,
     url: object,
@@ -197,133 +285,19 @@ def service_hit(
             published=day,
             published_method="search" if day else None,
         )
+        meta = {"text_by": service}
         document = make_document(
-            found,
-            raw=body.encode(),
-            url=address,
-            retrieved_at=utc_now(),
-            meta={"text_by": service},
+            found, raw=body.encode(), url=address, retrieved_at=utc_now(), meta=meta
         )
-    number = score if isinstance(score, int | float) and not isinstance(score, bool) else None
+    number = score if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
     return Hit(
         url=address,
         title=heading,
         snippet=" ".join((clean_text(as_text(snippet) or "") or body).split())[:_SNIPPET_CHARS],
         published=day,
-        score=float(number) if number is not None and math.isfinite(number) else None,
+        score=float(number) if math.isfinite(number) else None,
         document=document,
     )
-
-
-class LiveSearch:
-    """A service over HTTP. A subclass is a declaration: what to send, and what answers hold."""
-
-    name: ClassVar[str]
-    gives_text: ClassVar[bool] = False
-    """Hits come with the pages' text. For the others every page is fetched."""
-    base_url: ClassVar[str | None] = None
-    """None: the user's own, from `variable`."""
-    variable: ClassVar[str]
-    """The environment's variable that holds the key, or the address where that is the user's."""
-    key_header: ClassVar[str] = ""
-    key_scheme: ClassVar[str] = ""
-    """What stands before the key in its header."""
-    min_interval_s: ClassVar[float] = 1.0
-    """Between two requests, unless told otherwise."""
-    method: ClassVar[str] = "POST"
-    path: ClassVar[str] = "/search"
-    results_at: ClassVar[tuple[str, ...]] = ("results",)
-    fields: ClassVar[Mapping[str, str]]
-    """The parameters of `service_hit`, by the names that results have for them."""
-    max_pages: ClassVar[int] = 1
-    repeats_pages: ClassVar[bool] = False
-    """A page without news is the last: behind it the same ones come again."""
-
-    def __init__(
-        self,
-        key: str | None = None,
-        *,
-        base_url: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        min_interval_s: float | None = None,
-        retry: Retry | None = None,
-    ) -> None:
-        target = Target(
-            provider=self.name,
-            base_url=base_url or self.base_url or "",
-            key=key,
-            key_variable=self.variable if key else None,
-            timeout_s=timeout_s,
-        )
-        self._client = ServiceClient(
-            target,
-            {self.key_header: f"{self.key_scheme}{key}"} if key else {},
-            min_interval_s=self.min_interval_s if min_interval_s is None else min_interval_s,
-            retry=retry,
-        )
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str], **options: Any) -> Self:
-        """Take the key, or the address, from the environment."""
-        value = env.get(cls.variable, "").strip()
-        if not value:
-            like = "" if cls.base_url else ", like http://localhost:8080"
-            raise MissingKeyError(
-                f"`{cls.name}` needs {cls.variable} in the environment{like}; set it and repeat"
-            )
-        return cls(value, **options) if cls.base_url else cls(base_url=value, **options)
-
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """Ask the service, page by page, until there are `k` hits; as in `Search`."""
-        asked = Question(query, check_k(k), as_of, domains(include), domains(exclude))
-        found: list[Hit] = []
-        for page in range(self.max_pages):
-            results, more = self.read(await self._answer(self.content(asked, page)))
-            hits = [hit for one in results if (hit := service_hit(self.name, **self.values(one)))]
-            before = len(found)
-            found = narrow([*found, *hits], k=k, as_of=as_of, include=include, exclude=exclude)
-            stale = self.repeats_pages and page > 0 and len(found) == before
-            if len(found) == k or not more or stale:
-                break
-        return found
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
-
-    async def _answer(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        sent = {"params" if self.method == "GET" else "json": content}
-        try:
-            return await self._client.call(self.method, self.path, **sent)
-        except RejectedError as exc:
-            if (remedy := self.remedy(exc)) is not None:
-                raise RejectedError(f"{exc}; {remedy}", status=exc.status) from exc
-            raise
-
-    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
-        """Make what is sent for a page, counted from 0."""
-        raise NotImplementedError
-
-    def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
-        """The results in an answer, and whether there may be another page."""
-        results = results_in(self._client.target, answer, *self.results_at)
-        return results, bool(results)
-
-    def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the parameters of `service_hit` from a result."""
-        return {parameter: result.get(name) for parameter, name in self.fields.items()}
-
-    def remedy(self, error: RejectedError) -> str | None:
-        """Advise about a refusal where the service's own words don't."""
-        del error
-        return None
 
 
 class BraveSearch(LiveSearch):
@@ -342,17 +316,17 @@ class BraveSearch(LiveSearch):
     results_at = ("web", "results")
     max_pages = 10
 
-    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+    def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Put filters into the query as operators, as far as they fit."""
         params = {
-            "q": with_sites(asked, max_chars=400, max_words=50),
-            "count": str(min(asked.k, 20)),
+            "q": with_sites(question, max_chars=400, max_words=50),
+            "count": str(min(question.k, 20)),
             "result_filter": "web",
             "text_decorations": "false",
             "offset": str(page),
         }
-        if asked.as_of is not None:
-            params["freshness"] = f"1970-01-01to{asked.as_of.isoformat()}"
+        if question.as_of is not None:
+            params["freshness"] = f"1970-01-01to{question.as_of.isoformat()}"
         return params
 
     def read(self, answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], bool]:
@@ -396,18 +370,18 @@ class ExaSearch(LiveSearch):
         "author": "author",
     }
 
-    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+    def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Ask for text alone: highlights too would be billed twice for the same page."""
         del page
         body: dict[str, Any] = {
-            "query": asked.query,
+            "query": question.query,
             "type": "auto",
-            "numResults": min(asked.k, 100),
+            "numResults": min(question.k, 100),
             "contents": {"text": {"maxCharacters": 20_000}},
         }
-        if asked.as_of is not None:
-            body["endPublishedDate"] = f"{asked.as_of.isoformat()}T23:59:59.999Z"
-        return body | _domain_lists(asked, ("includeDomains", 1200), ("excludeDomains", 1200))
+        if question.as_of is not None:
+            body["endPublishedDate"] = f"{question.as_of.isoformat()}T23:59:59.999Z"
+        return body | _domain_lists(question, ("includeDomains", 1200), ("excludeDomains", 1200))
 
 
 class SearxngSearch(LiveSearch):
@@ -430,9 +404,9 @@ class SearxngSearch(LiveSearch):
         "score": "score",
     }
 
-    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+    def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Pages are counted from 1."""
-        query = with_sites(asked, max_chars=1000, max_words=100)
+        query = with_sites(question, max_chars=1000, max_words=100)
         return {"q": query, "format": "json", "pageno": str(page + 1)}
 
     def remedy(self, error: RejectedError) -> str | None:
@@ -464,31 +438,31 @@ class TavilySearch(LiveSearch):
         "text": "raw_content",
     }
 
-    def content(self, asked: Question, page: int) -> Mapping[str, Any]:
+    def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Ask for texts, and neither an answer nor pictures."""
         del page
         body: dict[str, Any] = {
-            "query": asked.query,
+            "query": question.query,
             "topic": "general",
             "search_depth": "basic",
-            "max_results": min(asked.k, 20),
+            "max_results": min(question.k, 20),
             "include_answer": False,
             "include_images": False,
             "include_raw_content": "text",
         }
-        if asked.as_of is not None:
-            body["end_date"] = asked.as_of.isoformat()
-        return body | _domain_lists(asked, ("include_domains", 300), ("exclude_domains", 150))
+        if question.as_of is not None:
+            body["end_date"] = question.as_of.isoformat()
+        return body | _domain_lists(question, ("include_domains", 300), ("exclude_domains", 150))
 
 
 def _domain_lists(
-    asked: Question, include: tuple[str, int], exclude: tuple[str, int]
+    question: Question, include: tuple[str, int], exclude: tuple[str, int]
 ) -> dict[str, list[str]]:
     """Domains by the names that a service has for them, unless they are too many for it.
 
     A list that is too long would be refused; half of one would be wrong. Hits are filtered anyway.
     """
-    pairs = ((include, asked.include), (exclude, asked.exclude))
+    pairs = ((include, question.include), (exclude, question.exclude))
     return {name: list(names) for (name, most), names in pairs if 0 < len(names) <= most}
 
 
@@ -496,22 +470,18 @@ def _untagged(value: object) -> str:
     return html.unescape(_TAG.sub("", as_text(value) or ""))
 
 
-def with_sites(asked: Question, *, max_chars: int, max_words: int) -> str:
+def with_sites(question: Question, *, max_chars: int, max_words: int) -> str:
     """The query with `site:` operators, as far as they fit; hits are filtered afterwards anyway."""
-    query = " ".join(asked.query.split()[:max_words])[:max_chars]
-    wanted = " OR ".join(f"site:{domain}" for domain in asked.include)
-    parts = [wanted, *(f"-site:{domain}" for domain in _outermost(asked.exclude))]
+    query = " ".join(question.query.split()[:max_words])[:max_chars]
+    wanted = " OR ".join(f"site:{domain}" for domain in question.include)
+    names = question.exclude
+    outermost = (n for n in names if not any(n != other and is_within(n, other) for other in names))
+    parts = [wanted, *(f"-site:{name}" for name in outermost)]
     for part in filter(None, parts):
         longer = f"{query} {part}"
         if len(longer) <= max_chars and len(longer.split()) <= max_words:
             query = longer
     return query
-
-
-def _outermost(names: Iterable[str]) -> list[str]:
-    """Domains that stand under no other of them."""
-    names = list(dict.fromkeys(names))
-    return [n for n in names if not any(n != other and is_within(n, other) for other in names)]
 
 
 def _wait_by_quota(headers: Mapping[str, str]) -> float | None:

@@ -7,6 +7,7 @@ in a transaction of its own, so that an interruption loses the batch under way a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -14,15 +15,17 @@ import sqlite3
 import threading
 import time
 import unicodedata
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from datetime import date
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, RecordError, StoreBusyError, StoreError, StoreFullError
 from heretix.evidence.document import Document
-from heretix.evidence.search.base import Hit, check_k, domains, host_of
+from heretix.evidence.policy.publisher import host_of, read_domains
+from heretix.evidence.search import MAX_K, Hit
 from heretix.evidence.sources.extract import Failure
 from heretix.evidence.text.fold import is_unspaced, paired, spaced
 
@@ -72,23 +75,8 @@ INSERT INTO words (words, rank) VALUES ('automerge', 8);
 # again as many documents a second. The index by text serves filters without a look at the rows.
 
 
-def open_file(path: Path) -> sqlite3.Connection:
-    """A connection to the corpus at `path`, which is made if there is none."""
-    with mapped_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
-        try:
-            _set_up(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
-
-
 @contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing. The write lock is taken first, so that the wait for it comes first too."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -102,14 +90,32 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def mapped_faults(path: Path) -> Iterator[None]:
+def _map_faults(path: Path) -> Iterator[None]:
     """Raise a `StoreError` about the corpus in place of what SQLite or the disk raised."""
     try:
         yield
     except sqlite3.Error as exc:
-        raise _mapped(exc, path) from exc
+        if "no such module: fts5" in str(exc):
+            message = "`sqlite3` must have FTS5 to search a corpus; use a Python built with it"
+            raise StoreError(message) from exc
+        # SQLite keeps the kind of an error in the low byte of its code.
+        kind, message = _FAULTS.get(
+            (getattr(exc, "sqlite_errorcode", None) or 0) & 0xFF,
+            (StoreError, f"can't be read or written: {exc}"),
+        )
+        raise kind(f"`{path}` {message}") from exc
     except OSError as exc:
         raise StoreError(f"`{path}` can't be opened: {exc.strerror or exc}") from exc
+
+
+_LOCKED: Final = (StoreBusyError, "is locked by another process; wait, then try again")
+_FAULTS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_FULL: (StoreFullError, "has no space left; free some, then try again"),
+    sqlite3.SQLITE_NOTADB: (StoreError, "must be a corpus, got another kind of file"),
+    sqlite3.SQLITE_CORRUPT: (StoreError, "is damaged; build the corpus again"),
+}
 
 
 def _set_up(connection: sqlite3.Connection, path: Path) -> None:
@@ -121,37 +127,34 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     # A commit survives the end of the process; a power cut may cost the last ones, nothing else.
     connection.execute("PRAGMA synchronous = NORMAL")
-    if _application_id(connection) == 0:
+    foreign = StoreError(f"`{path}` must be a corpus, got a database of another program")
+    if _pragma(connection, "application_id") == 0:
         connection.execute("PRAGMA page_size = 8192")
         connection.execute("PRAGMA journal_mode = WAL")
-        with transaction(connection):
-            _create(connection, path)
-    elif _application_id(connection) != _APPLICATION_ID:
-        raise _foreign(path)
-    if _version(connection) == _UNSPACED_VERSION:
-        with transaction(connection):
+        with _transaction(connection):
+            # Another process may have been faster.
+            if _pragma(connection, "application_id") == 0:
+                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                    raise foreign
+                for statement in _SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    if _pragma(connection, "application_id") != _APPLICATION_ID:
+        raise foreign
+    if _pragma(connection, "user_version") == _UNSPACED_VERSION:
+        with _transaction(connection):
             _index_again(connection)
-    if (version := _version(connection)) != _SCHEMA_VERSION:
+    if (version := _pragma(connection, "user_version")) != _SCHEMA_VERSION:
         raise StoreError(
             f"`{path}` must have version {_SCHEMA_VERSION}, got {version}; "
             "use the Heretix that made it, or build the corpus again"
         )
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
-    if _application_id(connection) == _APPLICATION_ID:
-        return  # Another process was faster.
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        raise _foreign(path)
-    for statement in _SCHEMA.split(";\n"):
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-
-
 def _index_again(connection: sqlite3.Connection) -> None:
     """Build the index anew, with characters of scripts without spaces one by one."""
-    if _version(connection) != _UNSPACED_VERSION:
+    if _pragma(connection, "user_version") != _UNSPACED_VERSION:
         return  # Another process was faster.
     connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
     texts = connection.execute("SELECT id, title, text FROM texts")
@@ -162,33 +165,8 @@ def _index_again(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _application_id(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA application_id").fetchone()[0])
-
-
-def _foreign(path: Path) -> StoreError:
-    return StoreError(f"`{path}` must be a corpus, got a database of another program")
-
-
-def _mapped(exc: sqlite3.Error, path: Path) -> StoreError:
-    if "no such module: fts5" in str(exc):
-        return StoreError("`sqlite3` must have FTS5 to search a corpus; use a Python built with it")
-    # SQLite keeps the kind of an error in the low byte of its code.
-    match (getattr(exc, "sqlite_errorcode", None) or 0) & 0xFF:
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreBusyError(f"`{path}` is locked by another process; wait, then try again")
-        case sqlite3.SQLITE_FULL:
-            return StoreFullError(f"`{path}` has no space left; free some, then try again")
-        case sqlite3.SQLITE_NOTADB:
-            return StoreError(f"`{path}` must be a corpus, got another kind of file")
-        case sqlite3.SQLITE_CORRUPT:
-            return StoreError(f"`{path}` is damaged; build the corpus again")
-        case _:
-            return StoreError(f"`{path}` can't be read or written: {exc}")
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 SUFFIX: Final = ".sqlite"
@@ -244,27 +222,8 @@ class CorpusStats:
     file_bytes: int
 
 
-@dataclass(slots=True)
-class _Tally:
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    duplicates: int = 0
-    failed: list[Failure] = field(default_factory=list)
-
-    def report(self) -> AddReport:
-        return AddReport(
-            added=self.added,
-            unchanged=self.unchanged,
-            replaced=self.replaced,
-            duplicates=self.duplicates,
-            failed=tuple(self.failed),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The row that the corpus has at an address."""
+class _Row(NamedTuple):
+    """The row that the corpus has at an address: its text, and what is stated beside it."""
 
     text_id: int
     text_sha256: str
@@ -296,13 +255,23 @@ class Corpus:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> Self:
-        """Open the corpus at `path`; without `create` it must exist."""
+        """Open the corpus at `path`, made if there is none; without `create` it must exist."""
         if not create and not path.is_file():
             raise RecordError(
                 f"`{path.stem}` must be a corpus, got none at {path}; "
                 "make one with `heretix corpus add`"
             )
-        return cls(path, open_file(path))
+        with _map_faults(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(
+                path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                _set_up(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(path, connection)
 
     def close(self) -> None:
         """Close the file."""
@@ -312,12 +281,7 @@ class Corpus:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def add(
@@ -326,26 +290,27 @@ class Corpus:
         progress: Callable[[int], None] | None = None,
     ) -> AddReport:
         """Take documents in; `progress` is called with the number seen so far, after each."""
-        tally = _Tally()
+        counts: Counter[str] = Counter()
+        failed: list[Failure] = []
         batch: list[Document] = []
         chars, begun = 0, time.monotonic()
         for seen, document in enumerate(documents, start=1):
             if isinstance(document, Failure):
-                tally.failed.append(document)
-            elif not _storable(document):
+                failed.append(document)
+            elif not _is_storable(document):
                 reason = "holds half a surrogate pair, which no file can take"
-                tally.failed.append(Failure(repr(_key(document)), reason))
+                failed.append(Failure(repr(_key(document)), reason))
             else:
                 batch.append(document)
                 chars += len(document.text)
             now = time.monotonic()
             if len(batch) >= _BATCH_DOCUMENTS or chars > _BATCH_CHARS or now - begun > _BATCH_S:
-                self._write(batch, tally)
+                counts += self._write(batch)
                 batch, chars, begun = [], 0, now
             if progress:
                 progress(seen)
-        self._write(batch, tally)
-        return tally.report()
+        counts += self._write(batch)
+        return AddReport(**counts, failed=tuple(failed))
 
     def search(
         self,
@@ -356,10 +321,14 @@ class Corpus:
         exclude: Sequence[str] = (),
     ) -> list[Hit]:
         """The `k` documents that fit `query` best; as in `Search`."""
-        check_k(k)
-        where, values = _filters(as_of, domains(include), domains(exclude))
-        with self._lock, mapped_faults(self.path):
-            expression, chosen = self._expression(_terms(query))
+        if not 1 <= k <= MAX_K:
+            raise ConfigError(f"`k` must be from 1 to {MAX_K}, got {k}")
+        where, values = _filters(as_of, read_domains(include), read_domains(exclude))
+        with self._lock, _map_faults(self.path):
+            # Nothing but letters and digits gets through: no syntax of FTS5 does.
+            words = _WORD.findall(spaced(unicodedata.normalize("NFC", query).lower()))
+            terms = dict.fromkeys(word[:_MAX_TERM_CHARS] for word in paired(words))
+            expression, chosen = self._expression(list(terms)[:_MAX_TERMS])
             if not expression:
                 return []
             rows = self._db.execute(
@@ -370,17 +339,24 @@ class Corpus:
                 f"WHERE w.words MATCH ? {where} ORDER BY w.rank LIMIT ?",
                 (expression, *values, k),
             ).fetchall()
-        hits = [_hit(-float(rank), _document(row), chosen) for rank, *row in rows]
+        found = [(rank, _document(row)) for rank, *row in rows]
         # Copies of one text have one rank: the earliest first, undated ones last.
-        hits.sort(key=lambda hit: (-(hit.score or 0.0), hit.published or date.max, hit.url or ""))
-        unique: dict[str | None, Hit] = {}
-        for hit in hits:
-            unique.setdefault(hit.doc_id, hit)
+        found.sort(key=lambda one: (one[0], one[1].published or date.max, one[1].url or ""))
+        unique: dict[str, Hit] = {}
+        for rank, document in found:
+            unique[document.doc_id] = unique.get(document.doc_id) or Hit(
+                url=document.url,
+                title=document.title,
+                snippet=_snippet(document.text, chosen),
+                published=document.published,
+                score=-float(rank),
+                document=document,
+            )
         return list(unique.values())
 
     def get(self, doc_id: str) -> Document | None:
         """The document with this id, if the corpus holds it."""
-        with self._lock, mapped_faults(self.path):
+        with self._lock, _map_faults(self.path):
             row = self._db.execute(
                 f"SELECT {_COLUMNS} FROM sources s JOIN texts t ON t.id = s.text_id "  # noqa: S608
                 "WHERE s.doc_id = ? ORDER BY s.key LIMIT 1",
@@ -390,7 +366,7 @@ class Corpus:
 
     def stats(self) -> CorpusStats:
         """Count what the corpus holds."""
-        with self._lock, mapped_faults(self.path):
+        with self._lock, _map_faults(self.path):
             documents, hosts, undated, earliest, latest = self._db.execute(
                 "SELECT count(*), count(DISTINCT nullif(host, '')), count(*) - count(published), "
                 "min(published), max(published) FROM sources"
@@ -412,21 +388,28 @@ class Corpus:
             file_bytes=file_bytes,
         )
 
-    def _write(self, batch: Sequence[Document], tally: _Tally) -> None:
-        """Store one batch in one transaction; the tally changes only when it is committed."""
+    def _write(self, batch: Sequence[Document]) -> Counter[str]:
+        """Store one batch in one transaction; count what became of its documents."""
+        counts: Counter[str] = Counter()
         if not batch:
-            return
-        counts = {"added": 0, "unchanged": 0, "replaced": 0, "duplicates": 0}
-        with self._lock, mapped_faults(self.path), transaction(self._db):
-            held = self._held(_key(document) for document in batch)
-            text_ids = self._text_ids(document.text_sha256 for document in batch)
+            return counts
+        with self._lock, _map_faults(self.path), _transaction(self._db):
+            rows = self._rows_at(_key(document) for document in batch)
+            hashes = json.dumps([document.text_sha256 for document in batch])
+            text_ids: dict[str, int] = dict(
+                self._db.execute(
+                    "SELECT t.text_sha256, t.id FROM json_each(?) j "
+                    "JOIN texts t ON t.text_sha256 = j.value",
+                    (hashes,),
+                ).fetchall()
+            )
             (top,) = self._db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
             texts: list[tuple[Any, ...]] = []
             stale: set[int] = set()
             sources: dict[str, tuple[Any, ...]] = {}
             for document in batch:
                 key, sha256 = _key(document), document.text_sha256
-                known, facts = held.get(key), _facts(document)
+                known, facts = rows.get(key), _facts(document)
                 if known is not None and (known.text_sha256, known.facts) == (sha256, facts):
                     counts["unchanged"] += 1
                     continue
@@ -440,15 +423,13 @@ class Corpus:
                     outcome = "replaced"
                     stale.add(known.text_id)
                 counts[outcome] += 1
-                held[key] = _Held(text_id, sha256, facts)
+                rows[key] = _Row(text_id, sha256, facts)
                 sources[key] = _source_row(key, text_id, document)
             self._insert(texts, sources.values())
             self._drop_orphans(stale)
-        for outcome, count in counts.items():
-            setattr(tally, outcome, getattr(tally, outcome) + count)
+        return counts
 
-    def _insert(self, texts: Iterable[tuple[Any, ...]], sources: Iterable[tuple[Any, ...]]) -> None:
-        texts = list(texts)
+    def _insert(self, texts: list[tuple[Any, ...]], sources: Iterable[tuple[Any, ...]]) -> None:
         self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
         self._db.executemany(
             "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
@@ -474,23 +455,14 @@ class Corpus:
                 )
                 self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
 
-    def _held(self, keys: Iterable[str]) -> dict[str, _Held]:
-        """Rows that the corpus has at these addresses."""
+    def _rows_at(self, keys: Iterable[str]) -> dict[str, _Row]:
         rows = self._db.execute(
             "SELECT s.key, t.id, t.text_sha256, s.title, s.author, s.published, s.meta "
             "FROM json_each(?) j "
             "JOIN sources s ON s.key = j.value JOIN texts t ON t.id = s.text_id",
             (json.dumps(list(keys)),),
         )
-        return {key: _Held(text_id, sha256, facts) for key, text_id, sha256, *facts in rows}
-
-    def _text_ids(self, hashes: Iterable[str]) -> dict[str, int]:
-        rows = self._db.execute(
-            "SELECT t.text_sha256, t.id FROM json_each(?) j "
-            "JOIN texts t ON t.text_sha256 = j.value",
-            (json.dumps(list(hashes)),),
-        )
-        return dict(rows.fetchall())
+        return {key: _Row(text_id, sha256, facts) for key, text_id, sha256, *facts in rows}
 
     def _expression(self, terms: Sequence[str]) -> tuple[str, list[str]]:
         """An FTS5 expression that scores few enough rows, and its terms, rarest first.
@@ -527,12 +499,6 @@ class Corpus:
         return int(count)
 
 
-def _terms(query: str) -> list[str]:
-    """The words of `query`. Nothing but letters and digits gets through: no syntax of FTS5 does."""
-    words = _WORD.findall(spaced(unicodedata.normalize("NFC", query).lower()))
-    return list(dict.fromkeys(word[:_MAX_TERM_CHARS] for word in paired(words)))[:_MAX_TERMS]
-
-
 def _quoted(term: str) -> str:
     """A phrase of FTS5: characters that are indexed one by one must follow each other."""
     return f'"{spaced(term).strip()}"'
@@ -553,17 +519,6 @@ def _filters(
             for name in names:
                 values += [name, f".{name}", f".{name}"]
     return " ".join(clauses), values
-
-
-def _hit(score: float, document: Document, terms: Sequence[str]) -> Hit:
-    return Hit(
-        url=document.url,
-        title=document.title,
-        snippet=_snippet(document.text, terms),
-        published=document.published,
-        score=score,
-        document=document,
-    )
 
 
 def _snippet(text: str, terms: Sequence[str]) -> str:
@@ -600,29 +555,26 @@ def _document(row: Sequence[Any]) -> Document:
 
 def _facts(document: Document) -> list[str | None]:
     """Facts stated beside a text; when it was read, and from which bytes, is none."""
-    return [
-        document.title,
-        document.author,
-        document.published.isoformat() if document.published else None,
-        canonical_json(dict(document.meta)),
-    ]
+    published = document.published.isoformat() if document.published else None
+    return [document.title, document.author, published, canonical_json(dict(document.meta))]
 
 
 def _source_row(key: str, text_id: int, document: Document) -> tuple[Any, ...]:
+    title, author, published, meta = _facts(document)
     return (
         key,
         text_id,
         document.doc_id,
         document.url,
         host_of(document.url),
-        document.title,
-        document.author,
-        document.published.isoformat() if document.published else None,
+        title,
+        author,
+        published,
         document.published_method,
         document.published_confidence,
         document.retrieved_at,
         document.raw_sha256,
-        canonical_json(dict(document.meta)),
+        meta,
     )
 
 
@@ -633,7 +585,7 @@ def _key(document: Document) -> str:
     return document.meta.get("path") or document.doc_id
 
 
-def _storable(document: Document) -> bool:
+def _is_storable(document: Document) -> bool:
     said = (document.text, document.title, document.author or "", document.url or "")
     try:
         "".join((*said, *document.meta, *document.meta.values())).encode()
@@ -644,3 +596,29 @@ def _storable(document: Document) -> bool:
 
 def _day(text: str | None) -> date | None:
     return date.fromisoformat(text) if text else None
+
+
+class LocalSearch:
+    """Searches one corpus, which the caller opens and closes."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    @property
+    def name(self) -> str:
+        """`local:` and the corpus's name."""
+        return f"local:{self.corpus.path.stem}"
+
+    async def search(
+        self,
+        query: str,
+        k: int,
+        as_of: date | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> list[Hit]:
+        """As in `Search`; every hit comes with its document."""
+        return await asyncio.to_thread(self.corpus.search, query, k, as_of, include, exclude)
+
+    async def aclose(self) -> None:
+        """Nothing to let go of."""

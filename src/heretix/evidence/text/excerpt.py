@@ -7,8 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from heretix.evidence.text.duplicates import words
-from heretix.evidence.text.fold import Span, find_quote, paired
+from heretix.evidence.text.fold import Span, find_quote, paired, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,44 +86,37 @@ def cut_excerpt(
     it; its best sentence is the quote. A given quote that doesn't stand in the text, or doesn't
     fit, is passed over. None means that the text has no words.
     """
-    parts = _parts(text, max_chars)
-    if not parts:
+    spans, pieces = _parts(text, max_chars)
+    if not spans:
         return None
-    spans = [part.span for part in parts]
     # A quote of nothing but punctuation may stand outside every sentence.
     found = find_quote(text, quote) if quote and _has_words(quote) else None
     if found is not None and found.end - found.start <= max_chars:
-        return _around(text, parts, found, max_chars)
+        return _around(text, spans, pieces, found, max_chars)
     wanted = content_words(about)
     scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
     first, last = _best_run(spans, scores, wanted, max_chars)
     best = max(range(first, last + 1), key=lambda n: (_hits(scores[n], wanted), -n))
-    cut = any(part.cut for part in parts[first : last + 1])
+    cut = not pieces.isdisjoint(spans[first : last + 1])
     return Excerpt(spans[first].start, spans[last].end, spans[best], cut)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A sentence, or a piece of one that is too long to be shown whole."""
-
-    span: Span
-    cut: bool = False
-
-
-def _parts(text: str, max_chars: int) -> list[_Part]:
-    parts: list[_Part] = []
+def _parts(text: str, max_chars: int) -> tuple[list[Span], frozenset[Span]]:
+    """Sentences, and pieces of those that are too long to be shown whole; the pieces again."""
+    spans: list[Span] = []
+    pieces: list[Span] = []
     for span in sentences(text):
-        if span.end - span.start <= max_chars:
-            parts.append(_Part(span))
-            continue
         start = span.start
+        if span.end - start <= max_chars:
+            spans.append(span)
+            continue
         while start < span.end:
-            end = span.end
-            if end - start > max_chars:
-                end = _word_end(text, start, start + max_chars)
-            parts.append(_Part(Span(start, end), cut=True))
+            long = span.end - start > max_chars
+            end = _word_end(text, start, start + max_chars) if long else span.end
+            pieces.append(Span(start, end))
+            spans.append(pieces[-1])
             start = _past_space(text, end)
-    return parts
+    return spans, frozenset(pieces)
 
 
 def _append(spans: list[Span], text: str, start: int, stop: int) -> None:
@@ -171,15 +163,20 @@ def _best_run(
     return best
 
 
-def _around(text: str, parts: Sequence[_Part], quote: Span, max_chars: int) -> Excerpt:
+def _around(
+    text: str, spans: Sequence[Span], pieces: frozenset[Span], quote: Span, max_chars: int
+) -> Excerpt:
     """The sentences that hold `quote`, with as many after and before it as fit."""
-    spans = [part.span for part in parts]
     holding = [n for n, s in enumerate(spans) if s.start < quote.end and quote.start < s.end]
     first, last = holding[0], holding[-1]
     start, end = min(spans[first].start, quote.start), max(spans[last].end, quote.end)
     if end - start > max_chars:
         room = max_chars - (quote.end - quote.start)
-        start = min(_word_start(text, max(start, quote.start - room // 2)), quote.start)
+        begin = max(start, quote.start - room // 2)
+        # On to where a word begins.
+        while 0 < begin < len(text) and not text[begin - 1].isspace() and not text[begin].isspace():
+            begin += 1
+        start = min(_past_space(text, begin), quote.start)
         end = max(_word_end(text, start, min(end, start + max_chars)), quote.end)
         return Excerpt(start, end, quote, cut=True)
     while last + 1 < len(spans) and spans[last + 1].end - start <= max_chars:
@@ -188,14 +185,7 @@ def _around(text: str, parts: Sequence[_Part], quote: Span, max_chars: int) -> E
     while first > 0 and end - spans[first - 1].start <= max_chars:
         first -= 1
         start = spans[first].start
-    return Excerpt(start, end, quote, any(part.cut for part in parts[first : last + 1]))
-
-
-def _word_start(text: str, at: int) -> int:
-    """The first place from `at` on where a word begins."""
-    while 0 < at < len(text) and not text[at - 1].isspace() and not text[at].isspace():
-        at += 1
-    return _past_space(text, at)
+    return Excerpt(start, end, quote, cut=not pieces.isdisjoint(spans[first : last + 1]))
 
 
 def _past_space(text: str, at: int) -> int:

@@ -2,9 +2,9 @@
 
 This is a screen and no guarantee. It knows common wordings, in English and a few in other
 languages, also where they are spelt in letters that only look Latin; whoever wants past it will
-get past it. What protects a measurement is the rest: marked
-items, a system line that quoted text is never an instruction, and the canary that shows how far a
-planted instruction moves the model. A document that only writes about such attacks is caught too.
+get past it. What protects a measurement is the rest: marked items, a system line that quoted text
+is never an instruction, and the canary that shows how far a planted instruction moves the model. A
+document that only writes about such attacks is caught too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import html
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from heretix.evidence.text.fold import fold_with_offsets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class InjectionKind(StrEnum):
@@ -47,19 +44,12 @@ class InjectionFlag:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+def _search(cues: str, *parts: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
     """A pattern for lower case, tried only on texts that hold one of the words it can't do without.
 
     Most texts hold none, and looking for plain words is a hundred times as fast.
     """
-
-    cues: tuple[str, ...]
-    pattern: re.Pattern[str]
-
-
-def _search(cues: str, *parts: str) -> _Search:
-    return _Search(tuple(cues.split(",")), re.compile("|".join(f"(?:{part})" for part in parts)))
+    return tuple(cues.split(",")), re.compile("|".join(f"(?:{part})" for part in parts))
 
 
 # Rules and guidelines are left out: medicine is full of people who ignore earlier ones.
@@ -147,27 +137,22 @@ def screen(text: str) -> tuple[InjectionFlag, ...]:
     flags = {
         InjectionFlag(kind, match.start(), match.end())
         for kind, pattern in _VERBATIM.items()
-        for match in pattern.finditer(_latinised(text))
+        for match in pattern.finditer(_latinise(text))
     }
     # Both spellings: some orders are written in Cyrillic letters and meant so.
-    for spelling in dict.fromkeys((folded.text, _latinised(folded.text))):
-        for kind, start, end in _orders_in(_lower(spelling)):
-            span = folded.covering(start, end)
-            if span is not None:
-                flags.add(InjectionFlag(kind, span.start, span.end))
+    for spelling in dict.fromkeys((folded.text, _latinise(folded.text))):
+        lowered = _lower(spelling)
+        padded = f" {lowered}"
+        for kind, (cues, pattern) in _FOLDED.items():
+            if any(cue in padded for cue in cues):
+                for match in pattern.finditer(lowered):
+                    if span := folded.covering(match.start(), match.end()):
+                        flags.add(InjectionFlag(kind, span.start, span.end))
     return tuple(sorted(flags, key=lambda flag: (flag.start, flag.end, flag.kind)))
 
 
-def _orders_in(lowered: str) -> Iterator[tuple[InjectionKind, int, int]]:
-    padded = f" {lowered}"
-    for kind, search in _FOLDED.items():
-        if any(cue in padded for cue in search.cues):
-            for match in search.pattern.finditer(lowered):
-                yield kind, match.start(), match.end()
-
-
-def _latinised(text: str) -> str:
-    """`text` with lookalikes replaced, one for one, so that places stay places."""
+def _latinise(text: str) -> str:
+    """Replace lookalikes one for one, so that places stay places."""
     return text if text.isascii() else text.translate(_LOOKALIKES)
 
 

@@ -1,4 +1,4 @@
-"""Searches that need no service: a corpus, recorded answers; and full text for hits without.
+"""Searches around others: full text for hits without, answers recorded, and answers replayed.
 
 A recording has one file a question, named by the question's hash, in canonical JSON with a hash of
 the hits. What isn't recorded isn't answered.
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.canonical import canonical_json, sha256_json
 from heretix.core.errors import ProviderError, RecordError, UnreadableError
-from heretix.evidence.search.base import Hit, Search, domains, narrow
+from heretix.evidence.policy.publisher import read_domains
+from heretix.evidence.search import Hit, Search, narrow
 from heretix.evidence.sources.extract import DATE_CONFIDENCE
 
 if TYPE_CHECKING:
@@ -26,36 +27,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from heretix.evidence.document import Document
-    from heretix.evidence.sources.corpus import Corpus
     from heretix.evidence.sources.fetch import Fetcher
 
 SCHEMA: Final = "heretix-search-1"
-
-
-class LocalSearch:
-    """Searches one corpus, which the caller opens and closes."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
-
-    @property
-    def name(self) -> str:
-        """`local:` and the corpus's name."""
-        return f"local:{self.corpus.path.stem}"
-
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """As in `Search`; every hit comes with its document."""
-        return await asyncio.to_thread(self.corpus.search, query, k, as_of, include, exclude)
-
-    async def aclose(self) -> None:
-        """Nothing to let go of."""
 
 
 class FullTextSearch:
@@ -93,7 +67,10 @@ class FullTextSearch:
         if hit.document is not None or hit.url is None:
             return hit
         if hit.url not in self._read_before:
-            self._read_before[hit.url] = await self._fetch(hit.url)
+            try:
+                self._read_before[hit.url] = await self._fetcher.document(hit.url)
+            except (ProviderError, UnreadableError):
+                self._read_before[hit.url] = None
         document = self._read_before[hit.url]
         if document is None:
             return hit
@@ -105,12 +82,6 @@ class FullTextSearch:
                 published_confidence=DATE_CONFIDENCE["search"],
             )
         return replace(hit, url=document.url, published=document.published, document=document)
-
-    async def _fetch(self, url: str) -> Document | None:
-        try:
-            return await self._fetcher.document(url)
-        except (ProviderError, UnreadableError):
-            return None
 
 
 class RecordingSearch:
@@ -134,7 +105,21 @@ class RecordingSearch:
         question = _question(self.name, query, k, as_of, include, exclude)
         # Read-only mappings are written as what they hold.
         plain = _hits().dump_python(hits, mode="json", warnings=False, fallback=dict)
-        _write(self._folder, question, plain)
+        record = {
+            "schema": SCHEMA,
+            "question": question,
+            "hits": plain,
+            "hits_sha256": sha256_json(plain),
+        }
+        path = _path(self._folder, question)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(canonical_json(record) + "\n", encoding="utf-8")
+            # A reader sees the old record or the new one, never half of one.
+            part.replace(path)
+        except OSError as exc:
+            raise RecordError(f"`{path}` can't be written: {exc.strerror or exc}") from exc
         return hits
 
     async def aclose(self) -> None:
@@ -197,28 +182,10 @@ def _question(
         "query": query,
         "k": k,
         "as_of": as_of.isoformat() if as_of else None,
-        "include": sorted(domains(include)),
-        "exclude": sorted(domains(exclude)),
+        "include": sorted(read_domains(include)),
+        "exclude": sorted(read_domains(exclude)),
     }
 
 
 def _path(folder: Path, question: Mapping[str, Any]) -> Path:
     return folder / f"{sha256_json(question)}.json"
-
-
-def _write(folder: Path, question: Mapping[str, Any], hits: list[dict[str, Any]]) -> None:
-    record = {
-        "schema": SCHEMA,
-        "question": question,
-        "hits": hits,
-        "hits_sha256": sha256_json(hits),
-    }
-    path = _path(folder, question)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(canonical_json(record) + "\n", encoding="utf-8")
-        # A reader sees the old record or the new one, never half of one.
-        part.replace(path)
-    except OSError as exc:
-        raise RecordError(f"`{path}` can't be written: {exc.strerror or exc}") from exc
