@@ -211,9 +211,9 @@ def test_the_server_logs_no_retries(tmp_path, sqlite_template):
 
 def test_pulling_a_model_tells_how_far_it_is_without_a_terminal(capsys):
     """A log shows that something happens."""
-    from heretix.cli.doctor import watched
+    from heretix.cli.doctor import watching_pull
 
-    with watched("some-model") as progress:
+    with watching_pull("some-model") as progress:
         progress(0, 1_117_000_000)
         progress(52_428_800, 1_117_000_000)
     told = capsys.readouterr().err.splitlines()

@@ -8,7 +8,7 @@ from economyplay import NOW, Play
 from typer.testing import CliRunner
 from website import serving
 
-from heretix.cli import acting
+from heretix.cli import economy as eco
 from heretix.core.clock import HeldClock
 from heretix.core.errors import RefusedError
 from heretix.economy.ledger import Status
@@ -98,7 +98,7 @@ def test_a_new_move_is_a_command(heretix_db):
     app = typer.Typer()
     app.callback()(lambda: None)
     shown = []
-    acting.add_move_command(app, CHEER, lambda *found: shown.append(found))
+    eco.add_move_command(app, CHEER, lambda *found: shown.append(found))
     db, episode = heretix_db
     options = ["--side", "orthodox", "--loudness", "3", "--loyal", "--as", "ada", "--db", db]
     result = CliRunner().invoke(app, ["cheer", episode, *options])

@@ -1,21 +1,24 @@
-"""`heretix doctor` and `models`: is everything in place, and which model files run here."""
+"""`heretix doctor`, `plugins` and `models`: is everything in place, and which models run here."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
-from heretix.cli.output import print_json
+from heretix.cli import output
 from heretix.core.event_loop import run_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# `heretix doctor`: is everything in place?
+models_app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str, typer.Argument(help="A known model; `heretix models list` names them.")
+]
 
 
 def doctor(
@@ -30,36 +33,24 @@ def doctor(
     Providers whose key is set are asked for their list of models, which costs nothing.
     Ends with 1 when something needs attention.
     """
-    from rich.table import Table
     from rich.text import Text
 
-    from heretix.core.settings import Settings
     from heretix.measurement.health import State, examine
+    from heretix.report.terminal import plain_table
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
+    settings = opt.read_settings(db)
     found = run_async(examine(settings, models=model or (), base_url=base_url, offline=offline))
-    if as_json:
-        print_json([asdict(check) for check in found])
-    else:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        marks = {
-            State.OK: ("ok", "green"),
-            State.INFO: ("—", "dim"),
-            State.BAD: ("BAD", "bold red"),
-        }
-        for check in found:
-            mark, style = marks[check.state]
-            said = Text(check.found)
-            if check.remedy:
-                said.append(f"\n→ {check.remedy}", style="yellow")
-            table.add_row(Text(mark, style=style), check.name, said)
-        opt.console().print(table)
+    marks = {State.OK: ("ok", "green"), State.INFO: ("—", "dim"), State.BAD: ("BAD", "bold red")}
+    table = plain_table("~", "~", "~")
+    table.show_header = False
+    for check in found:
+        said = Text(check.found)
+        if check.remedy:
+            said.append(f"\n→ {check.remedy}", style="yellow")
+        table.add_row(Text(*marks[check.state]), check.name, said)
+    output.show(found, lambda _: table, as_json=as_json)
     if any(check.state is State.BAD for check in found):
         raise typer.Exit(1)
-
-
-# `heretix plugins`: what other packages add.
 
 
 def plugins(as_json: opt.JsonOption = False) -> None:
@@ -67,66 +58,38 @@ def plugins(as_json: opt.JsonOption = False) -> None:
 
     One that is broken harms nothing but what asks for it. HERETIX_PLUGINS=0 turns all of them off.
     """
-    from rich.table import Table
     from rich.text import Text
 
     from heretix.cli.app import COMMANDS
     from heretix.measurement.health import examine_plugins
+    from heretix.report.terminal import plain_table
 
     found = examine_plugins(COMMANDS)
-    if as_json:
-        print_json([asdict(plugin) for plugin in found])
-        return
-    if not found:
-        opt.console().print("no plug-ins; docs/plugins.md says how to write one")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("kind", "name", "package", "version", "status"):
-        table.add_column(column)
+    table = plain_table("~kind", "~name", "~package", "~version", "~status")
     for plugin in found:
         status = Text(plugin.error or "ok", style="red" if plugin.error else "green")
         table.add_row(plugin.kind, plugin.name, plugin.package, plugin.version, status)
-    opt.console().print(table)
-
-
-# `heretix models`: the model files that run in this process.
-
-models_app = typer.Typer(help="Model files that run here, without a key.", no_args_is_help=True)
-
-NameArgument = Annotated[
-    str, typer.Argument(help="A known model; `heretix models list` names them.")
-]
+    nothing = "no plug-ins; docs/plugins.md says how to write one"
+    output.show(found, lambda _: table, as_json=as_json, empty=nothing)
 
 
 @models_app.command("list")
 def list_models(as_json: opt.JsonOption = False) -> None:
     """List the known model files and whether they are here."""
-    from dataclasses import asdict
-
-    from rich.table import Table
-
     from heretix.core.settings import Settings
     from heretix.providers import gguf
+    from heretix.report.terminal import plain_table
     from heretix.report.words import DEMONSTRATION
 
     settings = Settings.from_env()
     found = [gguf.status(name, settings) for name in gguf.KNOWN]
-    if as_json:
-        print_json([asdict(model) for model in found], default=str)
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("model", "state", "size", "licence", "note"):
-        # A name that is cut short can't be pulled.
-        table.add_column(column, no_wrap=column == "model")
+    # A name that is cut short can't be pulled.
+    table = plain_table("model", "~state", "~size", "~licence", "~note")
     for model in found:
-        table.add_row(
-            f"local:{model.name}",
-            model.state,
-            f"{model.size_bytes / 1e6:,.0f} MB",
-            model.licence,
-            DEMONSTRATION if model.demonstration else "",
-        )
-    opt.console().print(table)
+        size = f"{model.size_bytes / 1e6:,.0f} MB"
+        note = DEMONSTRATION if model.demonstration else ""
+        table.add_row(f"local:{model.name}", model.state, size, model.licence, note)
+    output.show(found, lambda _: table, as_json=as_json)
 
 
 @models_app.command("pull")
@@ -135,29 +98,29 @@ def pull(name: NameArgument) -> None:
     from heretix.core.settings import Settings
     from heretix.providers import gguf
 
-    with watched(name) as progress:
+    with watching_pull(name) as progress:
         path = gguf.pull(name, Settings.from_env(), progress=progress)
     typer.echo(str(path))
 
 
 @contextmanager
-def watched(name: str) -> Iterator[Callable[[int, int], None]]:
+def watching_pull(name: str) -> Iterator[Callable[[int, int], None]]:
     """Show how much of a model is here: a bar to who watches, a line a part to who reads later."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich import progress as bars
 
-    console = opt.err_console()
+    console = output.err_console()
     if not console.is_terminal:
         yield lambda done, total: console.print(
             f"pulling {name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", style="dim", markup=False
         )
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with bars.Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"pulling {name}", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

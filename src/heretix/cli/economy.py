@@ -1,32 +1,262 @@
-"""`heretix market`, `rewards`, `ledger` and `explore`: bets, payouts, money and findings."""
+"""`heretix market`, `rewards`, `ledger` and `explore`; and what all commands of the economy share:
+the actor, the clock, keys, and moves as commands."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+import contextlib
+import inspect
+import uuid
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from heretix.cli import acting
 from heretix.cli import options as opt
-from heretix.cli.output import print_json, print_json_text
+from heretix.cli import output
+from heretix.cli.output import say
 from heretix.core.canonical import encode
-from heretix.core.errors import RecordError
+from heretix.core.errors import RecordError, RefusedError, UsageError
 from heretix.economy.episode.state import State
 from heretix.economy.ledger import user_account
 from heretix.economy.market import Side, price_ppm
 from heretix.economy.moves import STAKE, Actor, parse_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
+    from heretix.core.clock import Clock
     from heretix.economy.episode.settlement import Settlement
+    from heretix.economy.episode.state import Episode
     from heretix.economy.exchange import StoredStatement
     from heretix.economy.exploration_service import ExplorationService
+    from heretix.economy.market import Quote
+    from heretix.economy.moves import Field, Move
     from heretix.economy.sentences import Surface
+
+AsOption = Annotated[
+    str, typer.Option("--as", help="Who acts. Play money: a name is all it takes.", metavar="NAME")
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        help="Hold the clock: a UTC time (2026-11-15T12:00) or +7d from now.",
+        metavar="TIME",
+    ),
+]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", help="At most this many.", min=1, max=1_000_000)
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Idempotency key: the same one never acts twice. Else random."),
+]
+EpisodeArgument = Annotated[
+    str, typer.Argument(help="The episode's id, or `latest`.", metavar="EPISODE")
+]
+AmountArgument = Annotated[str, typer.Argument(help="Play money, such as 25 or 12.50.")]
+
+NO_EPISODE: Final = (
+    "no episode was opened here yet; open one with "
+    '`heretix episode open "A claim." --practice` first'
+)
+"""What the lack of a store means to somebody who looks for episodes."""
+NO_ACCOUNT: Final = (
+    "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
+)
+_WAYS_ON: Final = {
+    "wrong_state": "; `heretix episode show EPISODE` says what comes next",
+    "insufficient_funds": "; `heretix ledger balances --person NAME` shows what there is",
+}
+
+
+@contextlib.contextmanager
+def open_economy(
+    db: str | None, at: str | None = None, *, create: bool = False, absent: str = NO_EPISODE
+) -> Iterator[Actor]:
+    """Open the store for business. The operator's accounts are made on first use.
+
+    Without `create` there must be one; `absent` says what to do first where there is none. One
+    that can only be read is good for looking.
+    """
+    from heretix.economy.exchange import Exchange
+
+    clock, settings = clock_at(at), opt.read_settings(db)
+    with opt.open_store(db, create=create, absent=absent) as store:
+        exchange = Exchange(store, clock=clock)
+        if store.writable:
+            exchange.ensure_house()
+        try:
+            yield Actor(store=store, exchange=exchange, clock=clock, settings=settings)
+        except RefusedError as exc:
+            way_on = _WAYS_ON.get(exc.status, "")
+            raise RefusedError(f"{exc}{way_on}", status=exc.status, reason=exc.reason) from exc
+
+
+def resolve_episode(actor: Actor, ref: str) -> str:
+    """Return the id of the episode that `ref` means: an id, or the newest one."""
+    if ref != "latest":
+        return ref
+    newest = actor.exchange.episodes(limit=1)
+    if not newest:
+        raise RecordError(f"`latest` names no episode: {NO_EPISODE}")
+    return newest[0].id
+
+
+def clock_at(text: str | None) -> Clock:
+    """Return the machine's clock, or one that is held at the time `text` names, now or later.
+
+    Held earlier, it would let somebody bet or reveal after the time for it.
+    """
+    from heretix.core.clock import CENTURY_MS, HeldClock, SystemClock, parse_duration_ms
+
+    if text is None:
+        return SystemClock()
+    now_ms = SystemClock().now_ms()
+    if text.startswith("+"):
+        return HeldClock(now_ms + parse_duration_ms("--at", text[1:]))
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"`--at` must be a time like 2026-11-15T12:00 or +7d, got {text!r}"
+        ) from exc
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    at_ms = int(moment.timestamp() * 1000)
+    if not now_ms <= at_ms <= now_ms + CENTURY_MS:
+        raise UsageError(
+            f"`--at` must lie within a century from now, got {text!r}; time only runs forwards, "
+            "and +0s is now"
+        )
+    return HeldClock(at_ms)
+
+
+def make_key(given: str | None) -> str:
+    """Return the key that was given, or a new one."""
+    return uuid.uuid4().hex if given is None else given
+
+
+def say_key(key: str, *, given: str | None) -> None:
+    """Say what a key that was made up is good for; whoever gave one knows."""
+    if given is None:
+        say(f"run again with --key {key} it would be this same move, not another", style="dim")
+
+
+def run_measurement(
+    measure: Callable[[Actor], Coroutine[Any, Any, Any]],
+    actor: Actor,
+    samples: int,
+    *,
+    as_json: bool,
+) -> Any:
+    """Run a measurement to its end under a display; Ctrl-C says that nothing was decided."""
+    from heretix.cli.run import watching
+    from heretix.core.event_loop import run_async
+
+    output.silence_retries()
+    with watching(output.err_console(), samples, as_json=as_json) as tally:
+        try:
+            return run_async(measure(replace(actor, observer=tally)))
+        except KeyboardInterrupt:
+            output.err_console().print(
+                "Stopped. Nothing was decided; the same command begins anew."
+            )
+            raise typer.Exit(130) from None
+
+
+# Moves as commands, made from their definitions.
+
+
+def add_move_command(
+    app: typer.Typer, move: Move, show: Callable[[Actor, str, Any, bool], None]
+) -> None:
+    """Add the command of a move; `show` prints what came of it, as JSON if asked."""
+    parameters: dict[str, tuple[Any, Any]] = {"episode": (EpisodeArgument, inspect.Parameter.empty)}
+    parameters |= {field.name: _option(field) for field in move.fields}
+    if move.role == "explorer":
+        parameters |= {"person": (AsOption, "me"), "key": (KeyOption, None)}
+    parameters |= {
+        "at": (AtOption, None),
+        "db": (opt.DbOption, None),
+        "as_json": (opt.JsonOption, False),
+    }
+
+    def command(**given: Any) -> None:
+        with open_economy(given["db"], given["at"]) as opened:
+            key = make_key(given.get("key"))
+            actor = replace(opened, person=given.get("person", ""), key=key)
+            episode = resolve_episode(actor, given["episode"])
+            made = _make_move(actor, move, episode, given)
+            show(actor, episode, made, given["as_json"])
+
+    command.__doc__ = move.help
+    app.command(move.name, short_help=move.brief or None)(opt.set_parameters(command, parameters))
+
+
+def _make_move(actor: Actor, move: Move, episode_id: str, given: Mapping[str, Any]) -> Any:
+    episode = actor.exchange.episode(episode_id)
+    values = {field.name: _read_option(field, given[field.name], episode) for field in move.fields}
+    if move.make is not None:
+        return move.make(actor, episode_id, values)
+    measure = move.measure
+    assert move.plan is not None, "it is made or measured"
+    assert measure is not None, "it is made or measured"
+    step, terms = move.plan(actor, episode_id), episode.terms
+    samples = terms.K * terms.R * len(step.models) * step.times
+    return run_measurement(
+        lambda watched: measure(watched, episode_id, values),
+        actor,
+        samples,
+        as_json=given["as_json"],
+    )
+
+
+def _option(field: Field) -> tuple[Any, Any]:
+    """Make the option of a field, by its kind, and its default."""
+    flag, default = f"--{field.label.replace('_', '-')}", inspect.Parameter.empty
+    match field.kind:
+        case "flag":
+            return Annotated[bool, typer.Option(flag, help=field.help)], False
+        case "yes_no":
+            both = f"{flag}/--not-{flag.removeprefix('--')}"
+            return Annotated[bool | None, typer.Option(both, help=field.help)], None
+        case "choice":
+            assert field.choices is not None, "a choice has choices"
+            names = [choice.value for choice in field.choices]
+            said = f"{', '.join(names[:-1])} or {names[-1]}."
+            return Annotated[str, typer.Option(flag, help=said)], names[0]
+        case "bond":
+            said = "What is put behind it (else the least)."
+            return Annotated[str | None, typer.Option(flag, help=said)], None
+        case "whole":
+            option = typer.Option(flag, help=field.help, min=field.least, max=field.most)
+            return Annotated[int, option], default
+        case _:
+            return Annotated[str, typer.Option(flag, help=field.help)], default
+
+
+def _read_option(field: Field, value: Any, episode: Episode) -> Any:
+    match field.kind:
+        case "choice":
+            assert field.choices is not None, "a choice has choices"
+            known = {choice.value: choice for choice in field.choices}
+            if value not in known:
+                raise UsageError(
+                    f"`--{field.label}` must be one of {', '.join(known)}, got {value!r}"
+                )
+            return known[value]
+        case "bond" | "amount" if value is not None:
+            return parse_amount(value, episode.terms.currency, most=field.most)
+        case "bond":
+            assert field.least_of is not None, "a bond has a least"
+            return field.least_of(episode)
+        case _:
+            return value
+
 
 # `heretix market`: bet on whether a belief will move, and know beforehand what it can cost.
 
@@ -35,7 +265,7 @@ market_app = typer.Typer(help="Claim markets: quote, buy, positions.", no_args_i
 SideArgument = Annotated[
     str, typer.Argument(help="heretic: the belief goes up; orthodox: down.", metavar="SIDE")
 ]
-_SLIPPAGE = 99, 100
+_SLIPPAGE: Final = 99, 100
 
 
 @market_app.command("list")
@@ -43,40 +273,35 @@ def list_markets(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that can't be bet on any more.")
     ] = False,
-    limit: acting.LimitOption = 20,
+    limit: LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """List markets that take bets."""
     from heretix.report.terminal_economy import episodes_table
 
-    with acting.open_economy(db, create=False) as actor:
-        states = (None,) if everything else (State.OPEN, State.CHALLENGE)
+    states = (None,) if everything else (State.OPEN, State.CHALLENGE)
+    with open_economy(db) as actor:
         found = [
-            item for state in states for item in actor.exchange.episodes(state=state, limit=limit)
+            one for state in states for one in actor.exchange.episodes(state=state, limit=limit)
         ]
+    nothing = 'no market is open; `heretix episode open "A claim." --practice` opens one'
     found = sorted(found, key=lambda item: -item.created_ms)[:limit]
-    if as_json:
-        print_json(encode(tuple(found)))
-    elif found:
-        opt.console().print(episodes_table(found))
-    else:
-        acting.say('no market is open; `heretix episode open "A claim." --practice` opens one')
+    output.show(found, episodes_table, as_json=as_json, empty=nothing)
 
 
 @market_app.command("show", short_help="Show the two pools of an episode: prices and stakes.")
 def show(
-    episode: acting.EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
+    episode: EpisodeArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """Show the two pools of an episode: prices, what they imply, what is staked."""
     from heretix.report.terminal_economy import market_view
 
-    with acting.open_economy(db, create=False) as actor:
-        episode = acting.resolve_episode(actor, episode)
-        found = actor.exchange.episode(episode)
-        positions = actor.exchange.positions(episode)
+    with open_economy(db) as actor:
+        found = actor.exchange.episode(resolve_episode(actor, episode))
+        positions = actor.exchange.positions(found.id)
     if not as_json:
-        opt.console().print(market_view(found, positions))
+        output.console().print(market_view(found, positions))
         return
     market = found.market
     prices = {
@@ -88,44 +313,47 @@ def show(
         }
         for side in Side
     }
-    print_json(
-        {
-            "episode": found.id,
-            "state": found.state.value,
-            "market": encode(market),
-            "sides": prices,
-            "positions": encode(tuple(positions)),
-        }
-    )
+    state = {"episode": found.id, "state": found.state, "market": market}
+    output.print_json({**state, "sides": prices, "positions": positions})
+
+
+def _read_bet(actor: Actor, episode: str, side: str, amount: str) -> tuple[str, Side, int]:
+    """Read the currency of an episode, the side that a word or its first letter names, a stake."""
+    currency = actor.exchange.episode(episode).terms.currency
+    word = side.strip().lower()
+    found = [one for one in Side if word and one.value.startswith(word)]
+    if len(found) != 1:
+        raise UsageError(f"`side` must be heretic or orthodox, got {side!r}")
+    return currency, found[0], parse_amount(amount, currency)
 
 
 @market_app.command("quote", short_help="Say what a bet would buy now, win at least, lose at most.")
 def quote(
-    episode: acting.EpisodeArgument,
+    episode: EpisodeArgument,
     side: SideArgument,
-    amount: acting.AmountArgument,
+    amount: AmountArgument,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Say what a bet would buy now, the gain it is sure of if it wins, and the most it can lose."""
     from heretix.report.terminal_economy import quote_view
 
-    with acting.open_economy(db, create=False) as actor:
-        episode = acting.resolve_episode(actor, episode)
-        currency = actor.exchange.episode(episode).terms.currency
-        offer = actor.exchange.quote(episode, acting.side_of(side), parse_amount(amount, currency))
+    with open_economy(db) as actor:
+        episode = resolve_episode(actor, episode)
+        currency, wanted, stake = _read_bet(actor, episode, side, amount)
+        offer = actor.exchange.quote(episode, wanted, stake)
     if as_json:
-        print_json(_plain(offer))
+        output.print_json(_quote_content(offer))
     else:
-        opt.console().print(quote_view(offer, currency))
+        output.console().print(quote_view(offer, currency))
 
 
 @market_app.command("buy")
 def buy(
-    episode: acting.EpisodeArgument,
+    episode: EpisodeArgument,
     side: SideArgument,
-    amount: acting.AmountArgument,
-    person: acting.AsOption = "me",
+    amount: AmountArgument,
+    person: AsOption = "me",
     min_shares: Annotated[
         int | None,
         typer.Option(
@@ -134,57 +362,50 @@ def buy(
             min=0,
         ),
     ] = None,
-    key: acting.KeyOption = None,
-    at: acting.AtOption = None,
+    key: KeyOption = None,
+    at: AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Bet. The stake is locked until the episode ends, and can lose 35% of itself at most."""
     from heretix.report.terminal_economy import money, quote_view
 
-    chosen = acting.key_of(key)
-    with acting.open_economy(db, at, create=False) as opened:
+    chosen = make_key(key)
+    with open_economy(db, at) as opened:
         actor = replace(opened, person=person, key=chosen)
-        episode = acting.resolve_episode(actor, episode)
-        exchange = actor.exchange
-        currency = exchange.episode(episode).terms.currency
-        wanted, stake = acting.side_of(side), parse_amount(amount, currency)
+        episode = resolve_episode(actor, episode)
+        currency, wanted, stake = _read_bet(actor, episode, side, amount)
         # A retry under a key of one's own must ask for the same thing, whatever the price is now.
-        offer = None if key is not None else exchange.quote(episode, wanted, stake)
+        offer = None if key is not None else actor.exchange.quote(episode, wanted, stake)
         if min_shares is None:
             min_shares = 0 if offer is None else offer.shares * _SLIPPAGE[0] // _SLIPPAGE[1]
         given = {"side": wanted, "amount": stake, "min_shares": min_shares}
         position: Any = STAKE.run(actor, episode, given)
-        left = exchange.balance(person, currency)
+        left = actor.exchange.balance(person, currency)
     if as_json:
-        print_json({"key": chosen, "position": encode(position), "balance": left})
+        output.print_json({"key": chosen, "position": position, "balance": left})
         return
     if offer is not None:
-        opt.console().print(quote_view(offer, currency))
-    acting.say(f"bet {position.number} taken; {person} has {money(left, currency)} left")
-    acting.say_key(chosen, given=key)
+        output.console().print(quote_view(offer, currency))
+    say(f"bet {position.number} taken; {person} has {money(left, currency)} left")
+    say_key(chosen, given=key)
 
 
 @market_app.command("positions")
 def positions(
-    person: acting.AsOption = "me", db: opt.DbOption = None, as_json: opt.JsonOption = False
+    person: AsOption = "me", db: opt.DbOption = None, as_json: opt.JsonOption = False
 ) -> None:
     """List a person's bets, newest first."""
     from heretix.report.terminal_economy import positions_table
 
     user_account(person, "PLAY")  # A name that can't be anybody's is a mistake, not a newcomer.
-    with acting.open_economy(db, create=False) as actor:
+    with open_economy(db) as actor:
         found = actor.exchange.positions_of(person)
-    if as_json:
-        print_json(encode(tuple(found)))
-    elif found:
-        opt.console().print(positions_table(found, "PLAY"))
-    else:
-        acting.say(f"{person} has no bets; `heretix market list` shows what can be bet on")
+    nothing = f"{person} has no bets; `heretix market list` shows what can be bet on"
+    output.show(found, positions_table, as_json=as_json, empty=nothing)
 
 
-def _plain(offer: Any) -> dict[str, Any]:
-
+def _quote_content(offer: Quote) -> dict[str, Any]:
     tau = offer.tau_max_ppm
     return {
         "side": offer.side.value,
@@ -213,7 +434,7 @@ def _group() -> None:
 
 @rewards_app.command("explain", short_help="Explain every payment of an episode.")
 def explain(
-    episode: acting.EpisodeArgument,
+    episode: EpisodeArgument,
     person: Annotated[
         str | None, typer.Option("--person", help="Only what concerns this person.", metavar="NAME")
     ] = None,
@@ -221,31 +442,32 @@ def explain(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Explain every payment of an episode, and each reward down to the numbers it is made of."""
+    from heretix.economy.sentences import Surface, sentence
 
-    with acting.open_economy(db, create=False) as actor:
-        episode = acting.resolve_episode(actor, episode)
-        found = actor.exchange.episode(episode)
-        account = None if person is None else user_account(person, found.terms.currency).id
+    with open_economy(db) as actor:
+        episode = resolve_episode(actor, episode)
+        currency = actor.exchange.episode(episode).terms.currency
+        account = None if person is None else user_account(person, currency).id
         statements = actor.exchange.statements(episode)
         settlement = actor.exchange.settlement(episode)
+    surface = Surface(currency)
     if as_json:
-        print_json(_rewards_plain(statements, settlement, account, found.terms.currency))
+        output.print_json(_rewards_content(statements, settlement, account, surface))
         return
-    from heretix.economy.sentences import Surface, sentence
     from heretix.report.terminal_economy import moment, money
 
-    shown, surface = 0, Surface(found.terms.currency)
+    shown = 0
     for statement in statements:
         lines = [line for line in statement.lines if account in {None, line.account}]
         if lines:
-            acting.say(f"{moment(statement.at_ms)}  {statement.move}", style="bold")
+            say(f"{moment(statement.at_ms)}  {statement.move}", style="bold")
         for line in lines:
             shown += 1
-            amount = money(line.amount, found.terms.currency)
-            acting.say(f"  {amount} to {line.account}: {sentence(line.reason, surface)}")
+            amount = money(line.amount, currency)
+            say(f"  {amount} to {line.account}: {sentence(line.reason, surface)}")
     _show_rewards(settlement, account, surface)
     if not shown:
-        acting.say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
+        say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
 
 
 def _show_rewards(settlement: Settlement | None, account: str | None, surface: Surface) -> None:
@@ -253,28 +475,27 @@ def _show_rewards(settlement: Settlement | None, account: str | None, surface: S
     from heretix.economy.sentences import sentence
 
     if settlement is None:
-        acting.say("not settled yet: rewards are known when the durable belief is", style="dim")
+        say("not settled yet: rewards are known when the durable belief is", style="dim")
         return
     outcome = settlement.outcome
     if outcome.void is not None:
-        acting.say(f"void ({outcome.void.value}): everything went back whole", style="yellow")
+        say(f"void ({outcome.void.value}): everything went back whole", style="yellow")
     for item in settlement.rewards.rewards if settlement.rewards else ():
         if account in {None, item.step.account}:
-            acting.say("")
+            say("")
             for line in lines_of(item):
-                acting.say(sentence(line, surface))
+                say(sentence(line, surface))
 
 
-def _rewards_plain(
+def _rewards_content(
     statements: list[StoredStatement],
     settlement: Settlement | None,
     account: str | None,
-    currency: str,
+    surface: Surface,
 ) -> dict[str, object]:
     from heretix.economy.rewards import explain as lines_of
-    from heretix.economy.sentences import Surface, sentence
+    from heretix.economy.sentences import sentence
 
-    surface = Surface(currency)
     book = settlement.rewards if settlement else None
     return {
         "payments": [
@@ -288,7 +509,7 @@ def _rewards_plain(
             for line in statement.lines
             if account in {None, line.account}
         ],
-        "outcome": None if settlement is None else encode(settlement.outcome),
+        "outcome": settlement and settlement.outcome,
         "rewards": [
             {
                 **encode(item),
@@ -324,28 +545,25 @@ def join(
     """Give a person an account and a purse of play money. Betting does it too."""
     from heretix.report.terminal_economy import balances_table
 
-    with acting.open_economy(db) as actor:
+    with open_economy(db, create=True) as actor:
         holding = actor.exchange.join(name)
-    if as_json:
-        print_json(encode(holding))
-    else:
-        opt.console().print(balances_table([holding]))
+    output.show(holding, lambda one: balances_table([one]), as_json=as_json)
 
 
 @ledger_app.command("issue")
 def issue(
     who: Annotated[str, typer.Argument(help="A person, or one of the operator's accounts.")],
-    amount: acting.AmountArgument,
-    key: acting.KeyOption = None,
-    at: acting.AtOption = None,
+    amount: AmountArgument,
+    key: KeyOption = None,
+    at: AtOption = None,
     db: opt.DbOption = None,
 ) -> None:
     """Make play money and give it to someone."""
-    chosen = acting.key_of(key)
-    with acting.open_economy(db, at) as actor:
+    chosen = make_key(key)
+    with open_economy(db, at, create=True) as actor:
         (transfer,) = actor.exchange.issue(who, parse_amount(amount), key=chosen)
     typer.echo(f"{transfer.amount} minor units to {transfer.credit}")
-    acting.say_key(chosen, given=key)
+    say_key(chosen, given=key)
 
 
 @ledger_app.command("balances")
@@ -361,14 +579,10 @@ def balances(
     """Show accounts and what they hold."""
     from heretix.report.terminal_economy import balances_table
 
-    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+    with open_economy(db, absent=NO_ACCOUNT) as actor:
         found = actor.exchange.balances(person=person, episode=episode, currency=currency)
-    if as_json:
-        print_json(encode(tuple(found)))
-    elif found:
-        opt.console().print(balances_table(found))
-    else:
-        acting.say("no account fits; `heretix ledger join NAME` gives a person one")
+    nothing = "no account fits; `heretix ledger join NAME` gives a person one"
+    output.show(found, balances_table, as_json=as_json, empty=nothing)
 
 
 @ledger_app.command("history")
@@ -378,7 +592,7 @@ def history(
         str | None, typer.Option("--account", help="Only this account.", metavar="ID")
     ] = None,
     episode: OfEpisodeOption = None,
-    limit: acting.LimitOption = 20,
+    limit: LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -387,15 +601,15 @@ def history(
 
     if person is not None and account is None:
         account = user_account(person, "PLAY").id
-    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+    with open_economy(db, absent=NO_ACCOUNT) as actor:
         found = actor.exchange.history(account=account, episode=episode, limit=limit)
-    if as_json:
-        print_json(encode(tuple(found)))
-    elif found:
-        console = opt.console()
-        console.print(history_table(found, width=console.width))
-    else:
-        acting.say("no transfer fits")
+    width = output.console().width
+    output.show(
+        found,
+        lambda entries: history_table(entries, width=width),
+        as_json=as_json,
+        empty="no transfer fits",
+    )
 
 
 @ledger_app.command("verify")
@@ -403,12 +617,12 @@ def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Replay every transfer from the first: hashes, balances, pots. Ends with 1 if one is off."""
     from heretix.report.terminal_economy import ledger_view
 
-    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+    with open_economy(db, absent=NO_ACCOUNT) as actor:
         report = actor.exchange.verify()
     if as_json:
-        print_json({**encode(report), "ok": report.ok})
+        output.print_json({**encode(report), "ok": report.ok})
     else:
-        opt.console().print(ledger_view(report))
+        output.console().print(ledger_view(report))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -421,22 +635,20 @@ def export(
     db: opt.DbOption = None,
 ) -> None:
     """Write the chain of transfers as JSON lines, first to last."""
-
-    with acting.open_economy(db, create=False, absent=acting.NO_ACCOUNT) as actor:
+    with open_economy(db, absent=NO_ACCOUNT) as actor:
         lines = actor.exchange.export()
         if out is None:
             for line in lines:
-                print_json_text(line)
+                output.print_json_text(line)
             return
         count = 0
         try:
             with out.open("w", encoding="utf-8") as file:
-                for line in lines:
+                for count, line in enumerate(lines, 1):  # noqa: B007
                     file.write(f"{line}\n")
-                    count += 1
         except OSError as exc:
             raise RecordError(f"`{out}` can't be written: {exc.strerror}") from exc
-    acting.say(f"{count:,} transfers written to {out}")
+    say(f"{count:,} transfers written to {out}")
 
 
 # `heretix explore`: credits for finding where evidence moves a belief, and who found most.
@@ -449,7 +661,7 @@ explore_app = typer.Typer(
 @explore_app.command("credit", short_help="Claim the credits of a finding.")
 def credit(
     claim: Annotated[str, typer.Argument(help="A claim that `heretix lens` measured.")],
-    person: acting.AsOption = "me",
+    person: AsOption = "me",
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The model, if several measured it.")
     ] = None,
@@ -459,7 +671,7 @@ def credit(
     simulated: Annotated[
         bool, typer.Option("--simulated", help="Accept planted models: for practice.")
     ] = False,
-    at: acting.AtOption = None,
+    at: AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -470,42 +682,34 @@ def credit(
     from heretix.config import check_claim
     from heretix.report.terminal_economy import credited_view
 
-    with _track(db, at) as track:
-        found = track.credit(
-            person, check_claim(claim), model=model, lens=lens, simulated=simulated
-        )
-    if as_json:
-        print_json(encode(found))
-    else:
-        opt.console().print(credited_view(found))
+    claim = check_claim(claim)
+    with _open_exploration(db, at) as (_, service):
+        found = service.credit(person, claim, model=model, lens=lens, simulated=simulated)
+    output.show(found, credited_view, as_json=as_json)
     if found.crediting.amount == 0:
         raise typer.Exit(1)
 
 
 @explore_app.command("leaderboard", short_help="Rank everybody by reputation, then by credits.")
 def leaderboard(
-    limit: acting.LimitOption = 20,
-    at: acting.AtOption = None,
+    limit: LimitOption = 20,
+    at: AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Rank everybody who challenged or explored, by reputation and then by credits."""
     from heretix.report.terminal_economy import leaderboard_table
 
-    with _track(db, at) as track:
-        found = track.leaderboard(limit=limit)
-    if as_json:
-        print_json([asdict(standing) for standing in found])
-    elif found:
-        opt.console().print(leaderboard_table(found))
-    else:
-        acting.say("nobody yet; rewards of episodes count here, and `heretix explore credit`")
+    with _open_exploration(db, at) as (_, service):
+        found = service.leaderboard(limit=limit)
+    nothing = "nobody yet; rewards of episodes count here, and `heretix explore credit`"
+    output.show(found, leaderboard_table, as_json=as_json, empty=nothing)
 
 
 @explore_app.command("reputation")
 def reputation(
     person: Annotated[str, typer.Argument(help="Whose.", metavar="NAME")],
-    at: acting.AtOption = None,
+    at: AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -513,78 +717,55 @@ def reputation(
     from heretix.report.terminal_economy import standing_view
 
     user_account(person, "XC")  # A name that can't be anybody's is a mistake, not a newcomer.
-    with _counter(db, at) as actor:
-        found = _track_of(actor).standing(person)
+    with _open_exploration(db, at) as (actor, service):
+        found = service.standing(person)
         # Whoever challenged or explored has an account; so has a newcomer, who did nothing yet.
         if not actor.exchange.balances(person=person):
             raise RecordError(
                 f"`{person}` names nobody who has taken part here; "
                 "`heretix explore leaderboard` shows who has"
             )
-    if as_json:
-        print_json(asdict(found))
-    else:
-        opt.console().print(standing_view(found))
+    output.show(found, standing_view, as_json=as_json)
 
 
 @explore_app.command("decay")
-def decay(
-    at: acting.AtOption = None, db: opt.DbOption = None, as_json: opt.JsonOption = False
-) -> None:
+def decay(at: AtOption = None, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """Burn the credits that have decayed by today. Safe to run every day, or never."""
     from heretix.report.terminal_economy import burns_table
 
-    with _track(db, at) as track:
-        found = track.decay()
-    if as_json:
-        print_json([asdict(burn) for burn in found])
-    elif found:
-        opt.console().print(burns_table(found))
-    else:
-        acting.say("nothing has decayed since the last time")
+    with _open_exploration(db, at) as (_, service):
+        found = service.decay()
+    nothing = "nothing has decayed since the last time"
+    output.show(found, burns_table, as_json=as_json, empty=nothing)
 
 
 @explore_app.command("feed")
-def feed(
-    limit: acting.LimitOption = 20,
-    db: opt.DbOption = None,
-    as_json: opt.JsonOption = False,
-) -> None:
+def feed(limit: LimitOption = 20, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """List the anomaly feed, and whose each claim is already."""
     from heretix.report.terminal_economy import prospects_table
 
-    with _track(db, None) as track:
-        found = track.prospects(limit=limit)
+    with _open_exploration(db, None) as (_, service):
+        found = service.prospects(limit=limit)
     if as_json:
-        content = [
-            {
-                "claim": prospect.anomaly.claim,
-                "model": prospect.anomaly.model,
-                "shock_index": None
-                if prospect.anomaly.shock_index is None
-                else prospect.anomaly.shock_index.model_dump(),
-                "credited_to": prospect.credited_to,
-            }
-            for prospect in found
-        ]
-        print_json(content)
-    elif found:
-        opt.console().print(prospects_table(found))
-    else:
-        acting.say("no anomaly stands out yet; `heretix lens` measures claims")
+        output.print_json(
+            [
+                {
+                    "claim": prospect.anomaly.claim,
+                    "model": prospect.anomaly.model,
+                    "shock_index": prospect.anomaly.shock_index,
+                    "credited_to": prospect.credited_to,
+                }
+                for prospect in found
+            ]
+        )
+        return
+    nothing = "no anomaly stands out yet; `heretix lens` measures claims"
+    output.show(found, prospects_table, as_json=False, empty=nothing)
 
 
-@contextmanager
-def _track(db: str | None, at: str | None) -> Iterator[ExplorationService]:
-    with _counter(db, at) as actor:
-        yield _track_of(actor)
-
-
-def _counter(db: str | None, at: str | None) -> AbstractContextManager[Actor]:
-    return acting.open_economy(db, at, create=False, absent=opt.NOTHING_SHOWN)
-
-
-def _track_of(actor: Actor) -> ExplorationService:
+@contextlib.contextmanager
+def _open_exploration(db: str | None, at: str | None) -> Iterator[tuple[Actor, ExplorationService]]:
     from heretix.economy.exploration_service import ExplorationService
 
-    return ExplorationService(actor.store, clock=actor.clock)
+    with open_economy(db, at, absent=opt.NOTHING_SHOWN) as actor:
+        yield actor, ExplorationService(actor.store, clock=actor.clock)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heretix.cli import options as opt
-from heretix.cli.output import print_json
+from heretix.cli import output
 from heretix.cli.run import deliver, exit_code, measure, with_evidence
 from heretix.core.event_loop import run_async
 
@@ -17,33 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.config import Claim
-    from heretix.measurement.experiments import Experiments
+    from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.gather import Bundles
     from heretix.measurement.service import Artifacts, Measurement
 
-# `heretix lens`: the same claim under several lenses.
 
-
+@opt.takes_options
 def lens(
+    *,
     claim: opt.ClaimArgument = None,
     config: opt.ConfigOption = None,
-    lenses: opt.LensOption = None,
-    corpus: opt.CorpusOption = None,
-    search: opt.SearchOption = None,
-    policy: opt.PolicyOption = None,
-    document: opt.DocumentOption = None,
-    as_of: opt.AsOfOption = None,
-    judge: opt.JudgeOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the artifact (.json).")
-    ] = None,
+    evidence: opt.EvidenceOptions,
+    out: opt.ArtifactOption = None,
     mock: opt.MockOption = False,
-    model: opt.ModelOption = None,
-    K: opt.KOption = None,
-    R: opt.ROption = None,
-    T: opt.TOption = None,
-    B: opt.BOption = None,
-    seed: opt.SeedOption = None,
+    sampling: opt.SamplingOptions,
     influence: Annotated[
         bool,
         typer.Option("--influence", help="Also measure without each document: which one moved it?"),
@@ -78,38 +64,30 @@ def lens(
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
     from heretix.config import parse_lenses
-    from heretix.core.settings import Settings
 
-    request = opt.read_config(
-        config,
-        claim,
-        models=model,
-        K=K,
-        R=R,
-        T=T,
-        B=B,
-        seed=seed,
-        **opt.evidence_options(lenses, corpus, search, policy, document, as_of, judge),
-    )
-    if lenses is None and "lenses" not in request.model_fields_set:
+    request = opt.read_config(config, claim, sampling, evidence)
+    if "lenses" not in request.model_fields_set:
         given = bool(request.evidence and request.evidence.documents)
         request = request.replaced(lenses=parse_lenses("all", with_documents=given))
     # Imported when the options are known to be sound: a mistake in them is told at once.
-    from heretix.measurement.experiments import Experiments
+    from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
     from heretix.measurement.record import check_target
     from heretix.measurement.service import prepare
-    from heretix.store import Store
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
     if out is not None:
         check_target(out, lines=False)
-    prepared = prepare(request, settings, mock=mock)
-    opposite = _negation(negation, prepared.claims)
+    prepared = prepare(request, opt.read_settings(db), mock=mock)
+    opposite = _read_negation(negation, prepared.claims)
     measurement = with_evidence(prepared)
+    others = None
+    if other_policy is not None:
+        others = _bundles_under(other_policy, measurement)
+        for note in policy_notes(measurement, others):
+            output.warn(note)
     wanted = Experiments(influence=influence, canary=canary, sham=sham)
-    measurement = replace(_experimental(measurement, wanted, other_policy), negation=opposite)
-    with Store.open(settings.db) as store:
+    measurement = with_experiments(measurement, wanted, other_policy=others)
+    measurement = replace(measurement, negation=opposite)
+    with opt.open_store(db, create=True) as store:
         results = measure(measurement, store, as_json=as_json)
         deliver(
             results,
@@ -123,8 +101,7 @@ def lens(
     raise typer.Exit(exit_code(results, measurement))
 
 
-def _negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
-    """The negation of the claim, if one is given and can be one."""
+def _read_negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
     from heretix.config import Claim, check_claim
     from heretix.core.errors import ConfigError
 
@@ -138,22 +115,8 @@ def _negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
     return negation
 
 
-def _experimental(
-    measurement: Measurement, wanted: Experiments, other_policy: str | None
-) -> Measurement:
-    """The measurement with its experiments; where a policy changes nothing, that is told."""
-    from heretix.measurement.experiments import policy_notes, with_experiments
-
-    others = None
-    if other_policy is not None:
-        others = _bundles_under(other_policy, measurement)
-        for note in policy_notes(measurement, others):
-            opt.err_console().print(note, style="yellow", markup=False)
-    return with_experiments(measurement, wanted, other_policy=others)
-
-
 def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
-    """What the lenses that a policy decides over would show under another one."""
+    """Gather what the lenses that a policy decides over would show under another one."""
     from heretix.config import EvidenceConfig
     from heretix.core.lenses import SEARCHED
     from heretix.measurement.gather import gather_bundles
@@ -161,14 +124,14 @@ def _bundles_under(policy: str, measurement: Measurement) -> Bundles:
     config = measurement.config
     evidence = (config.evidence or EvidenceConfig()).model_copy(update={"policy": policy})
     lenses = [lens for lens in config.lenses if lens in SEARCHED]
-    with opt.err_console().status("searching under the other policy"):
+    with output.err_console().status("searching under the other policy"):
         return run_async(gather_bundles(measurement.claims, lenses, evidence, measurement.settings))
 
 
 def _show(artifacts: Artifacts, *, evidence: bool) -> None:
     from heretix.report.terminal import bundle_view, vector_view
 
-    console = opt.console()
+    console = output.console()
     for artifact in artifacts:
         # What lacks evidence was told, with the reason, before anything was measured.
         console.print(vector_view(artifact, lacking_told=True))
@@ -177,11 +140,8 @@ def _show(artifacts: Artifacts, *, evidence: bool) -> None:
             console.print(bundle_view(bundle))
 
 
-# `heretix anomalies`: where evidence moves a model most.
-
-
 def anomalies(
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    limit: opt.LimitOption = 20,
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that don't pass, with why.")
     ] = False,
@@ -193,55 +153,16 @@ def anomalies(
     Listed are claims with at least 3 documents from 2 effective sources, verified quotes and a
     stable raw prior; of those listed, at most 10% are expected to be there by chance.
     """
-    from rich.table import Table
-    from rich.text import Text
-
-    from heretix.core.settings import Settings
     from heretix.measurement.anomalies import find_anomalies
-    from heretix.store import Store
+    from heretix.report.terminal import anomalies_table
 
-    location = db or Settings.from_env().db
-    with Store.open(location, create=False, absent=opt.NOTHING_SHOWN) as store:
+    with opt.open_store(db, absent=opt.NOTHING_SHOWN) as store:
         found = find_anomalies(store)
-    shown = [anomaly for anomaly in found if anomaly.listed or everything][:limit]
-    if as_json:
-        content = [
-            {
-                **asdict(anomaly),
-                "shock_index": anomaly.shock_index and anomaly.shock_index.model_dump(),
-                "amplification_gap": anomaly.amplification_gap
-                and anomaly.amplification_gap.model_dump(),
-            }
-            for anomaly in shown
-        ]
-        print_json(content)
-        return
-    console = opt.console()
-    if not found:
-        console.print(
-            'no claim was measured with evidence yet; `heretix lens "A claim."` does that'
-        )
-        return
-    if not shown:
-        console.print(
-            f"no anomalies among {len(found)} claims with evidence lenses; "
-            "`heretix lens` measures more, --all shows why these don't pass"
-        )
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("Shock Index", "Amplification Gap", "model"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("claim")
-    for anomaly in shown:
-        shock, gap = anomaly.shock_index, anomaly.amplification_gap
-        claim = Text(" ".join(anomaly.claim.split()), no_wrap=True, overflow="ellipsis")
-        if not anomaly.listed:
-            why = ", ".join(anomaly.gates_failed) or "could be chance"
-            claim = Text(f"({why}) ", style="yellow") + claim
-        table.add_row(
-            "—" if shock is None else f"{shock.value:.3f} [{shock.lo:.3f}, {shock.hi:.3f}]",
-            "—" if gap is None else f"{gap.value:+.3f} [{gap.lo:+.3f}, {gap.hi:+.3f}]",
-            Text(anomaly.model),
-            claim,
-        )
-    console.print(table)
+    shown: list[Anomaly] = [anomaly for anomaly in found if anomaly.listed or everything][:limit]
+    nothing = (
+        f"no anomalies among {len(found)} claims with evidence lenses; "
+        "`heretix lens` measures more, --all shows why these don't pass"
+        if found
+        else 'no claim was measured with evidence yet; `heretix lens "A claim."` does that'
+    )
+    output.show(shown, anomalies_table, as_json=as_json, empty=nothing)

@@ -1,46 +1,57 @@
-"""Options that several commands share, and how they become a configuration."""
+"""Options that several commands share, each with its flag, limits and help in one place.
+
+A dataclass of options is a parameter of a command like any other: `takes_options` puts its fields
+into the command's signature, and `read_config` into the configuration, whose names they have. A new
+sampling option is one field here.
+"""
 
 from __future__ import annotations
 
-import os
+import functools
+import inspect
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from heretix.cli.output import warn
 from heretix.core.lenses import LENSES
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Callable, Mapping
 
     from heretix.config import RunConfig
+    from heretix.core.settings import Settings
     from heretix.measurement.service import Measurement
+    from heretix.store import Store
 
-__all__ = [
-    "ClaimCommand",
-    "console",
-    "err_console",
-    "read_config",
-    "warn_of_shortfall",
-]
-
-DEMO_CORPUS_NOTE = (
+DEMO_CORPUS_NOTE: Final = (
     "The packaged `demo` corpus is about four claims only (docs/lenses.md); for others bring "
     "documents with --corpus, --search or --document."
 )
-NOTHING_SHOWN = 'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
+NOTHING_SHOWN: Final = (
+    'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
+)
 """What the lack of a store means to somebody who looks for what evidence does."""
-JOBS_AT_A_TIME = 4
+JOBS_AT_A_TIME: Final = 4
 """Enough for a short job to pass a long one; each that asks a service is mostly waiting for it."""
-_UNCUT = 100_000
-"""Columns, where there is no screen: more than any line has."""
 
 ClaimArgument = Annotated[
     str | None, typer.Argument(help="The claim; or give --config with `claim:` or `claims_file:`.")
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="YAML configuration.", metavar="FILE")
+]
+ArtifactOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write the artifact (.json).")
+]
+MockOption = Annotated[
+    bool, typer.Option("--mock", help="Ask the built-in mock instead: no key, no cost.")
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", help="Jobs at a time; the others wait.", min=1, max=64)
 ]
 ModelOption = Annotated[
     list[str] | None,
@@ -51,43 +62,12 @@ ModelOption = Annotated[
         metavar="MODEL",
     ),
 ]
-MockOption = Annotated[
-    bool, typer.Option("--mock", help="Ask the built-in mock instead: no key, no cost.")
-]
-JobsOption = Annotated[
-    int, typer.Option("--jobs", help="Jobs at a time; the others wait.", min=1, max=64)
-]
-KOption = Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)]
-ROption = Annotated[int | None, typer.Option("-R", help="Replicates per slot.", min=1)]
-TOption = Annotated[int | None, typer.Option("-T", help="Templates.", min=1)]
-BOption = Annotated[int | None, typer.Option("-B", help="Bootstrap replicas.", min=100)]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the bootstrap.", min=0)]
-AggOption = Annotated[
-    str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
-]
-PresetOption = Annotated[
-    str | None, typer.Option("--preset", help="A named plan: default, legacy.")
-]
-ClaimsFileOption = Annotated[
-    str | None,
-    typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),
-]
-PromptsFileOption = Annotated[
-    str | None,
-    typer.Option("--prompts-file", help="A prompt bank of your own (YAML).", metavar="FILE"),
-]
 BaseUrlOption = Annotated[
     str | None,
     typer.Option("--base-url", help="Address of an OpenAI-compatible server.", metavar="URL"),
 ]
-TemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", help="Sent where the model accepts it.")
-]
-EffortOption = Annotated[
-    str | None, typer.Option("--reasoning-effort", help="none, minimal, low, medium, high, …")
-]
-MaxTokensOption = Annotated[
-    int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
+BudgetOption = Annotated[
+    float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
 ]
 LensOption = Annotated[
     str | None,
@@ -96,27 +76,13 @@ LensOption = Annotated[
 CorpusOption = Annotated[
     str | None, typer.Option("--corpus", help="Local corpus to search; `demo` is packaged.")
 ]
-SearchOption = Annotated[
-    str | None, typer.Option("--search", help="Live service: brave, exa, searxng, tavily.")
-]
 PolicyOption = Annotated[
     str | None, typer.Option("--policy", help="Source policy (YAML).", metavar="FILE")
-]
-DocumentOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--document",
-        help="A document for SEL: file, folder or address. Repeat it.",
-        metavar="SOURCE",
-    ),
-]
-JudgeOption = Annotated[
-    str | None,
-    typer.Option("--judge", help="A model that grades documents, blind to their source."),
 ]
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="Only documents up to this day (YYYY-MM-DD).")
 ]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DbOption = Annotated[
     str | None,
@@ -124,6 +90,98 @@ DbOption = Annotated[
         "--db", help="Store: a path or a database URL (else HERETIX_DB, else runs/heretix.sqlite)."
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Whom to ask, how often, and in how many wordings."""
+
+    models: ModelOption = None
+    K: Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)] = None
+    R: Annotated[int | None, typer.Option("-R", help="Replicates per slot.", min=1)] = None
+    T: Annotated[int | None, typer.Option("-T", help="Templates.", min=1)] = None
+    B: Annotated[int | None, typer.Option("-B", help="Bootstrap replicas.", min=100)] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the bootstrap.", min=0)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SamplingOptions):
+    """Everything that decides which calls are made."""
+
+    agg: Annotated[
+        str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
+    ] = None
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="A named plan: default, legacy.")
+    ] = None
+    claims_file: Annotated[
+        str | None,
+        typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),
+    ] = None
+    prompts_file: Annotated[
+        str | None,
+        typer.Option("--prompts-file", help="A prompt bank of your own (YAML).", metavar="FILE"),
+    ] = None
+    base_url: BaseUrlOption = None
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Sent where the model accepts it.")
+    ] = None
+    reasoning_effort: Annotated[
+        str | None, typer.Option("--reasoning-effort", help="none, minimal, low, medium, high, …")
+    ] = None
+    max_output_tokens: Annotated[
+        int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(PlanOptions):
+    """A plan, and how fast and how far it is carried out."""
+
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", help="Calls in flight (else it adapts by itself).", min=1),
+    ] = None
+    rpm: Annotated[
+        float | None, typer.Option("--rpm", help="Requests a minute at most, for each model.")
+    ] = None
+    tpm: Annotated[
+        float | None, typer.Option("--tpm", help="Tokens a minute at most, for each model.")
+    ] = None
+    budget_usd: BudgetOption = None
+    until_width: Annotated[
+        float | None,
+        typer.Option("--until-width", help="Sample on until the interval is this narrow."),
+    ] = None
+    max_samples: Annotated[
+        int | None,
+        typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceOptions:
+    """Lenses, and where the documents that they show come from."""
+
+    lenses: LensOption = None
+    corpus: CorpusOption = None
+    search: Annotated[
+        str | None, typer.Option("--search", help="Live service: brave, exa, searxng, tavily.")
+    ] = None
+    policy: PolicyOption = None
+    documents: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--document",
+            help="A document for SEL: file, folder or address. Repeat it.",
+            metavar="SOURCE",
+        ),
+    ] = None
+    as_of: AsOfOption = None
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", help="A model that grades documents, blind to their source."),
+    ] = None
 
 
 class ClaimCommand(TyperCommand):
@@ -141,69 +199,96 @@ class ClaimCommand(TyperCommand):
         return left
 
 
-def read_config(config: Path | None, claim: str | None, **options: object) -> RunConfig:
-    """The configuration file, if any, with the command line laid over it."""
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the fields of each parameter that is a dataclass of options into the signature."""
+    kinds = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    parameters: dict[str, tuple[Any, Any]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters[name] = kinds[name], parameter.default
+            continue
+        inner = get_type_hints(groups[name], include_extras=True)
+        parameters |= {f.name: (inner[f.name], f.default) for f in fields(groups[name])}
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
+
+    return set_parameters(call, parameters)
+
+
+def set_parameters(
+    command: Callable[..., None], parameters: Mapping[str, tuple[Any, Any]]
+) -> Callable[..., None]:
+    """Give a command a signature: the annotation and the default of each parameter."""
+    command.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
+            for name, (kind, value) in parameters.items()
+        ]
+    )
+    return command
+
+
+def read_config(
+    config: Path | None,
+    claim: str | None,
+    sampling: SamplingOptions,
+    evidence: EvidenceOptions | None = None,
+) -> RunConfig:
+    """Read the configuration file, if any, and lay the command line over it."""
     from heretix.config import RunConfig, load_config, parse_lenses
 
     base = load_config(config) if config is not None else RunConfig()
-    models = options.pop("models", None)
-    if models:
-        options["models"] = tuple(models) if isinstance(models, list) else models
+    changes = asdict(sampling)
+    changes["models"] = tuple(sampling.models) if sampling.models else None
     # Key by key: an option changes one thing about the evidence, not where all of it comes from.
-    told = options.pop("evidence", None)
-    kept = base.evidence.model_dump(exclude_unset=True) if base.evidence else {}
-    evidence = {**kept, **(told if isinstance(told, dict) else {})}
-    if evidence:
-        options["evidence"] = evidence
-    lenses = options.get("lenses")
-    if isinstance(lenses, str):
-        options["lenses"] = parse_lenses(lenses, with_documents=bool(evidence.get("documents")))
-    return base.replaced(claim=claim, **options)
+    sources = base.evidence.model_dump(exclude_unset=True) if base.evidence else {}
+    if evidence is not None:
+        sources |= _read_sources(evidence)
+        if evidence.lenses is not None:
+            given = bool(sources.get("documents"))
+            changes["lenses"] = parse_lenses(evidence.lenses, with_documents=given)
+    return base.replaced(claim=claim, evidence=sources or None, **changes)
 
 
-def evidence_options(
-    lenses: str | None,
-    corpus: str | None,
-    search: str | None,
-    policy: str | None,
-    documents: list[str] | None,
-    as_of: str | None,
-    judge: str | None = None,
-) -> dict[str, object]:
-    """The keys `lenses` and `evidence`, from options; `read_config` lays them over a file's."""
+def _read_sources(given: EvidenceOptions) -> dict[str, Any]:
     from datetime import date
 
     from heretix.core.errors import ConfigError
 
-    given: dict[str, object] = {"corpus": corpus, "search": search, "policy": policy}
-    given["judge"] = judge
-    given["documents"] = tuple(documents) if documents else None
+    sources = {name: value for name, value in asdict(given).items() if value is not None}
+    sources.pop("lenses", None)
+    sources["documents"] = tuple(given.documents or ())
     try:
-        given["as_of"] = date.fromisoformat(as_of) if as_of else None
+        if given.as_of is not None:
+            sources["as_of"] = date.fromisoformat(given.as_of)
     except ValueError as exc:
-        raise ConfigError(f"`--as-of` must be a day like 2026-11-15, got {as_of!r}") from exc
-    evidence = {name: value for name, value in given.items() if value is not None}
-    return {"lenses": lenses, "evidence": evidence}
+        raise ConfigError(f"`--as-of` must be a day like 2026-11-15, got {given.as_of!r}") from exc
+    return {name: value for name, value in sources.items() if value != ()}
 
 
-def console() -> Console:
-    """Where results go. What a pipe or a file takes is whole: no screen's width cuts it off."""
-    from rich.console import Console
+def read_settings(db: str | None) -> Settings:
+    """Read the environment's settings, with the store that the command line names."""
+    from heretix.core.settings import Settings
 
-    made = Console(highlight=False)
-    if made.is_terminal or "COLUMNS" in os.environ:
-        return made
-    return Console(highlight=False, width=_UNCUT)
+    settings = Settings.from_env()
+    return replace(settings, db=db or settings.db)
 
 
-def err_console() -> Console:
-    """Where progress and notes go, so that piped output stays clean."""
-    from rich.console import Console
+def open_store(db: str | None, *, create: bool = False, absent: str | None = None) -> Store:
+    """Open the store; `absent` says what to do first where there is none."""
+    from heretix.store import Store
+    from heretix.store.db import NOTHING_MEASURED
 
-    return Console(stderr=True, highlight=False)
+    return Store.open(read_settings(db).db, create=create, absent=absent or NOTHING_MEASURED)
 
 
 def warn_of_shortfall(measurement: Measurement) -> None:
     """Say before anything is called that no answers can be enough."""
     if measurement.shortfall is not None:
-        err_console().print(f"warning: {measurement.shortfall}", style="yellow", markup=False)
+        warn(f"warning: {measurement.shortfall}")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from heretix.cli import options as opt
-from heretix.cli.output import print_json, print_json_text
+from heretix.cli import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import Artifact, RunRecord
-    from heretix.store import Store
-
-# `heretix show`, `verify`, `runs` and `diff`: look at what was measured.
 
 RefArgument = Annotated[
     str, typer.Argument(help="A run or execution id (a unique part will do), or an artifact file.")
@@ -29,13 +26,13 @@ def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
     from heretix.measurement.record import artifact_json
     from heretix.report.terminal import run_view, vector_view
 
-    artifacts = artifacts_of(ref, db)
+    artifacts = read_refs([ref], db)
     if as_json:
         for artifact in artifacts:
-            print_json_text(artifact_json(artifact))
+            output.print_json_text(artifact_json(artifact))
         return
     _warn_of_changes(ref, [run for artifact in artifacts for run in artifact.runs])
-    console = opt.console()
+    console = output.console()
     for artifact in artifacts:
         if artifact.lenses is not None:
             console.print(vector_view(artifact))
@@ -53,46 +50,37 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
     from heretix.measurement.verify import verify_artifact
     from heretix.report.terminal import verification_view
 
-    found = [
-        verification
-        for artifact in artifacts_of(ref, db)
-        for verification in verify_artifact(artifact)
-    ]
+    found = [check for artifact in read_refs([ref], db) for check in verify_artifact(artifact)]
     if as_json:
-        content = [{**asdict(verification), "ok": verification.ok} for verification in found]
-        print_json(content, default=str)
+        output.print_json([{**asdict(check), "ok": check.ok} for check in found])
     else:
-        console = opt.console()
-        for verification in found:
-            console.print(verification_view(verification))
-    if not all(verification.ok for verification in found):
+        console = output.console()
+        for check in found:
+            console.print(verification_view(check))
+    if not all(check.ok for check in found):
         raise typer.Exit(1)
 
 
 def runs(
     search: Annotated[str | None, typer.Argument(help="Only claims with this text.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)] = 20,
+    limit: opt.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """List stored runs, newest first."""
-    from heretix.core.settings import Settings
     from heretix.report.terminal import runs_table
-    from heretix.store import Store
     from heretix.store.runs import select_runs
 
-    with Store.open(db or Settings.from_env().db, create=False) as store:
+    with opt.open_store(db) as store:
         found = store.read(select_runs, limit=limit, search=search)
-    if as_json:
-        print_json([asdict(run) for run in found])
-    elif found:
-        console = opt.console()
-        console.print(runs_table(found, width=console.width))
-    else:
-        which = (
-            f" whose claim has {search!r}" if search else ' yet; `heretix run "A claim."` makes one'
-        )
-        opt.console().print(f"no runs{which}", markup=False)
+    which = f" whose claim has {search!r}" if search else ' yet; `heretix run "A claim."` makes one'
+    width = output.console().width
+    output.show(
+        found,
+        lambda listed: runs_table(listed, width=width),
+        as_json=as_json,
+        empty=f"no runs{which}",
+    )
 
 
 def diff(
@@ -102,34 +90,41 @@ def diff(
     from heretix.measurement.verify import compare
     from heretix.report.terminal import difference_view
 
-    one, other = _single(a, db), _single(b, db)
+    one, other = _read_single(a, db), _read_single(b, db)
     comparison = compare(one, other)
     if as_json:
-        print_json(asdict(comparison))
+        output.print_json(comparison)
         return
     for ref, run in ((a, one), (b, other)):
         _warn_of_changes(ref, [run])
-    opt.console().print(difference_view(one, other, comparison.difference))
+    output.console().print(difference_view(one, other, comparison.difference))
 
 
-def _records(ref: str, db: str | None) -> list[RunRecord]:
-    return [run for artifact in artifacts_of(ref, db) for run in artifact.runs]
+def _read_single(ref: str, db: str | None) -> RunRecord:
+    from heretix.core.errors import RecordError
+
+    records = [run for artifact in read_refs([ref], db) for run in artifact.runs]
+    if len(records) > 1:
+        ids = ", ".join(record.execution_id for record in records)
+        raise RecordError(f"`{ref}` holds {len(records)} runs; name one of them: {ids}")
+    return records[0]
 
 
-def artifacts_of(ref: str, db: str | None) -> list[Artifact]:
-    """The artifacts in a file, or the record of a stored run."""
-    from heretix.core.settings import Settings
+def read_refs(refs: Sequence[str], db: str | None) -> list[Artifact]:
+    """Read the artifacts in files, and the records of stored runs."""
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.verify import read_artifacts
-    from heretix.store import Store
     from heretix.store.runs import find_record
 
-    if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
-        return read_artifacts(ref)
-    with Store.open(db or Settings.from_env().db, create=False) as store:
-        return [
-            Artifact.of([RunRecord.model_validate_json(store.read(find_record, ref).record_json)])
-        ]
+    artifacts = []
+    for ref in refs:
+        if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
+            artifacts += read_artifacts(ref)
+            continue
+        with opt.open_store(db) as store:
+            stored = store.read(find_record, ref)
+        artifacts.append(Artifact.of([RunRecord.model_validate_json(stored.record_json)]))
+    return artifacts
 
 
 def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
@@ -137,22 +132,11 @@ def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
     from heretix.measurement.record import digest_of
 
     if any(digest_of(record) != record.sha256 for record in records):
-        opt.err_console().print(
+        output.warn(
             f"NOT verified: {ref} was changed after it was written; `heretix verify {ref}` says "
             "where",
             style="bold red",
-            markup=False,
         )
-
-
-def _single(ref: str, db: str | None) -> RunRecord:
-    from heretix.core.errors import RecordError
-
-    records = _records(ref, db)
-    if len(records) > 1:
-        ids = ", ".join(record.execution_id for record in records)
-        raise RecordError(f"`{ref}` holds {len(records)} runs; name one of them: {ids}")
-    return records[0]
 
 
 # `heretix export`: runs, samples and transfers as tables for other tools.
@@ -161,7 +145,7 @@ export_app = typer.Typer(
     help="Tables for other tools: JSON Lines or Parquet.", no_args_is_help=True
 )
 
-_NO_TRANSFER = (
+_NO_TRANSFER: Final = (
     "no money was moved here yet; give somebody an account with `heretix ledger join NAME` first"
 )
 
@@ -208,38 +192,26 @@ def transfers(
 def _export(table: str, chosen: str | None, out: Path | None, db: str | None) -> None:
     import sys
 
-    from heretix.core.settings import Settings
+    from heretix.core.clock import SystemClock
+    from heretix.economy.exchange import Exchange
     from heretix.report.export import export, format_of, write_export
-    from heretix.store import Store
-    from heretix.store.db import NOTHING_MEASURED
     from heretix.store.runs import find_execution
 
     wanted = "jsonl" if out is None else format_of(out)
-    absent = _NO_TRANSFER if table == "transfers" else NOTHING_MEASURED
-    with Store.open(db or Settings.from_env().db, create=False, absent=absent) as store:
+    with opt.open_store(db, absent=_NO_TRANSFER if table == "transfers" else None) as store:
         if table == "samples" and chosen is not None:
             chosen = store.read(find_execution, chosen).run_id
         if table == "transfers" and chosen is not None:
-            _require_episode(store, chosen)
+            # An id of no episode is a mistake, not an episode without transfers.
+            Exchange(store, clock=SystemClock()).episode(chosen)
         pieces = export(store, table, wanted, chosen=chosen)
         if out is None:
             for piece in pieces:
                 sys.stdout.buffer.write(piece)
             return
-        with opt.err_console().status(f"exporting {table}"):
+        with output.err_console().status(f"exporting {table}"):
             size = write_export(out, pieces)
-    opt.err_console().print(f"wrote {out.name}, {size:,} bytes", markup=False)
-
-
-def _require_episode(store: Store, episode: str) -> None:
-    """An id of no episode is a mistake, not an episode without transfers."""
-    from heretix.core.clock import SystemClock
-    from heretix.economy.exchange import Exchange
-
-    Exchange(store, clock=SystemClock()).episode(episode)
-
-
-# `heretix report`: what was measured, as a page or a picture to pass on.
+    output.warn(f"wrote {out.name}, {size:,} bytes", style="")
 
 
 def report(
@@ -264,35 +236,27 @@ def report(
     single page of the sheet's own size (for pages of paper, print the HTML). Several records
     stand side by side: models, lenses, claims, or one recipe over time.
     """
+    from heretix.core.errors import ConfigError
     from heretix.measurement.record import check_target
 
-    _check_format(out)
-    artifacts = [artifact for ref in refs for artifact in artifacts_of(ref, db)]
-    check_target(out, lines=False)
-    with opt.err_console().status("drawing …"):
-        content = _content(artifacts, out.suffix.lower(), dark=dark)
-    from heretix.report.charts.output import write_file
-
-    write_file(out, content)
-    runs = sum(len(artifact.runs) for artifact in artifacts)
-    if as_json:
-        print_json({"out": str(out), "runs": runs, "bytes": len(content)}, indent=None)
-    else:
-        typer.echo(f"{runs} run{'' if runs == 1 else 's'}, written to {out}")
-
-
-def _check_format(out: Path) -> None:
-    from heretix.core.errors import ConfigError
-
-    if out.suffix.lower() not in {".html", ".png", ".svg", ".pdf"}:
+    suffix = out.suffix.lower()
+    if suffix not in {".html", ".png", ".svg", ".pdf"}:
         raise ConfigError(f"`--out` must end in .html, .png, .svg or .pdf, got {out.name!r}")
+    artifacts = read_refs(refs, db)
+    check_target(out, lines=False)
+    with output.err_console().status("drawing …"):
+        from heretix.report.charts.output import drawing_bytes, write_file
+        from heretix.report.charts.theme import DARK, LIGHT
+        from heretix.report.document import report_html, report_svg
 
-
-def _content(artifacts: Sequence[Artifact], suffix: str, *, dark: bool) -> bytes:
-    from heretix.report.charts.output import drawing_bytes
-    from heretix.report.charts.theme import DARK, LIGHT
-    from heretix.report.document import report_html, report_svg
-
-    if suffix == ".html":
-        return report_html(artifacts).encode()
-    return drawing_bytes(report_svg(artifacts, theme=DARK if dark else LIGHT), suffix)
+        if suffix == ".html":
+            content = report_html(artifacts).encode()
+        else:
+            sheet = report_svg(artifacts, theme=DARK if dark else LIGHT)
+            content = drawing_bytes(sheet, suffix)
+    write_file(out, content)
+    count = sum(len(artifact.runs) for artifact in artifacts)
+    if as_json:
+        output.print_json({"out": str(out), "runs": count, "bytes": len(content)}, indent=None)
+    else:
+        typer.echo(f"{count} run{'' if count == 1 else 's'}, written to {out}")

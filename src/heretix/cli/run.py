@@ -6,38 +6,38 @@ import gc
 import json
 import sys
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from heretix.cli import options as opt
-from heretix.cli.batch import submit_run
-from heretix.cli.output import fit_json, print_json, print_json_text
+from heretix.cli import output
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import LENSES, needs_documents
 from heretix.measurement.runner import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
-    from heretix.core.settings import Settings
     from heretix.measurement.record import RunRecord
-    from heretix.measurement.service import Artifacts, Estimate, Measurement, Results
+    from heretix.measurement.service import Artifacts, Measurement, Results
     from heretix.plan import Plan
     from heretix.sample import Sample
     from heretix.store import Store
 
-
-_FULL_VIEWS = 8
+_FULL_VIEWS: Final = 8
 """Up to this many runs are shown in full; more become a table."""
+_PLANS_SHOWN: Final = 4
 
 
+@opt.takes_options
 def run(
+    *,
     claim: opt.ClaimArgument = None,
     config: opt.ConfigOption = None,
     out: Annotated[
@@ -45,53 +45,14 @@ def run(
         typer.Option("--out", "-o", help="Write the artifact (.json; .jsonl for many claims)."),
     ] = None,
     mock: opt.MockOption = False,
-    model: opt.ModelOption = None,
-    K: opt.KOption = None,
-    R: opt.ROption = None,
-    T: opt.TOption = None,
-    B: opt.BOption = None,
-    seed: opt.SeedOption = None,
-    agg: opt.AggOption = None,
-    preset: opt.PresetOption = None,
-    claims_file: opt.ClaimsFileOption = None,
-    prompts_file: opt.PromptsFileOption = None,
-    base_url: opt.BaseUrlOption = None,
-    temperature: opt.TemperatureOption = None,
-    reasoning_effort: opt.EffortOption = None,
-    max_output_tokens: opt.MaxTokensOption = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option("--concurrency", help="Calls in flight (else it adapts by itself).", min=1),
-    ] = None,
-    rpm: Annotated[
-        float | None, typer.Option("--rpm", help="Requests a minute at most, for each model.")
-    ] = None,
-    tpm: Annotated[
-        float | None, typer.Option("--tpm", help="Tokens a minute at most, for each model.")
-    ] = None,
-    budget_usd: Annotated[
-        float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
-    ] = None,
-    until_width: Annotated[
-        float | None,
-        typer.Option("--until-width", help="Sample on until the interval is this narrow."),
-    ] = None,
-    max_samples: Annotated[
-        int | None,
-        typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
-    ] = None,
+    options: opt.RunOptions,
     batch: Annotated[
         bool, typer.Option("--batch", help="Submit as a batch: half the price, within a day.")
     ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Call again for every sample, and replace it.")
     ] = False,
-    lenses: opt.LensOption = None,
-    corpus: opt.CorpusOption = None,
-    search: opt.SearchOption = None,
-    policy: opt.PolicyOption = None,
-    document: opt.DocumentOption = None,
-    as_of: opt.AsOfOption = None,
+    evidence: opt.EvidenceOptions,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -103,41 +64,17 @@ def run(
     Exit codes: 0 measured, 1 measured but no estimate, 2 something to put right first,
     3 the provider, the network or the store failed, 130 stopped.
     """
-    from heretix.core.settings import Settings
-
-    request = opt.read_config(
-        config,
-        claim,
-        models=model,
-        K=K,
-        R=R,
-        T=T,
-        B=B,
-        seed=seed,
-        agg=agg,
-        preset=preset,
-        claims_file=claims_file,
-        prompts_file=prompts_file,
-        base_url=base_url,
-        temperature=temperature,
-        reasoning_effort=reasoning_effort,
-        max_output_tokens=max_output_tokens,
-        concurrency=concurrency,
-        rpm=rpm,
-        tpm=tpm,
-        budget_usd=budget_usd,
-        until_width=until_width,
-        max_samples=max_samples,
-        **opt.evidence_options(lenses, corpus, search, policy, document, as_of),
-    )
+    request = opt.read_config(config, claim, options, evidence)
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.record import check_target
     from heretix.measurement.service import prepare
     from heretix.store import Store
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db, no_cache=no_cache or settings.no_cache)
+    settings = opt.read_settings(db)
+    settings = replace(settings, no_cache=no_cache or settings.no_cache)
     if batch:
+        from heretix.cli.batch import submit_run
+
         submit_run(prepare(request, settings, mock=mock), out=out, as_json=as_json)
     measurement = with_evidence(prepare(request, settings, mock=mock))
     many = request.claims_file is not None
@@ -150,32 +87,28 @@ def run(
 
 
 def with_evidence(measurement: Measurement) -> Measurement:
-    """The measurement with the bundles of its lenses; a lens without enough evidence is told."""
+    """Gather the bundles of a measurement's lenses; say which lens lacks evidence."""
     config = measurement.config
     if not needs_documents(config.lenses):
         return measurement
-    import stamina.instrumentation
-
     from heretix.measurement.gather import searches_demo
     from heretix.measurement.service import gather_evidence
 
-    # A service that is asked again is no news; one that doesn't answer is an error.
-    stamina.instrumentation.set_on_retry_hooks([])
-    console = opt.err_console()
-    with console.status("searching and reading documents"):
+    output.silence_retries()
+    with output.err_console().status("searching and reading documents"):
         measurement = run_async(gather_evidence(measurement))
     lacking = False
     for (claim, lens), bundle in measurement.bundles.items():
         if isinstance(bundle, Exception):
             lacking = True
-            console.print(f"{claim[:60]}: {bundle}", style="yellow", markup=False)
+            output.warn(f"{claim[:60]}: {bundle}")
         elif not LENSES[lens].searched and bundle.dropped:
             given = len(bundle.items) + len(bundle.dropped)
             left_out = ", ".join(dropped.title for dropped in bundle.dropped[:5])
-            said = f"{lens} shows {len(bundle.items)} of {given} documents; not shown: {left_out}"
-            console.print(said, style="yellow", markup=False)
+            shown = f"{lens} shows {len(bundle.items)} of {given} documents"
+            output.warn(f"{shown}; not shown: {left_out}")
     if lacking and searches_demo(config.evidence):
-        console.print(opt.DEMO_CORPUS_NOTE, style="yellow", markup=False)
+        output.warn(opt.DEMO_CORPUS_NOTE)
     return measurement
 
 
@@ -184,27 +117,21 @@ def resume(
         str | None,
         typer.Argument(help="An execution or run id; without one, those that can be resumed."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the artifact (.json).")
-    ] = None,
+    out: opt.ArtifactOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Go on with an execution that was stopped: exactly the missing calls are made."""
-    from heretix.core.settings import Settings
     from heretix.measurement.record import check_target
     from heretix.measurement.service import resumed
-    from heretix.store import Store
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
     if out is not None:
         check_target(out, lines=False)
-    with Store.open(settings.db, create=False) as store:
+    with opt.open_store(db) as store:
         if execution is None:
             _list_unfinished(store)
             return
-        measurement = resumed(store, execution, settings)
+        measurement = resumed(store, execution, opt.read_settings(db))
         results = measure(measurement, store, as_json=as_json)
         deliver(results, measurement, store, out=out, many=False, as_json=as_json)
     raise typer.Exit(exit_code(results, measurement))
@@ -215,48 +142,44 @@ def _list_unfinished(store: Store) -> None:
     from heretix.store.runs import select_unfinished
 
     found = store.read(select_unfinished)
-    console = opt.console()
-    if found:
-        console.print(unfinished_table(found, width=console.width))
-        console.print("heretix resume EXECUTION goes on with one of them", style="dim")
-        if any(LENSES[execution.lens].framed for execution in found):
-            again = "a lens other than RPL: give its command again, its samples are stored"
-            console.print(again, style="dim")
-    else:
-        console.print("nothing to resume: every execution here has its record")
+    if not found:
+        output.say("nothing to resume: every execution here has its record")
+        return
+    console = output.console()
+    console.print(unfinished_table(found, width=console.width))
+    console.print("heretix resume EXECUTION goes on with one of them", style="dim")
+    if any(LENSES[execution.lens].framed for execution in found):
+        again = "a lens other than RPL: give its command again, its samples are stored"
+        console.print(again, style="dim")
 
 
 def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results:
     """Measure under the eyes of the user, who may stop it at any time."""
-    # The retry library's log lines would run into the display; failures are counted and stored.
-    import stamina.instrumentation
-
     # The views are needed at the end; loaded now, they keep nobody waiting then.
     import heretix.report.terminal  # noqa: F401
     from heretix.measurement import service
 
-    stamina.instrumentation.set_on_retry_hooks([])
-    console = opt.err_console()
+    output.silence_retries()
     opt.warn_of_shortfall(measurement)
     for model in measurement.models:
         for name in measurement.ignored_options(model):
-            console.print(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
+            output.warn(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
     total = measurement.attempts
     tally: Tally | None = None
     # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        with watching(console, total, as_json=as_json) as tally:
+        with watching(output.err_console(), total, as_json=as_json) as tally:
             results = service.Results(tally)
             runner = measurement.runner(store, observer=results)
             tally.runner = runner
             run_async(service.measure(measurement, store, results, runner=runner))
     except KeyboardInterrupt:
-        console.print(
-            f"Stopped. {tally.done if tally else 0:,} of {total:,} samples are stored; "
-            "the same command continues from there.",
-            style="yellow",
+        done = tally.done if tally else 0
+        output.warn(
+            f"Stopped. {done:,} of {total:,} samples are stored; the same command continues from "
+            "there."
         )
         raise typer.Exit(130) from None
     return results
@@ -299,122 +222,71 @@ def deliver(
             ) from exc
     if as_json:
         for artifact in artifacts:
-            print_json_text(artifact_json(artifact, indent=None if many else 2))
+            output.print_json_text(artifact_json(artifact, indent=None if many else 2))
         return
     if show is not None:
         show(artifacts)
     else:
-        _show(results, artifacts)
-    _say_where(results, store, out)
+        runs = (record for artifact in artifacts for record in artifact.runs)
+        show_runs(runs, len(results.executions), store)
+    if results.without_estimate:
+        output.say(f"{results.without_estimate} without an estimate", style="bold red")
+    where = f", written to {out}" if out is not None and results.executions else ""
+    output.say(f"stored in {store.name}{where}", style="dim")
 
 
-def _show(results: Results, artifacts: Artifacts) -> None:
+def show_runs(records: Iterable[RunRecord], count: int, store: Store) -> None:
+    """Show each run's finding, or a table of the latest where there are many."""
     from heretix.report.terminal import run_headline, runs_table
     from heretix.store.runs import select_runs
 
-    console = opt.console()
-    if len(results.executions) > _FULL_VIEWS:
-        console.print(runs_table(artifacts.store.read(select_runs, limit=20), width=console.width))
-        console.print(f"{len(results.executions):,} runs measured; the latest are shown.")
+    console = output.console()
+    if count > _FULL_VIEWS:
+        console.print(runs_table(store.read(select_runs, limit=20), width=console.width))
+        console.print(f"{count:,} runs measured; the latest are shown.")
         return
-    for artifact in artifacts:
-        for record in artifact.runs:
-            console.print(run_headline(record))
-            console.print(f"heretix show {record.execution_id}", style="dim")
-            console.print()
+    for record in records:
+        console.print(run_headline(record))
+        console.print(f"heretix show {record.execution_id}\n", style="dim")
 
 
-def _say_where(results: Results, store: Store, out: Path | None) -> None:
-    console = opt.console()
-    if results.without_estimate:
-        console.print(f"{results.without_estimate} without an estimate", style="bold red")
-    where = f", written to {out}" if out is not None and results.executions else ""
-    console.print(f"stored in {store.name}{where}", style="dim")
-
-
-_PLANS_SHOWN = 4
-
-
+@opt.takes_options
 def describe(
+    *,
     claim: opt.ClaimArgument = None,
     config: opt.ConfigOption = None,
     mock: opt.MockOption = False,
-    model: opt.ModelOption = None,
-    K: opt.KOption = None,
-    R: opt.ROption = None,
-    T: opt.TOption = None,
-    B: opt.BOption = None,
-    seed: opt.SeedOption = None,
-    agg: opt.AggOption = None,
-    preset: opt.PresetOption = None,
-    claims_file: opt.ClaimsFileOption = None,
-    prompts_file: opt.PromptsFileOption = None,
-    base_url: opt.BaseUrlOption = None,
-    max_output_tokens: opt.MaxTokensOption = None,
+    options: opt.PlanOptions,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls no model."""
-    from heretix.core.settings import Settings
+    from heretix.core.errors import RecordError
     from heretix.measurement.service import plan_content, prepare
 
-    request = opt.read_config(
-        config,
-        claim,
-        models=model,
-        K=K,
-        R=R,
-        T=T,
-        B=B,
-        seed=seed,
-        agg=agg,
-        preset=preset,
-        claims_file=claims_file,
-        prompts_file=prompts_file,
-        base_url=base_url,
-        max_output_tokens=max_output_tokens,
-    )
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
-    measurement = with_evidence(prepare(request, settings, mock=mock, calls=False))
+    request = opt.read_config(config, claim, options)
+    measurement = with_evidence(prepare(request, opt.read_settings(db), mock=mock, calls=False))
     opt.warn_of_shortfall(measurement)
-    estimate = _estimate(measurement, settings)
-    plans = _first_plans(measurement)
+    # With the cache's help where there is one; describing creates no store.
+    try:
+        with opt.open_store(db) as store:
+            estimate = measurement.estimate(store)
+    except RecordError:
+        estimate = measurement.estimate(None)
+    firsts = (plan for model in measurement.models for plan in islice(measurement.plans(model), 1))
+    plans = list(islice(firsts, _PLANS_SHOWN))
     if as_json:
-        content = {"plans": [plan_content(plan) for plan in plans], "estimate": asdict(estimate)}
-        print_json(content)
+        output.print_json({"plans": [plan_content(plan) for plan in plans], "estimate": estimate})
         return
     from heretix.report.terminal import estimate_view, plan_view
 
-    console = opt.console()
+    console = output.console()
     for plan in plans:
         console.print(plan_view(plan))
         console.print()
     if estimate.runs > len(plans):
         console.print(f"… and {estimate.runs - len(plans):,} more plans like these", style="dim")
     console.print(estimate_view(measurement, estimate))
-
-
-def _estimate(measurement: Measurement, settings: Settings) -> Estimate:
-    """With the cache's help where there is one; describing creates no store."""
-    from heretix.core.errors import RecordError
-    from heretix.store import Store
-
-    try:
-        store = Store.open(settings.db, create=False)
-    except RecordError:
-        return measurement.estimate(None)
-    with store:
-        return measurement.estimate(store)
-
-
-def _first_plans(measurement: Measurement) -> list[Plan]:
-    plans = []
-    for model in measurement.models:
-        for plan in measurement.plans(model):
-            plans.append(plan)
-            break
-    return plans[:_PLANS_SHOWN]
 
 
 _LIVE_S: Final = 0.1
@@ -445,22 +317,22 @@ class _EventTally(Tally):
 
 @contextmanager
 def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
-    """A tally that shows itself as fits: to a terminal, to a file, or to a program."""
+    """Make a tally that shows itself as fits: to a terminal, to a file, or to a program."""
     if as_json:
         tally = _EventTally(total, lambda t: _emit("progress", **t.as_dict()), _EVENTS_S)
         _emit("started", total=total)
         yield tally
         _emit("ended", **tally.as_dict())
     elif console.is_terminal:
-        with _bar() as (progress, task):
-            yield Tally(total, lambda t: _update(progress, task, t), _LIVE_S)
+        with _bar() as update:
+            yield Tally(total, update, _LIVE_S)
     else:
         yield Tally(total, lambda t: console.print(_line(t), style="dim"), _LINES_S)
 
 
 def _emit(event: str, **values: Any) -> None:
     text = json.dumps({"event": event, **values}, ensure_ascii=False)
-    print(fit_json(text, sys.stderr.encoding), file=sys.stderr, flush=True)
+    print(output.fit_json(text, sys.stderr.encoding), file=sys.stderr, flush=True)
 
 
 def _line(tally: Tally) -> str:
@@ -468,33 +340,21 @@ def _line(tally: Tally) -> str:
     return f"{tally.doing}: {tally.done:,} of {tally.total:,} samples: {tally.notes()}{eta}"
 
 
-def _update(progress: Progress, task: TaskID, tally: Tally) -> None:
-    progress.update(
-        task, completed=tally.done, total=tally.total, notes=tally.notes(), doing=tally.doing
-    )
-
-
 @contextmanager
-def _bar() -> Iterator[tuple[Progress, TaskID]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def _bar() -> Iterator[Callable[[Tally], None]]:
+    from rich import progress as bars
 
     columns = (
-        TextColumn("{task.fields[doing]}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("eta"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[notes]}", style="dim"),
+        bars.TextColumn("{task.fields[doing]}"),
+        bars.BarColumn(bar_width=24),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("eta"),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[notes]}", style="dim"),
     )
-    console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress, progress.add_task("measuring", total=None, notes="", doing="measuring")
+    with bars.Progress(*columns, console=output.err_console(), transient=True) as progress:
+        task = progress.add_task("measuring", total=None, notes="", doing="measuring")
+        yield lambda t: progress.update(
+            task, completed=t.done, total=t.total, notes=t.notes(), doing=t.doing
+        )

@@ -9,17 +9,18 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli import output
 from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     import uvicorn
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from heretix.store import Store
     from heretix.web.demo import World
     from heretix.web.state import AppState
-
-# `heretix serve`: the web app on this machine, or for a team.
 
 _GRACE_S: Final = 3
 _WARM_AFTER_S: Final = 2.0
@@ -64,12 +63,13 @@ def serve(
     """
     # While modules load, nothing is thrown away; looking for it takes a fifth of the time.
     gc.disable()
-    from heretix.core.settings import Settings
+    import threading
+    import webbrowser
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
-    with _opened(settings.db) as store, listening(host, port, store) as listener:
-        address = _address(host, listener.getsockname()[1])
+    settings = opt.read_settings(db)
+    with _open(settings.db) as store, listening(host, port, store) as listener:
+        name, taken = f"[{host}]" if ":" in host else host, listener.getsockname()[1]
+        address = f"http://{name}:{taken}/"
         server = _server(store, settings)
         with _ended_by_ctrl_c(server):
             # Plain text: what colours it would take longer to load than some pages to answer.
@@ -77,15 +77,17 @@ def serve(
             if not store.writable:
                 typer.echo("It can't be written to: it can only be looked at.", err=True)
             works = store.writable and not no_worker
-            with _working(store, settings, jobs=jobs if works else 0):
+            with _working(store, settings, jobs) if works else contextlib.nullcontext():
                 if open_browser:
-                    _open_when_ready(address)
+                    # The socket listens already: a browser that comes early waits for its answer.
+                    opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
+                    opening.start()
                 server.run(sockets=[listener])
         typer.echo("Stopped.", err=True)
 
 
-def _opened(db: str) -> Store:
-    """The store, if need be one to look at only; whoever signs in writes."""
+def _open(db: str) -> Store:
+    """Open the store, if need be to look at only; whoever signs in writes."""
     from heretix.accounts import People
     from heretix.core.errors import StoreReadOnlyError
     from heretix.store import Store
@@ -101,18 +103,15 @@ def _opened(db: str) -> Store:
 
 
 def _server(store: Store, settings: Settings) -> uvicorn.Server:
-    import stamina.instrumentation
     import uvicorn
 
     from heretix.web.app import create_app
     from heretix.web.connection import BoundedConnection
     from heretix.web.state import AppState
 
-    # Every try is counted and every failure stored; a line for each would hide the rest.
-    stamina.instrumentation.set_on_retry_hooks([])
+    output.silence_retries()
     state = AppState.open(store, settings)
-    without_accounts = state.people.count() == 0
-    app = create_app(state, loopback_only=without_accounts)
+    app = create_app(state, loopback_only=state.people.count() == 0)
     config = uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -156,7 +155,7 @@ def _stopping_server(config: uvicorn.Config, state: AppState) -> uvicorn.Server:
 
 
 def _warm(state: AppState, app: object) -> None:
-    """The script that draws charts, and the anomaly feed."""
+    """Make the script that draws charts, and the anomaly feed."""
     from heretix.core.errors import HeretixError
 
     with contextlib.suppress(HeretixError):
@@ -166,7 +165,7 @@ def _warm(state: AppState, app: object) -> None:
 
 @contextlib.contextmanager
 def _ended_by_ctrl_c(server: uvicorn.Server) -> Iterator[None]:
-    """Ctrl-C ends the server from now on, also while it is being started.
+    """Let Ctrl-C end the server from now on, also while it is being started.
 
     It listens for Ctrl-C by itself only once it runs; until then much is loaded, and Ctrl-C would
     break into that. Pressed again it doesn't wait for what is under way.
@@ -188,7 +187,7 @@ def _ended_by_ctrl_c(server: uvicorn.Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
-    """A socket that listens; refused where strangers could reach a server without accounts."""
+    """Open a socket that listens; refuse where strangers could reach a server without accounts."""
     from heretix.accounts import People
     from heretix.core.errors import ConfigError
 
@@ -196,7 +195,7 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            _bind(listener, host, port)
+            listener.bind((host, port))
             # What it was bound to says more than the name: any name may point anywhere.
             if not _is_loopback(listener) and People(store).count() == 0:
                 raise ConfigError(
@@ -205,6 +204,11 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
                     "with `heretix users add NAME --role operator`"
                 )
             listener.listen(2048)
+        except (TypeError, UnicodeError) as exc:
+            # So Python says that it can't make a host's name of a text.
+            raise ConfigError(
+                f"`--host` must be an address like 127.0.0.1, or a host's name, got {host[:60]!r}"
+            ) from exc
         except OSError as exc:
             raise ConfigError(
                 f"`--port` {port} on {host} can't be listened on: {exc.strerror or exc}; "
@@ -213,47 +217,14 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
         yield listener
 
 
-def _bind(listener: socket.socket, host: str, port: int) -> None:
-    from heretix.core.errors import ConfigError
-
-    try:
-        listener.bind((host, port))
-    except (TypeError, UnicodeError) as exc:
-        # So Python says that it can't make a host's name of a text.
-        raise ConfigError(
-            f"`--host` must be an address like 127.0.0.1, or a host's name, got {host[:60]!r}"
-        ) from exc
-
-
 def _is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-@contextlib.contextmanager
-def _working(store: Store, settings: Settings, *, jobs: int) -> Iterator[None]:
-    """Jobs are done beside the pages, unless somebody else does them."""
-    if not jobs:
-        yield
-        return
+def _working(store: Store, settings: Settings, jobs: int) -> AbstractContextManager[object]:
     from heretix.jobs import BackgroundWorker
 
-    with BackgroundWorker(store, settings, parallel=jobs):
-        yield
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def _open_when_ready(address: str) -> None:
-    """The socket listens already: a browser that comes early waits for its answer."""
-    import threading
-    import webbrowser
-
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-
-
-# `heretix worker`: measure what others ask for.
+    return BackgroundWorker(store, settings, parallel=jobs)
 
 
 def worker(
@@ -268,29 +239,20 @@ def worker(
     """
     import logging
 
-    import stamina.instrumentation
-
-    from heretix.core.settings import Settings
     from heretix.jobs import Worker
-    from heretix.store import Store
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    # Every try is counted and every failure stored; a line for each would hide the rest.
-    stamina.instrumentation.set_on_retry_hooks([])
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
-    console = opt.err_console()
-    with Store.open(settings.db) as store:
-        console.print(f"working on the jobs of {store.name}; Ctrl-C ends it", style="dim")
-        done = asyncio.run(_work(Worker(store, settings, parallel=jobs), once=once))
+    output.silence_retries()
+    with opt.open_store(db, create=True) as store:
+        output.warn(f"working on the jobs of {store.name}; Ctrl-C ends it", style="dim")
+        worker = Worker(store, opt.read_settings(db), parallel=jobs)
+        done = asyncio.run(_work(worker, once=once))
     if once:
         typer.echo(f"{done} job{'' if done == 1 else 's'} done")
 
 
 async def _work(worker: Worker, *, once: bool) -> int:
     """Work until a signal says stop: then what was answered is stored, and jobs are given back."""
-    import signal
-
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
@@ -305,25 +267,19 @@ async def _work(worker: Worker, *, once: bool) -> int:
 jobs_app = typer.Typer(help="Jobs that workers measure (`heretix worker`).", no_args_is_help=True)
 
 JobArgument = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
-BudgetOption = Annotated[
-    float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
-]
 _NO_JOB = 'no job was left here yet; leave one with `heretix jobs submit "A claim."` first'
 
 
 @jobs_app.command("submit")
+@opt.takes_options
 def submit(
+    *,
     claims: Annotated[list[str], typer.Argument(help="Claims to measure.", metavar="CLAIM…")],
-    model: opt.ModelOption = None,
+    sampling: opt.SamplingOptions,
     lenses: opt.LensOption = None,
-    K: opt.KOption = None,
-    R: opt.ROption = None,
-    T: opt.TOption = None,
-    B: opt.BOption = None,
-    seed: opt.SeedOption = None,
     corpus: opt.CorpusOption = None,
     as_of: opt.AsOfOption = None,
-    budget_usd: BudgetOption = None,
+    budget_usd: opt.BudgetOption = None,
     key: Annotated[
         str | None, typer.Option("--key", help="The same key again gives the same job.")
     ] = None,
@@ -336,14 +292,9 @@ def submit(
     from heretix.jobs import MeasureRequest
 
     given: dict[str, Any] = {
+        **asdict(sampling),
         "claims": claims,
-        "models": model,
         "lenses": parse_lenses(lenses, with_documents=False) if lenses else None,
-        "K": K,
-        "R": R,
-        "T": T,
-        "B": B,
-        "seed": seed,
         "corpus": corpus,
         "as_of": as_of,
         "budget_usd": budget_usd,
@@ -360,32 +311,28 @@ def list_jobs(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List jobs, the newest first."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from heretix.accounts import LOCAL
+    from heretix.report.terminal import plain_table
 
     with _jobs(db) as jobs:
         found = jobs.list(by=LOCAL, limit=limit)
     if as_json:
         print_json([job.as_dict() for job in found])
         return
-    if not found:
-        typer.echo("no jobs; `heretix jobs submit` leaves one, and so does the web app")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("job", "state", "samples", "of", "by", "what"):
-        table.add_column(column, no_wrap=column == "job")
-    for job in found:
-        table.add_row(
+    rows = [
+        (
             job.id,
             job.state.value,
             f"{job.progress.done:,}",
             f"{job.progress.total:,}" if job.progress.total else "",
-            escape(job.owner_name),
-            escape(job.title),
+            job.owner_name,
+            job.title,
         )
-    opt.console().print(table)
+        for job in found
+    ]
+    table = plain_table("job", "~state", "~samples", "~of", "~by", "~what", rows=rows)
+    nothing = "no jobs; `heretix jobs submit` leaves one, and so does the web app"
+    output.show(found, lambda _: table, as_json=False, empty=nothing)
 
 
 @jobs_app.command("show")
@@ -419,7 +366,7 @@ def cancel(job: JobArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
 @jobs_app.command("resume")
 def resume(
     job: JobArgument,
-    budget_usd: BudgetOption = None,
+    budget_usd: opt.BudgetOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -430,16 +377,12 @@ def resume(
         _show(jobs.resume(job, by=LOCAL, budget_usd=budget_usd), as_json=as_json)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _jobs(db: str | None, *, create: bool = False) -> Iterator[Jobs]:
-    from heretix.core.settings import Settings
     from heretix.jobs import Jobs
-    from heretix.store import Store
 
-    settings = Settings.from_env()
-    settings = replace(settings, db=db or settings.db)
-    with Store.open(settings.db, create=create, absent=_NO_JOB) as store:
-        yield Jobs(store, settings)
+    with opt.open_store(db, create=create, absent=_NO_JOB) as store:
+        yield Jobs(store, opt.read_settings(db))
 
 
 def _show(job: Job, *, as_json: bool) -> None:
@@ -456,9 +399,6 @@ def _show(job: Job, *, as_json: bool) -> None:
         typer.echo(f"  {job.error}")
     if job.episode is not None:
         typer.echo(f"  heretix episode show {job.episode}")
-
-
-# `heretix demo`: a small world to look around in, made here and marked as a demonstration.
 
 
 def demo(
@@ -494,42 +434,48 @@ def demo(
     are made up, and every page says so. No key, no network. A store that holds the demonstration
     already is left as it is, and served if you like.
     """
-    from heretix.core.settings import Settings
-    from heretix.store import Store
     from heretix.web.demo import world_in
 
-    settings = replace(Settings.from_env(), db=db)
-    with Store.open(db) as store:
+    settings = opt.read_settings(db)
+    with opt.open_store(db, create=True) as store:
         if then_serve:
-            _try_port(store, port)
+            # A port that is taken is told now, not after half a minute's work.
+            with listening("127.0.0.1", port, store):
+                pass
         world = None if force else world_in(store, settings)
         if world is not None:
-            opt.err_console().print("the demonstration is there already", style="dim")
+            output.warn("the demonstration is there already", style="dim")
         else:
-            world = _filled(store, settings, force=force, embedded=embedded)
+            world = _fill(store, settings, force=force, embedded=embedded)
     if as_json:
         print_json({"db": db, **world.as_dict()})
     else:
-        _demo_show(world, db)
+        states = ", ".join(f"{count} {state}" for state, count in world.episodes.items())
+        console = output.console()
+        for line in (
+            f"{db} holds a demonstration. Nothing in it is a belief worth quoting.",
+            f"{world.runs} runs in {world.jobs} jobs, {world.transfers} transfers of play money",
+            f"episodes: {states}",
+            f"people, made up: {', '.join(world.people)}",
+            "",
+            f"heretix serve --open --db {db}",
+            f"heretix anomalies --db {db}",
+            f"heretix episode list --db {db}",
+            f"heretix explore leaderboard --db {db}",
+        ):
+            console.print(line, markup=False, soft_wrap=True)
     if then_serve:
         serve(port=port, open_browser=open_browser, db=db)
 
 
-def _try_port(store: Store, port: int) -> None:
-    """A port that is taken is told now, not after half a minute's work."""
-
-    with listening("127.0.0.1", port, store):
-        pass
-
-
-def _filled(store: Store, settings: Settings, *, force: bool, embedded: bool) -> World:
+def _fill(store: Store, settings: Settings, *, force: bool, embedded: bool) -> World:
     from heretix.web.demo import fill
 
     try:
-        with _told() as tell:
+        with _watching_steps() as tell:
             return fill(store, settings, force=force, embedded=embedded, tell=tell)
     except KeyboardInterrupt:
-        opt.err_console().print(
+        output.err_console().print(
             f"Stopped. {store.name} holds a part of the demonstration; delete it and start again.",
             style="yellow",
             markup=False,
@@ -538,36 +484,22 @@ def _filled(store: Store, settings: Settings, *, force: bool, embedded: bool) ->
         raise typer.Exit(130) from None
 
 
-@contextmanager
-def _told() -> Iterator[Callable[[str], None]]:
-    """A bar for whoever watches; the steps as lines for whoever reads them later."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+@contextlib.contextmanager
+def _watching_steps() -> Iterator[Callable[[str], None]]:
+    """Show a bar to whoever watches, and the steps as lines to whoever reads them later."""
+    from rich import progress as bars
 
     from heretix.web.demo import STEPS
 
-    console = opt.err_console()
+    console = output.err_console()
     if not console.is_terminal:
         yield lambda step: console.print(step, style="dim", markup=False)
         return
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    columns = (
+        bars.BarColumn(bar_width=24),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.description}"),
+    )
+    with bars.Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("beginning", total=STEPS)
         yield lambda step: progress.update(task, advance=1, description=step)
-
-
-def _demo_show(world: World, db: str) -> None:
-    console = opt.console()
-    states = ", ".join(f"{count} {state}" for state, count in world.episodes.items())
-    lines = (
-        f"{db} holds a demonstration. Nothing in it is a belief worth quoting.",
-        f"{world.runs} runs in {world.jobs} jobs, {world.transfers} transfers of play money",
-        f"episodes: {states}",
-        f"people, made up: {', '.join(world.people)}",
-        "",
-        f"heretix serve --open --db {db}",
-        f"heretix anomalies --db {db}",
-        f"heretix episode list --db {db}",
-        f"heretix explore leaderboard --db {db}",
-    )
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)

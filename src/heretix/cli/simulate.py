@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heretix.cli import options as opt
+from heretix.cli import output
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from heretix.economy.simulation.play import Report, Simulation
-
-__all__ = ["simulate"]
 
 
 def simulate(
@@ -46,7 +45,14 @@ def simulate(
     """
     from heretix.economy.simulation.play import DEFAULT_AGENTS, Setup, Simulation, read_agents
 
-    _check_plot(plot)
+    if plot is not None:
+        # Before the work, not after it.
+        from heretix.core.errors import ConfigError
+        from heretix.report.charts.output import FORMATS
+
+        if plot.suffix.lower() not in FORMATS:
+            endings = ", ".join(FORMATS)
+            raise ConfigError(f"`--plot` must end in one of {endings}, got {plot.name!r}")
     setup = Setup(
         seed=seed,
         agents=dict(DEFAULT_AGENTS) if agents is None else read_agents(agents),
@@ -56,16 +62,18 @@ def simulate(
     finished = _run(simulation, episodes)
     report = simulation.report()
     if not finished:
-        opt.err_console().print(f"stopped after {report.episodes} of {episodes} episodes")
+        output.warn(f"stopped after {report.episodes} of {episodes} episodes", style="")
     content = json.dumps(report.as_dict(), indent=2)
     if out is not None:
-        _write(out, content)
+        from heretix.report.charts.output import write_file
+
+        write_file(out, f"{content}\n".encode())
     if plot is not None and report.wealth:
         _draw(report, plot)
     if as_json:
         typer.echo(content)
         return
-    console = opt.console()
+    console = output.console()
     console.print(_table(report))
     ended = ", ".join(f"{count} {name}" for name, count in sorted(report.outcomes.items()))
     console.print(f"\n{report.episodes:,} episodes: {ended}")
@@ -78,7 +86,7 @@ def _run(simulation: Simulation, episodes: int) -> bool:
 
     columns = ("simulating", BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=opt.err_console(), transient=True) as progress:
+        with Progress(*columns, console=output.err_console(), transient=True) as progress:
             for _ in progress.track(range(episodes)):
                 simulation.play_next()
     except KeyboardInterrupt:
@@ -87,49 +95,31 @@ def _run(simulation: Simulation, episodes: int) -> bool:
 
 
 def _table(report: Report) -> Table:
-    from rich.table import Table
-
     from heretix.economy.ledger import PLAY, format_amount
     from heretix.economy.simulation.play import Verdict
+    from heretix.report.terminal import plain_table
 
     unit = 10**PLAY.exponent
     styles = {Verdict.GAINS: "green", Verdict.LOSES: "red"}
-    table = Table(box=None, pad_edge=False, header_style="dim", caption_justify="left")
+    table = plain_table(
+        "strategy", "kind", ">n", ">episodes", ">mean", ">99% interval", ">total", ""
+    )
     table.caption = f"in {PLAY.code}; the mean is for one agent and one episode"
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    for name in ("n", "episodes", "mean", "99% interval", "total"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.caption_justify = "left"
     for line in sorted(report.standings, key=lambda line: -(line.mean or 0.0)):
-        interval = (
-            "—"
-            if line.lo is None or line.hi is None
-            else f"{line.lo / unit:+,.2f} to {line.hi / unit:+,.2f}"
-        )
+        known = line.lo is not None and line.hi is not None
         table.add_row(
             line.strategy,
             line.kind.value,
             str(line.agents),
             f"{line.episodes:,}",
             "—" if line.mean is None else f"{line.mean / unit:+,.2f}",
-            interval,
+            f"{line.lo / unit:+,.2f} to {line.hi / unit:+,.2f}" if known else "—",
             format_amount(line.total, PLAY).removesuffix(f" {PLAY.code}"),
             line.verdict.value,
             style=styles.get(line.verdict),
         )
     return table
-
-
-def _check_plot(path: Path | None) -> None:
-    """Before the work, not after it: whether the picture could be written at all."""
-    if path is None:
-        return
-    from heretix.core.errors import ConfigError
-    from heretix.report.charts.output import FORMATS
-
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"`--plot` must end in one of {', '.join(FORMATS)}, got {path.name!r}")
 
 
 def _draw(report: Report, path: Path) -> None:
@@ -143,16 +133,6 @@ def _draw(report: Report, path: Path) -> None:
         for point in report.wealth
     ]
     kinds = {kind: [s.strategy for s in report.standings if s.kind is kind] for kind in Kind}
-    chart = wealth_by_strategy(
-        points,
-        unit=PLAY.code,
-        emphasised=kinds[Kind.HONEST],
-        bystanders=kinds[Kind.BYSTANDER],
-    )
+    honest, bystanders = kinds[Kind.HONEST], kinds[Kind.BYSTANDER]
+    chart = wealth_by_strategy(points, unit=PLAY.code, emphasised=honest, bystanders=bystanders)
     save_chart(chart, path)
-
-
-def _write(path: Path, content: str) -> None:
-    from heretix.report.charts.output import write_file
-
-    write_file(path, f"{content}\n".encode())

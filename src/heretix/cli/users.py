@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from heretix.cli import options as opt
-from heretix.cli.output import print_json
+from heretix.cli import output
 
 if TYPE_CHECKING:
     from heretix.accounts import People, Person, Quotas, Role, Token
-
-__all__ = ["app"]
 
 app = typer.Typer(
     help="Accounts of the web app: who may do what, and who did what.", no_args_is_help=True
@@ -30,9 +27,7 @@ RoleArgument = Annotated[
 RoleOption = Annotated[
     str | None, typer.Option("--role", help="reader (look), explorer (measure) or operator.")
 ]
-_SECONDS_A_DAY = 86_400.0
-_NO_LIMIT = "none"
-_NO_ACCOUNT = (
+_NO_ACCOUNT: Final = (
     "nobody has an account here yet; make one with `heretix users add NAME --role operator` first"
 )
 
@@ -61,32 +56,24 @@ def add(
 @app.command("list")
 def list_people(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
     """List the accounts."""
-    from rich.table import Table
+    from heretix.report.terminal import plain_table
 
     with _people(db) as people:
         found = people.list(limit=10_000)
-    if as_json:
-        print_json([asdict(person) for person in found])
-        return
-    if not found:
-        opt.console().print("no accounts: whoever reaches this machine is its operator")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("name", "role", "state", "jobs a day", "at a time", "USD a day", "since"):
-        table.add_column(column)
-    for person in found:
-        quotas = person.quotas
-        micros = quotas.usd_micros_per_day
-        table.add_row(
-            _plain(person.name),
+    columns = ("~name", "~role", "~state", "~jobs a day", "~at a time", "~USD a day", "~since")
+    rows = [
+        (
+            person.name,
             person.role.value,
             "" if person.active else "disabled",
-            _limit(quotas.jobs_per_day),
-            _limit(quotas.running_jobs),
-            "" if micros is None else f"{micros / 1e6:,.2f}",
+            *(limit for _, limit in _limits(person.quotas)),
             person.created_at[:10],
         )
-    opt.console().print(table)
+        for person in found
+    ]
+    nothing = "no accounts: whoever reaches this machine is its operator"
+    table = plain_table(*columns, rows=rows)
+    output.show(found, lambda _: table, as_json=as_json, empty=nothing)
 
 
 @app.command("role")
@@ -135,12 +122,13 @@ def set_quotas(
             ("--usd-per-day", usd_per_day, "usd_micros_per_day", 1e6),
         ):
             if text is not None:
-                changes[column] = _amount(option, text, scale)
+                changes[column] = _read_limit(option, text, scale)
         if changes:
             person = people.set_quotas(name, replace(person.quotas, **changes))
     _show(person, as_json=as_json)
     if not as_json:
-        typer.echo(f"  {_quota_words(person.quotas)}")
+        limits = _limits(person.quotas)
+        typer.echo("  " + ", ".join(f"{limit or 'any number of'} {what}" for what, limit in limits))
 
 
 @app.command("disable", short_help="Shut a person out, and stop their jobs.")
@@ -188,13 +176,14 @@ def tokens(
                 person,
                 label=new,
                 role=_role(role) if role is not None else None,
-                expires_in_s=None if days is None else days * _SECONDS_A_DAY,
+                expires_in_s=None if days is None else days * 86_400.0,
                 by=LOCAL,
             )
-            content = {"secret": issued.secret, **asdict(issued.token)}
-            typer.echo(json.dumps(content, indent=2) if as_json else issued.secret)
-            if not as_json:
-                opt.err_console().print("keep it: it can't be shown again", style="dim")
+            if as_json:
+                output.print_json({"secret": issued.secret, **asdict(issued.token)})
+            else:
+                typer.echo(issued.secret)
+                output.warn("keep it: it can't be shown again", style="dim")
             return
         found = people.tokens.list(person.id)
     _show_tokens(found, as_json=as_json)
@@ -212,39 +201,24 @@ def audit(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Show who did what, the newest first."""
-    from rich.table import Table
+    from heretix.report.terminal import plain_table
 
     with _people(db) as people:
         entries = people.audit.entries(limit=limit, before=before, who=who, what=what)
-    if as_json:
-        print_json([asdict(entry) for entry in entries])
-        return
-    if not entries:
-        typer.echo("nothing like that was done yet")
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("no.", "when", "who", "what", "subject", "from"):
-        table.add_column(column)
-    for entry in entries:
-        table.add_row(
-            str(entry.seq),
-            entry.at,
-            _plain(entry.who),
-            entry.what,
-            _plain(entry.subject or ""),
-            _plain(entry.address or ""),
-        )
-    opt.console().print(table)
+    rows = [
+        (str(entry.seq), entry.at, entry.who, entry.what, entry.subject or "", entry.address or "")
+        for entry in entries
+    ]
+    table = plain_table("~no.", "~when", "~who", "~what", "~subject", "~from", rows=rows)
+    nothing = "nothing like that was done yet"
+    output.show(entries, lambda _: table, as_json=as_json, empty=nothing)
 
 
 @contextmanager
 def _people(db: str | None, *, create: bool = False) -> Iterator[People]:
     from heretix.accounts import People
-    from heretix.core.settings import Settings
-    from heretix.store import Store
 
-    location = db or Settings.from_env().db
-    with Store.open(location, create=create, absent=_NO_ACCOUNT) as store:
+    with opt.open_store(db, create=create, absent=_NO_ACCOUNT) as store:
         yield People(store)
 
 
@@ -285,73 +259,57 @@ def _role(text: str) -> Role:
         raise AccountError(f"`role` must be one of {known}, got {text!r}") from exc
 
 
-def _amount(option: str, text: str, scale: float | None) -> int | None:
+def _read_limit(option: str, text: str, scale: float | None) -> int | None:
     from heretix.core.errors import AccountError
 
-    if text.strip().lower() == _NO_LIMIT:
+    if text.strip().lower() == "none":
         return None
     try:
-        value = round(float(text) * scale) if scale else int(text)
+        return round(float(text) * scale) if scale else int(text)
     except (ValueError, OverflowError) as exc:
         raise AccountError(f"`{option}` must be a number or `none`, got {text!r}") from exc
-    return value
 
 
 def _show(person: Person, *, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(person))
+        output.print_json(person)
     else:
         state = "" if person.active else ", disabled"
         typer.echo(f"{person.name}: {person.role.value}{state}")
 
 
-def _quota_words(quotas: Quotas) -> str:
-    """What a person may use, limits that aren't there included."""
-    micros = quotas.usd_micros_per_day
-    limits = (
-        ("jobs a day", _limit(quotas.jobs_per_day)),
-        ("jobs at a time", _limit(quotas.running_jobs)),
-        ("USD a day", "" if micros is None else f"{micros / 1e6:.2f}"),
-    )
-    return ", ".join(f"{limit or 'any number of'} {what}" for what, limit in limits)
+def _limits(quotas: Quotas) -> list[tuple[str, str]]:
+    """List what a person may use, with nothing where there is no limit."""
+    jobs, running, micros = quotas.jobs_per_day, quotas.running_jobs, quotas.usd_micros_per_day
+    return [
+        ("jobs a day", "" if jobs is None else f"{jobs:,}"),
+        ("jobs at a time", "" if running is None else f"{running:,}"),
+        ("USD a day", "" if micros is None else f"{micros / 1e6:,.2f}"),
+    ]
 
 
 def _show_tokens(found: list[Token], *, as_json: bool) -> None:
     import time
     from datetime import UTC, datetime
 
-    from rich.table import Table
-
-    if as_json:
-        print_json([asdict(token) for token in found])
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("id", "label", "role", "made", "ends", "last used", "state"):
-        table.add_column(column)
+    from heretix.report.terminal import plain_table
 
     def day(seconds: float | None) -> str:
         return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
     now = time.time()
-    for token in found:
-        table.add_row(
+    rows = [
+        (
             token.id,
-            _plain(token.label),
+            token.label,
             token.role.value,
             token.created_at[:10],
             day(token.expires_at),
             day(token.last_used_at),
             "revoked" if token.revoked_at else "expired" if token.has_expired(now) else "",
         )
-    opt.console().print(table)
-
-
-def _limit(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _plain(text: str) -> str:
-    """Names and labels are other people's: they don't get to colour the table."""
-    from rich.markup import escape
-
-    return escape(text)
+        for token in found
+    ]
+    columns = ("~id", "~label", "~role", "~made", "~ends", "~last used", "~state")
+    table = plain_table(*columns, rows=rows)
+    output.show(found, lambda _: table, as_json=as_json)

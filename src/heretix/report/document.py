@@ -28,7 +28,7 @@ from heretix.report.charts import (
     template_forest,
 )
 from heretix.report.charts.beliefs import claim_of, run_names
-from heretix.report.charts.figure import drawable, listed, number, retitled, shortened, wrapped
+from heretix.report.charts.figure import drawable, listed, number, shortened, with_title, wrapped
 from heretix.report.charts.studies import drift
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
 from heretix.report.method import method_lines
@@ -253,7 +253,7 @@ def _shared_figures(
         sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
         if len(sources) > _NAMED_SOURCES:
             sources = (("runs", f"the answers of {len(sources)} runs"),)
-        svg = _drawn(retitled(picture.chart, f"{picture.title}{about}"), f"shared-{place}")
+        svg = _drawn(with_title(picture.chart, f"{picture.title}{about}"), f"shared-{place}")
         yield _Figure(svg=svg, sources=sources)
 
 
@@ -264,7 +264,7 @@ def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
         charts["Where the interval comes from"] = bootstrap_distribution(run)
     for place, (title, chart) in enumerate(charts.items()):
         yield _Figure(
-            svg=_drawn(retitled(chart, title), f"{anchor}-{place}"),
+            svg=_drawn(with_title(chart, title), f"{anchor}-{place}"),
             sources=((f"{anchor}-answers", answers),),
         )
 
@@ -399,7 +399,7 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     pictures = list(_own_pictures(runs[0], theme)) if len(runs) == 1 else []
     pictures += shared_pictures(artifacts, theme=theme)
     drawings = [
-        chart_svg(retitled(picture.chart, _titled(picture, claims)), prefix=f"p{number}")
+        chart_svg(with_title(picture.chart, _titled(picture, claims)), prefix=f"p{number}")
         for number, picture in enumerate(pictures)
     ]
     widest = max(_size(drawing)[0] for drawing in drawings)

@@ -12,7 +12,6 @@ from rich.measure import Measurement as Measured
 from rich.table import Table
 from rich.text import Text
 
-from heretix.belief.paired import PairedDifference
 from heretix.core.lenses import LENSES, NUL, RPL
 from heretix.report.words import (
     DEMONSTRATION,
@@ -30,14 +29,14 @@ from heretix.report.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rich.console import Console, ConsoleOptions, JustifyMethod
+    from rich.console import Console, ConsoleOptions
 
     from heretix.belief.paired import Difference
+    from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import (
         Artifact,
-        EvidenceRecord,
         LensRecord,
         MetricRecord,
         MetricsRecord,
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
     from heretix.measurement.service import Estimate, Measurement
     from heretix.measurement.verify import Verification
     from heretix.plan import Plan
-    from heretix.providers.catalog import ModelId
     from heretix.store import RunSummary, StartedExecution
 
-_BAR_CELLS: Final = 51
+T = TypeVar("T")
+
 _LEAST_CELLS: Final = 5
 """A shorter bar says nothing, and isn't drawn."""
 _WIDE: Final = 110
@@ -61,27 +60,57 @@ _SHORT_ID: Final = 8
 _SHORT_EXECUTION: Final = len("exec-") + _SHORT_ID
 _SHORT_VARIANT: Final = 12
 _BAND_STYLE: Final = {"high": "green", "medium": "yellow", "low": "red"}
+_ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
+"""Reasons of documents that this lens was never meant to show."""
 
 
-def interval_bar(
-    prob: float, lo: float, hi: float, *, cells: int = _BAR_CELLS, style: str = "bold cyan"
-) -> RenderableType:
+def plain_table(*columns: str, rows: Iterable[Sequence[str]] = ()) -> Table:
+    """Make a table without lines, of texts as they are: names don't get to colour it.
+
+    `>` begins the name of a column of numbers, `~` of one that may wrap.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        wraps = "~" in column
+        table.add_column(
+            column.lstrip(">~"),
+            justify="right" if ">" in column else "left",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Make a list of names and what they are."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(value))
+    return table
+
+
+def one_line(text: str) -> Text:
+    """Make text that gives way to its neighbours: one line, cut where the table's width ends."""
+    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalBar:
     """A line from 0 to 1 with the interval drawn on it and a dot at the estimate.
 
-    It gives way to numbers: a column of bars may wrap, and so is the first to shrink.
+    It is as long as there is room for, up to `cells`, and gives way to numbers: a column of bars
+    may wrap, and so is the first to shrink.
     """
-    return _IntervalBar(prob=prob, lo=lo, hi=hi, cells=cells, style=style)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _IntervalBar:
-    """A bar as long as there is room for, up to `cells`."""
 
     prob: float
     lo: float
     hi: float
-    cells: int
-    style: str
+    cells: int = 51
+    style: str = "bold cyan"
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measured:
         del console
@@ -92,8 +121,10 @@ class _IntervalBar:
         cells = min(self.cells, options.max_width - len("0  1"))
         if cells < _LEAST_CELLS:
             return
-        first, last, dot = (_cell(value, cells) for value in (self.lo, self.hi, self.prob))
-        middle = _cell(0.5, cells)
+        first, last, dot, middle = (
+            min(cells - 1, max(0, round(value * (cells - 1))))
+            for value in (self.lo, self.hi, self.prob, 0.5)
+        )
         bar = Text("0 ", style="dim")
         for cell in range(cells):
             if cell == dot:
@@ -107,7 +138,7 @@ class _IntervalBar:
 
 
 def run_headline(run: RunRecord) -> RenderableType:
-    """The finding of a run, in a few lines."""
+    """Show the finding of a run, in a few lines."""
     lines: list[RenderableType] = [Text(run.claim, style="bold"), _subtitle(run)]
     belief = run.aggregates
     if belief.prob_true_rpl is None or belief.ci95 is None:
@@ -120,16 +151,21 @@ def run_headline(run: RunRecord) -> RenderableType:
         band = str(belief.stability_band)
         headline.append("   stability ")
         headline.append(f"{belief.stability_score:.2f} ({band})", style=_BAND_STYLE[band])
-        lines += [headline, interval_bar(belief.prob_true_rpl, lo, hi)]
+        lines += [headline, IntervalBar(belief.prob_true_rpl, lo, hi)]
     lines += [Text(warning, style="yellow") for warning in run_warnings(run)]
     lines.append(_counts(run))
-    if run.evidence and run.evidence.items:
-        lines.append(_evidence_line(run.evidence))
+    if (shown := run.evidence) and shown.items:
+        used = ", ".join(f"{name} ×{count}" for name, count in shown.used.items() if count)
+        said = (
+            f"{len(shown.items)} documents (heretix evidence show {str(shown.bundle_id)[:16]}) · "
+            f"used: {used or 'none'} · {shown.quotes_verified}/{shown.quotes_given} quotes verified"
+        )
+        lines.append(Text(said, style="yellow" if shown.trusted is False else "dim"))
     return Group(*lines)
 
 
 def run_view(run: RunRecord) -> RenderableType:
-    """A run in full: headline, templates, where its uncertainty comes from, how it was made."""
+    """Show a run in full: headline, templates, where its uncertainty comes from, provenance."""
     parts: list[RenderableType] = [run_headline(run)]
     if run.diagnostics is not None:
         parts += [Text(""), _template_table(run), *_variance_lines(run)]
@@ -138,31 +174,33 @@ def run_view(run: RunRecord) -> RenderableType:
 
 
 def plan_view(plan: Plan) -> RenderableType:
-    """The plan of one claim and model."""
-    facts = _facts(
+    """Show the plan of one claim and model."""
+    model = plan.model
+    label = DEMONSTRATION if model.is_demonstration else MADE_UP if model.is_made_up else None
+    facts = [
         ("claim", plan.claim),
-        ("model", _model_name(plan.model)),
+        ("model", f"{model.identity} ({label})" if label else model.identity),
         ("run_id", plan.run_id),
         ("prompts", f"{plan.bank.version} ({plan.bank.source}), T_bank {plan.bank.T_bank}"),
         ("sampling", f"K={plan.K} slots × R={plan.R} replicates = {plan.N} attempts, T={plan.T}"),
         ("rotation_offset", str(plan.rotation_offset)),
-        ("tpl_indices", _numbers(plan.tpl_indices)),
-        ("seq", _numbers(plan.seq)),
+        ("tpl_indices", str(list(plan.tpl_indices))),
+        ("seq", str(list(plan.seq))),
         ("imbalance_ratio", f"{plan.imbalance_ratio:.2f}"),
         ("aggregation", f"{plan.agg}, {plan.center} {plan.trim:g}, B={plan.B}"),
         ("bootstrap_seed", f"{plan.bootstrap_seed} ({plan.seed_source})"),
         ("max_output_tokens", str(plan.max_output_tokens)),
         *((name, str(value)) for name, value in plan.options.as_dict().items()),
-    )
-    table = _table(">template", ">slots", ">attempts", "~wording")
+    ]
+    table = plain_table(">template", ">slots", ">attempts", "~wording")
     for index, attempts in plan.counts.items():
-        wording = _one_line(plan.bank.paraphrases[index])
+        wording = one_line(plan.bank.paraphrases[index])
         table.add_row(str(index), str(attempts // plan.R), str(attempts), wording)
-    return Group(facts, Text(""), table)
+    return Group(facts_table(facts), Text(""), table)
 
 
 def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableType:
-    """Calls, tokens and cost of a measurement."""
+    """Show the calls, tokens and cost of a measurement."""
     calls = f"{estimate.to_call:,} to make, {estimate.cached:,} already cached"
     if estimate.runs > 1:
         calls += (
@@ -173,11 +211,11 @@ def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableTyp
         f"about {estimate.tokens_in:,} in, {estimate.tokens_out:,} out "
         f"(at most {estimate.tokens_out_max:,} out)"
     )
-    return _facts(("calls", calls), ("tokens", tokens), ("cost", _cost(estimate)))
+    return facts_table([("calls", calls), ("tokens", tokens), ("cost", _cost(estimate))])
 
 
 def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
-    """Stored runs, newest first.
+    """List stored runs, newest first.
 
     Where the screen is narrow the claim gets the room: ids are shorter (a part of one names its
     run), stability is left to `heretix show`, and a model that all runs share stands below. What
@@ -187,7 +225,7 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
     models = {run.model for run in runs}
     with_model = wide or (len(models) > 1 and width >= _NARROW)
     stability = ["stability"] if wide else []
-    table = _table("run", "lens", ">p(true)" if wide else ">p", "95% CI", *stability)
+    table = plain_table("run", "lens", ">p(true)" if wide else ">p", "95% CI", *stability)
     if with_model:
         # It may wrap, which it doesn't: so it gives way as the claim does, and no number has to.
         table.add_column("model", max_width=width // (5 if wide else 6))
@@ -203,8 +241,8 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
             known = run.stability_score is not None
             cells.append(f"{run.stability_score:.2f} {run.stability_band}" if known else "—")
         if with_model:
-            cells.append(_one_line(run.model))
-        table.add_row(*cells, _one_line(run.claim))
+            cells.append(one_line(run.model))
+        table.add_row(*cells, one_line(run.claim))
     if with_model:
         return table
     several = f"by {len(models)} models; heretix show RUN names its own"
@@ -213,7 +251,7 @@ def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:
 
 
 def _what(run: RunSummary | StartedExecution, *, whole: bool) -> str:
-    """The lens and, if it was an experiment or an episode, which; its kind where that is long."""
+    """Name the lens and, of an experiment or episode, which; its kind where that is long."""
     variant = run.variant or ""
     if not whole and len(variant) > _SHORT_VARIANT:
         variant = variant.partition(":")[0]
@@ -221,9 +259,9 @@ def _what(run: RunSummary | StartedExecution, *, whole: bool) -> str:
 
 
 def unfinished_table(executions: Sequence[StartedExecution], *, width: int) -> Table:
-    """Executions that have no record: what each measures, and how far it came."""
+    """List executions that have no record: what each measures, and how far it came."""
     begun_column = ["begun, UTC"] if width >= _NARROW else []
-    table = _table("execution", "lens", "samples", *begun_column)
+    table = plain_table("execution", "lens", "samples", *begun_column)
     table.add_column("model", max_width=22)
     table.add_column("claim")
     for execution in executions:
@@ -235,63 +273,79 @@ def unfinished_table(executions: Sequence[StartedExecution], *, width: int) -> T
             Text(_what(execution, whole=width >= _WIDEST)),
             f"{min(execution.answered, planned)} of {planned}",
             *([begun] if width >= _NARROW else []),
-            _one_line(execution.model),
-            _one_line(execution.claim),
+            one_line(execution.model),
+            one_line(execution.claim),
         )
     return table
 
 
+def anomalies_table(found: Sequence[Anomaly]) -> Table:
+    """List claims by how far evidence moves the belief in them; why some don't pass."""
+    table = plain_table("Shock Index", "Amplification Gap", "model", "~claim")
+    for anomaly in found:
+        shock, gap = anomaly.shock_index, anomaly.amplification_gap
+        claim = one_line(anomaly.claim)
+        if not anomaly.listed:
+            why = ", ".join(anomaly.gates_failed) or "could be chance"
+            claim = Text(f"({why}) ", style="yellow") + claim
+        table.add_row(
+            shock_text(shock),
+            "—" if gap is None else f"{gap.value:+.3f} [{gap.lo:+.3f}, {gap.hi:+.3f}]",
+            Text(anomaly.model),
+            claim,
+        )
+    return table
+
+
+def shock_text(shock: MetricRecord | None) -> str:
+    """Write a Shock Index with its interval; a dash where there is none."""
+    return "—" if shock is None else f"{shock.value:.3f} [{shock.lo:.3f}, {shock.hi:.3f}]"
+
+
 def verification_view(found: Verification) -> RenderableType:
-    """Result of verifying a run's record, with the differences."""
+    """Show the result of verifying a run's record, with the differences."""
     head = Text(f"{found.execution_id} ")
     if found.ok:
         head.append(f"verified: {found.checked:,} values derived again", style="green")
         return Group(head, *(Text(f"  {note}", style="dim") for note in found.notes))
     head.append(f"NOT verified: {len(found.differences)} differences", style="bold red")
-    lines: list[RenderableType] = [head]
-    for difference in found.differences[:20]:
-        line = Text(f"  {difference.path}: ")
-        line.append(f"recorded {difference.recorded!r}, derived {difference.derived!r}")
-        lines.append(line)
+    lines = [
+        Text(f"  {one.path}: recorded {one.recorded!r}, derived {one.derived!r}")
+        for one in found.differences[:20]
+    ]
     if len(found.differences) > 20:
         lines.append(Text(f"  … and {len(found.differences) - 20} more"))
-    return Group(*lines)
+    return Group(head, *lines)
 
 
 def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> RenderableType:
-    """Two runs side by side, and the difference of their beliefs."""
-    table = _table("~", "~A", "~B")
-    rows = [
+    """Show two runs side by side, and the difference of their beliefs."""
+    table = plain_table("~", "~A", "~B")
+    for name, left, right in (
         ("claim", a.claim, b.claim),
         ("model", a.model, b.model),
         ("prompts", a.prompt_version, b.prompt_version),
         ("K×R, T", _shape(a), _shape(b)),
         ("p(true)", _prob(a), _prob(b)),
         ("stability", _stability(a), _stability(b)),
-    ]
-    for name, left, right in rows:
-        changed = "" if left == right else "yellow"
-        table.add_row(name, Text(left), Text(right, style=changed))
+    ):
+        table.add_row(name, Text(left), Text(right, style="" if left == right else "yellow"))
+    pairs = getattr(difference, "n_pairs", None)
     how = (
-        f"paired over {difference.n_pairs} templates"
-        if isinstance(difference, PairedDifference)
-        else "unpaired: the banks differ, so the interval is wider"
+        "unpaired: the banks differ, so the interval is wider"
+        if pairs is None
+        else f"paired over {pairs} templates"
     )
+    lo, hi = difference.diff_prob_lo, difference.diff_prob_hi
     line = Text("B − A  ")
     line.append(f"{difference.diff_prob:+.3f}", style="bold cyan")
-    line.append(
-        f"   95% CI {difference.diff_prob_lo:+.3f} … {difference.diff_prob_hi:+.3f}   ({how})"
-    )
+    line.append(f"   95% CI {lo:+.3f} … {hi:+.3f}   ({how})")
     verdict = (
         "the interval excludes 0"
-        if difference.diff_prob_lo > 0 or difference.diff_prob_hi < 0
+        if lo > 0 or hi < 0
         else "the interval holds 0: no difference can be told"
     )
     return Group(table, Text(""), line, Text(verdict, style="dim"))
-
-
-def _cell(value: float, cells: int) -> int:
-    return min(cells - 1, max(0, round(value * (cells - 1))))
 
 
 def _subtitle(run: RunRecord) -> Text:
@@ -318,19 +372,9 @@ def _counts(run: RunRecord) -> Text:
     return Text(" · ".join(parts), style="dim")
 
 
-def _evidence_line(shown: EvidenceRecord) -> Text:
-    """Documents shown, and what the answers did with them."""
-    used = ", ".join(f"{name} ×{count}" for name, count in shown.used.items() if count)
-    said = (
-        f"{len(shown.items)} documents (heretix evidence show {str(shown.bundle_id)[:16]}) · "
-        f"used: {used or 'none'} · {shown.quotes_verified}/{shown.quotes_given} quotes verified"
-    )
-    return Text(said, style="yellow" if shown.trusted is False else "dim")
-
-
 def _template_table(run: RunRecord) -> Table:
     assert run.diagnostics is not None
-    table = _table(">template", ">n", ">p", "range", ">without it", "~")
+    table = plain_table(">template", ">n", ">p", "range", ">without it", "~")
     for row in run.diagnostics.templates:
         style = "dim" if row.trimmed else "cyan"
         table.add_row(
@@ -339,80 +383,43 @@ def _template_table(run: RunRecord) -> Table:
             f"{row.prob:.3f}",
             span(row.min_prob, row.max_prob),
             "—" if row.influence_prob is None else f"{row.influence_prob:+.3f}",
-            interval_bar(row.prob, row.min_prob, row.max_prob, cells=25, style=style),
+            IntervalBar(row.prob, row.min_prob, row.max_prob, cells=25, style=style),
             style="dim" if row.trimmed else "",
         )
     return table
 
 
-def _variance_lines(run: RunRecord) -> list[RenderableType]:
+def _variance_lines(run: RunRecord) -> Iterator[RenderableType]:
     found = run.diagnostics
     assert found is not None
-    lines: list[RenderableType] = []
     if found.paraphrase_range_prob is not None and found.paraphrase_sd_prob is not None:
-        lines.append(
-            Text(
-                f"wording alone moves p by up to {found.paraphrase_range_prob:.3f} "
-                f"(sd {found.paraphrase_sd_prob:.3f})"
-            )
+        yield Text(
+            f"wording alone moves p by up to {found.paraphrase_range_prob:.3f} "
+            f"(sd {found.paraphrase_sd_prob:.3f})"
         )
     if found.between_share is not None:
-        lines.append(
-            Text(
-                f"{percent(found.between_share)} of the variance lies between templates, "
-                f"{percent(1 - found.between_share)} within"
-            )
+        yield Text(
+            f"{percent(found.between_share)} of the variance lies between templates, "
+            f"{percent(1 - found.between_share)} within"
         )
     elif found.variance_note:
-        lines.append(Text(found.variance_note, style="dim"))
-    return lines
+        yield Text(found.variance_note, style="dim")
 
 
 def _provenance(run: RunRecord) -> Table:
-    aggregation = run.aggregation
-    return _facts(
-        ("run_id", run.run_id),
-        ("execution_id", run.execution_id),
-        ("served", ", ".join(str(s.provider_model_id) for s in run.served) or "—"),
-        ("method", f"{aggregation.method}, B={aggregation.B}"),
-        ("bootstrap_seed", f"{aggregation.bootstrap_seed} ({aggregation.seed_source})"),
-        ("bank", f"{run.prompts.source} {run.prompts.bank_sha256[:16]}"),
-        ("measured", f"{run.started_at} by heretix {run.heretix_version}"),
-        ("sha256", run.sha256),
+    how = run.aggregation
+    return facts_table(
+        [
+            ("run_id", run.run_id),
+            ("execution_id", run.execution_id),
+            ("served", ", ".join(str(s.provider_model_id) for s in run.served) or "—"),
+            ("method", f"{how.method}, B={how.B}"),
+            ("bootstrap_seed", f"{how.bootstrap_seed} ({how.seed_source})"),
+            ("bank", f"{run.prompts.source} {run.prompts.bank_sha256[:16]}"),
+            ("measured", f"{run.started_at} by heretix {run.heretix_version}"),
+            ("sha256", run.sha256),
+        ]
     )
-
-
-def _table(*columns: str) -> Table:
-    """A plain table: `>` begins the name of a column of numbers, `~` of one that may wrap."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        name = column.lstrip(">~")
-        justify: JustifyMethod = "right" if column.startswith(">") else "left"
-        table.add_column(name, justify=justify, no_wrap=not column.startswith("~"))
-    return table
-
-
-def _facts(*pairs: tuple[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in pairs:
-        table.add_row(name, Text(value))
-    return table
-
-
-def _one_line(text: str) -> Text:
-    """Text that gives way to its neighbours: one line, cut where the table's width ends."""
-    return Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return "[" + ", ".join(str(value) for value in values) + "]"
-
-
-def _model_name(model: ModelId) -> str:
-    label = DEMONSTRATION if model.is_demonstration else MADE_UP if model.is_made_up else None
-    return f"{model.identity} ({label})" if label else model.identity
 
 
 def _cost(estimate: Estimate) -> str:
@@ -440,14 +447,8 @@ def _stability(run: RunRecord) -> str:
     return f"{belief.stability_score:.2f} ({belief.stability_band})"
 
 
-T = TypeVar("T")
-
-_ELSEWHERE: Final = frozenset({"wrong_class", "off_topic"})
-"""Reasons of documents that this lens was never meant to show."""
-
-
 def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> RenderableType:
-    """Belief of a model with each kind of evidence, and what lies between.
+    """Show the belief of a model with each kind of evidence, and what lies between.
 
     With `lacking_told`, why a lens has too little evidence was said before, and isn't repeated.
     """
@@ -467,17 +468,17 @@ def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> Renderable
 
 
 def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
-    """The documents of a bundle: class, reliability and stance, then a quote of each."""
+    """Show the documents of a bundle: class, reliability and stance, then a quote of each."""
+    items = bundle["items"]
     head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
     if version := bundle["policy"]["version"]:
         head.append(f" (policy {version})", style="dim")
-    table = _table("id", "class", "r", "published", "stance")
-    table.add_column("publisher", overflow="fold")
+    table = plain_table("id", "class", "r", "published", "stance", "~publisher")
     # Beside the other columns a narrow terminal would leave a quote one word a line.
     quotes = Table.grid(padding=(0, 2))
     quotes.add_column(no_wrap=True)
     quotes.add_column(ratio=1)
-    for item in bundle["items"]:
+    for item in items:
         table.add_row(
             item["id"],
             item["cls"],
@@ -488,43 +489,30 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
         )
         quotes.add_row(item["id"], Text(item["quote"]))
     parts: list[RenderableType] = [head]
-    if bundle["items"]:
-        parts += [table, Text("quotes", style="dim"), quotes]
-        parts.append(Text(_stance_note(bundle["items"]), style="dim"))
+    if items:
+        judges = sorted({str(by) for item in items if (by := item.get("stance_by"))})
+        notes = [f"stance by: {', '.join(judges)}"] if judges else []
+        if any(item["stance"] is None for item in items):
+            notes.append("stance –: not judged")
+        parts += [table, Text("quotes", style="dim"), quotes, Text("; ".join(notes), style="dim")]
     return Group(*parts, *_dropped_lines(bundle["dropped"]))
 
 
-def _stance_note(items: Sequence[Mapping[str, Any]]) -> str:
-    """Names of those who judged the documents' sides."""
-    judges = sorted({str(by) for item in items if (by := item.get("stance_by"))})
-    notes = [f"stance by: {', '.join(judges)}"] if judges else []
-    if any(item["stance"] is None for item in items):
-        notes.append("stance –: not judged")
-    return "; ".join(notes)
-
-
-def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Documents left out: counts by reason, and those that nearly got in."""
+def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Count the documents left out by reason, and list those that nearly got in."""
     if not dropped:
-        return []
+        return
     counts = Counter(str(drop["reason"]) for drop in dropped)
     said = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+    yield Text(f"{len(dropped)} left out: {said}", style="dim")
     near = [drop for drop in dropped if drop["reason"] not in _ELSEWHERE]
-    return [
-        Text(f"{len(dropped)} left out: {said}", style="dim"),
-        *(
-            Text(
-                f"  {drop['reason']}: {drop['title']} "
-                f"({drop_detail(drop['reason'], drop['params'])})",
-                style="dim",
-            )
-            for drop in near[:12]
-        ),
-    ]
+    for drop in near[:12]:
+        why = drop_detail(drop["reason"], drop["params"])
+        yield Text(f"  {drop['reason']}: {drop['title']} ({why})", style="dim")
 
 
 def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableType:
-    table = _table("lens", ">p(true)", "95% CI", "~")
+    table = plain_table("lens", ">p(true)", "95% CI", "~")
     notes = []
     for line in lines:
         if line.prob_true is None or line.ci95 is None:
@@ -536,7 +524,7 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
             line.lens,
             f"{line.prob_true:.3f}",
             span(*line.ci95),
-            interval_bar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style),
+            IntervalBar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style),
         )
         if line.trusted is False:
             wrong = MISQUOTED if line.bundle_id else QUOTED_NOTHING
@@ -553,13 +541,10 @@ def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
         # The line of a lens without a number has said why already.
         if reason.code not in {"insufficient_evidence", *NO_ESTIMATE}
     ]
-    table = Table.grid(padding=(0, 2))
-    for name, value in [*_headlines(found), *_details(found)]:
-        table.add_row(Text(name, style="dim"), value)
-    return [*missing, table]
+    return [*missing, facts_table(_metric_facts(found))]
 
 
-def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
+def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     if found.shock_index:
         floor = (
             "noise floor unknown with R=1"
@@ -573,9 +558,6 @@ def _headlines(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     for lens, gain in _in_order(found.information_gain):
         if lens != NUL:
             yield f"Information Gain {lens}", f"{_signed(gain)} bits   p={gain.p_value:.4f}"
-
-
-def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     for lens, effect in _in_order(found.evidence_effect):
         yield f"evidence effect {lens}", _signed(effect)
     if found.wrapper_effect:
@@ -588,12 +570,11 @@ def _details(found: MetricsRecord) -> Iterator[tuple[str, str]]:
 
 
 def _in_order(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
-    """As the table above has the lenses."""
     return sorted(by_lens.items(), key=lambda entry: list(LENSES).index(entry[0]))
 
 
 def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
-    """The belief of each lens minus that of its variants."""
+    """Show the belief of each lens minus that of its variants."""
     found = [record for record in artifact.experiments or [] if record.model == model]
     if not found:
         return []
@@ -603,7 +584,7 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
         for bundle in artifact.bundles or []
         for item in bundle["items"]
     }
-    table = _table("lens", "variant", "p(true)", "lens − variant", "~")
+    table = plain_table("lens", "variant", "p(true)", "lens − variant", "~")
     for record in found:
         left_out = record.variant.removeprefix("without:")
         table.add_row(
@@ -613,11 +594,7 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
             _signed(record.difference)
             if record.difference
             else f"— {missing_reason(record.reason)}",
-            Text(
-                titles.get((shown.get(record.execution_id), left_out), ""),
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+            one_line(titles.get((shown.get(record.execution_id), left_out), "")),
         )
     return [Text(""), table]
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from heretix.core.clock import utc_text_of_ms
 from heretix.economy.episode.state import Fate, State, kept_positions
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
+from heretix.report.terminal import facts_table, one_line, plain_table, shock_text
+from heretix.report.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from fractions import Fraction
+
+    from rich.table import Table
 
     from heretix.economy.episode.state import Episode
     from heretix.economy.exchange import (
@@ -36,63 +39,38 @@ _STYLE: Final = {Side.HERETIC: "magenta", Side.ORTHODOX: "blue"}
 
 
 def money(amount: int, currency: str) -> str:
-    """An amount as people read it."""
+    """Write an amount as people read it."""
     return format_amount(amount, CURRENCIES[currency])
 
 
-def moment(at_ms: int) -> str:
-    """A moment in UTC, to the second."""
-    return utc_text_of_ms(at_ms)
+moment = utc_text_of_ms
 
 
 def balances_table(holdings: Sequence[Holding]) -> Table:
-    """Who holds what."""
-    table = _table("account", ("balance", "right"), "person")
-    for holding in holdings:
-        account = holding.account
-        table.add_row(
-            Text(account.id),
-            money(holding.balance, account.currency),
-            Text(holding.person or ""),
-        )
-    return table
+    """List who holds what."""
+    rows = [
+        (held.account.id, money(held.balance, held.account.currency), held.person or "")
+        for held in holdings
+    ]
+    return plain_table("~account", ">balance", "person", rows=rows)
 
 
 def history_table(entries: Sequence[Entry], *, width: int) -> Table:
-    """Transfers, as they stand in the chain; on a narrow screen three lines each."""
-    if width < _WIDE:
-        return _stacked(entries)
-    table = _table(("seq", "right"), "at", ("amount", "right"), "code", "from", "to")
+    """List transfers as they stand in the chain; on a narrow screen three lines each."""
+    wide = width >= _WIDE
+    columns = (">seq", "at", ">amount", "code", "~from", "~to") if wide else (">seq", "~transfer")
+    table = plain_table(*columns)
     for entry in entries:
-        transfer = entry.transfer
-        table.add_row(
-            str(transfer.seq),
-            moment(entry.at_ms),
-            money(transfer.amount, transfer.currency),
-            transfer.code.value,
-            Text(transfer.debit),
-            Text(transfer.credit),
-        )
-    return table
-
-
-def _stacked(entries: Sequence[Entry]) -> Table:
-    table = _table(("seq", "right"), "transfer")
-    for entry in entries:
-        transfer = entry.transfer
-        table.add_row(
-            str(transfer.seq),
-            Text(
-                f"{money(transfer.amount, transfer.currency)} {transfer.code.value}, "
-                f"{moment(entry.at_ms)}\n"
-                f"from {transfer.debit}\nto {transfer.credit}"
-            ),
-        )
+        moved, at = entry.transfer, moment(entry.at_ms)
+        amount, code = money(moved.amount, moved.currency), moved.code.value
+        stacked = f"{amount} {code}, {at}\nfrom {moved.debit}\nto {moved.credit}"
+        cells = (at, amount, code, moved.debit, moved.credit) if wide else (stacked,)
+        table.add_row(str(moved.seq), *map(Text, cells))
     return table
 
 
 def ledger_view(report: LedgerReport) -> RenderableType:
-    """Whether the whole ledger holds."""
+    """Say if the whole ledger holds."""
     if report.ok:
         said = f"{report.count:,} transfers verified; the chain ends in {report.last_hash[:16]}"
         return Text(said, style="green")
@@ -100,17 +78,15 @@ def ledger_view(report: LedgerReport) -> RenderableType:
 
 
 def breaches_view(subject: str, breaches: Sequence[Breach]) -> RenderableType:
-    """What doesn't hold, line by line."""
+    """List what doesn't hold."""
     head = Text(f"{subject}: {len(breaches)} things don't hold", style="bold red")
     lines = [Text(f"  {b.rule}: {b.subject}: {b.detail}", style="red") for b in breaches]
     return Group(head, *lines)
 
 
 def episodes_table(found: Sequence[EpisodeSummary]) -> Table:
-    """Episodes and what their markets say."""
-    table = _table(
-        "episode", "state", ("heretic", "right"), ("staked", "right"), ("bets", "right"), "claim"
-    )
+    """List episodes and what their markets say."""
+    table = plain_table("episode", "state", ">heretic", ">staked", ">bets", "~claim")
     for item in found:
         market = item.market
         table.add_row(
@@ -119,17 +95,19 @@ def episodes_table(found: Sequence[EpisodeSummary]) -> Table:
             "—" if market is None else _percent(market.probability(Side.HERETIC)),
             "—" if market is None else money(market.money, item.currency),
             str(max(0, item.position_count - 2)),
-            Text(" ".join(item.claim.split()), no_wrap=True, overflow="ellipsis"),
+            one_line(item.claim),
         )
     return table
 
 
 def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableType:
-    """The two pools of an episode."""
-    parts: list[RenderableType] = [Text(episode.terms.claim, style="bold"), _headline(episode)]
+    """Show the two pools of an episode."""
+    head = Text(f"{episode.id}  ", style="dim")
+    head.append(episode.state.value, style="bold cyan")
+    parts: list[RenderableType] = [Text(episode.terms.claim, style="bold"), head]
     if episode.market is None:
         return Group(*parts, Text("not open yet: nothing can be bet", style="dim"))
-    table = _table("side", ("price", "right"), ("implied", "right"), ("staked", "right"), "bets")
+    table = plain_table("side", ">price", ">implied", ">staked", "bets")
     kept = kept_positions(episode, positions)
     for side in Side:
         own = [position for position in kept if position.side is side]
@@ -145,7 +123,7 @@ def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableTy
 
 
 def quote_view(quote: Quote, currency: str) -> RenderableType:
-    """What a bet would buy, and what it can come to."""
+    """Show what a bet would buy, and what it can come to."""
     tau = quote.tau_max_ppm
     rows = {
         "stake": f"{money(quote.stake, currency)} on {quote.side.value}",
@@ -160,23 +138,22 @@ def quote_view(quote: Quote, currency: str) -> RenderableType:
         "worst case": f"{money(quote.worst_case, currency)} lost, if the other side wins at it",
         "held or void": f"{money(quote.stake, currency)} comes back whole",
     }
-    return _facts(rows.items())
+    return facts_table(rows.items())
 
 
-def positions_table(held: Sequence[HeldPosition], currency: str) -> Table:
-    """A person's bets."""
-    table = _table("episode", "state", "side", ("staked", "right"), ("shares", "right"), "claim")
+def positions_table(held: Sequence[HeldPosition], currency: str = "PLAY") -> Table:
+    """List a person's bets."""
+    table = plain_table("episode", "state", "side", ">staked", ">shares", "~claim")
+    scale = MICRO * 10 ** CURRENCIES[currency].exponent
     for item in held:
         position = item.position
-        scale = MICRO * 10 ** CURRENCIES[currency].exponent
-        state = f"{item.state.value}, given back" if item.late else item.state.value
         table.add_row(
             item.episode,
-            state,
+            f"{item.state.value}, given back" if item.late else item.state.value,
             Text(position.side.value, style=_STYLE[position.side]),
             money(position.stake, currency),
             f"{position.shares / scale:,.4f}",
-            Text(" ".join(item.claim.split()), no_wrap=True, overflow="ellipsis"),
+            one_line(item.claim),
         )
     return table
 
@@ -200,38 +177,32 @@ def episode_view(
         ruling = {None: "pending", True: "upheld", False: "rejected"}[dispute.upheld]
         bond = money(dispute.bond, episode.terms.currency)
         parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
-    executions = sum(len(item.source.executions) for item in told)
-    counted = "1 execution" if executions == 1 else f"{executions} executions"
-    parts += [Text(""), Text(f"measured in {counted}", style="dim")]
+    executions = counted(sum(len(item.source.executions) for item in told), "execution")
+    parts += [Text(""), Text(f"measured in {executions}", style="dim")]
     parts += [Text(line, style="dim") for line in _next(episode)]
     return Group(*parts)
 
 
 def leaderboard_table(standings: Sequence[Standing]) -> Table:
-    """Who found what lasts."""
-    table = _table(
-        ("", "right"),
-        "person",
-        ("reputation", "right"),
-        ("rewards", "right"),
-        ("passed", "right"),
-        ("credits", "right"),
-    )
-    for rank, standing in enumerate(standings, start=1):
-        table.add_row(
+    """Rank those whose findings last."""
+    rows = [
+        (
             str(rank),
-            Text(standing.person),
+            standing.person,
             f"{standing.reputation_ppm / PPM:+.4f}",
             str(standing.rewards),
             f"{standing.passed} of {standing.attempts}",
             money(standing.credits, "XC"),
         )
-    return table
+        for rank, standing in enumerate(standings, start=1)
+    ]
+    columns = (">", "person", ">reputation", ">rewards", ">passed", ">credits")
+    return plain_table(*columns, rows=rows)
 
 
 def standing_view(standing: Standing) -> RenderableType:
-    """One person's standing."""
-    return _facts(
+    """Show one person's standing."""
+    return facts_table(
         {
             "person": standing.person,
             "reputation": f"{standing.reputation_ppm / PPM:+.4f} from {standing.rewards} rewards",
@@ -243,7 +214,7 @@ def standing_view(standing: Standing) -> RenderableType:
 
 
 def credited_view(credited: Credited) -> RenderableType:
-    """What a finding earned, or why it didn't."""
+    """Show what a finding earned, or why it didn't."""
     finding, crediting = credited.finding, credited.crediting
     spans = {
         f"{finding.lens} 95% CI": finding.evidence,
@@ -261,36 +232,27 @@ def credited_view(credited: Credited) -> RenderableType:
         + (f" ({crediting.reason.value})" if crediting.reason else ""),
         "balance": money(credited.balance, "XC"),
     }
-    return _facts(facts.items())
+    return facts_table(facts.items())
 
 
 def burns_table(burns: Sequence[Burn]) -> Table:
-    """What decay took."""
-    table = _table("person", ("burnt", "right"), ("left", "right"))
-    for burn in burns:
-        table.add_row(Text(burn.person), money(burn.amount, "XC"), money(burn.balance, "XC"))
-    return table
+    """List what decay took."""
+    rows = [(burn.person, money(burn.amount, "XC"), money(burn.balance, "XC")) for burn in burns]
+    return plain_table("person", ">burnt", ">left", rows=rows)
 
 
 def prospects_table(prospects: Sequence[Prospect]) -> Table:
-    """The anomaly feed, and what is still to be had."""
-    table = _table("Shock Index", "model", "credited to", "claim")
+    """List the anomaly feed, and what is still to be had."""
+    table = plain_table("Shock Index", "model", "credited to", "~claim")
     for prospect in prospects:
-        anomaly = prospect.anomaly
-        shock = anomaly.shock_index
+        anomaly, owner = prospect.anomaly, prospect.credited_to
         table.add_row(
-            "—" if shock is None else f"{shock.value:.3f} [{shock.lo:.3f}, {shock.hi:.3f}]",
+            shock_text(anomaly.shock_index),
             Text(anomaly.model),
-            Text(prospect.credited_to or "nobody yet", style="" if prospect.credited_to else "dim"),
-            Text(" ".join(anomaly.claim.split()), no_wrap=True, overflow="ellipsis"),
+            Text(owner or "nobody yet", style="" if owner else "dim"),
+            one_line(anomaly.claim),
         )
     return table
-
-
-def _headline(episode: Episode) -> Text:
-    line = Text(f"{episode.id}  ", style="dim")
-    line.append(episode.state.value, style="bold cyan")
-    return line
 
 
 def _terms(episode: Episode) -> Table:
@@ -304,7 +266,7 @@ def _terms(episode: Episode) -> Table:
         "terms": episode.terms_hash or "not hashed yet: a draft",
         "belief": f"{_ppm(terms.c0_ppm)} at open, {_ppm(episode.belief_ppm)} credited now",
     }
-    return _facts(facts.items())
+    return facts_table(facts.items())
 
 
 def _timeline(episode: Episode) -> Table:
@@ -325,18 +287,20 @@ def _timeline(episode: Episode) -> Table:
         ),
         ("measured", episode.measured_ms, "not yet"),
     ]
-    return _facts((name, unknown if at is None else moment(at)) for name, at, unknown in moments)
+    return facts_table(
+        (name, unknown if at is None else moment(at)) for name, at, unknown in moments
+    )
 
 
 def _challenges(episode: Episode) -> Table:
-    table = _table(("", "right"), "by", "direction", ("stake", "right"), "fate", "path")
+    table = plain_table(">", "by", "direction", ">stake", "fate", "~path")
     steps = {step.evidence: step for step in episode.steps}
     for challenge in episode.challenges:
         step = steps.get(challenge.bundle_sha256 or "")
         accepted = challenge.fate is Fate.ACCEPTED and step is not None
         table.add_row(
             str(challenge.number),
-            Text(_name(challenge.account)),
+            Text(_person_of(challenge.account)),
             challenge.direction.value,
             money(challenge.stake, episode.terms.currency),
             challenge.fate.value,
@@ -346,7 +310,7 @@ def _challenges(episode: Episode) -> Table:
 
 
 def _measurements(episode: Episode) -> Table:
-    table = _table("measurement", ("P(up)", "right"), "shift, 95%", ("judges", "right"))
+    table = plain_table("measurement", ">P(up)", "shift, 95%", ">judges")
     for name, found in zip(("first", "second"), episode.measurements, strict=False):
         known = found.shift_lo is not None and found.shift_hi is not None
         table.add_row(
@@ -359,7 +323,7 @@ def _measurements(episode: Episode) -> Table:
 
 
 def _next(episode: Episode) -> list[str]:
-    """The commands that move the episode on."""
+    """Name the commands that move the episode on."""
     waiting = any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges)
     name, terms = episode.id, episode.terms
     if episode.state is State.FROZEN:
@@ -384,29 +348,7 @@ def _next(episode: Episode) -> list[str]:
     return steps.get(episode.state, [f"next: heretix rewards explain {name}"])
 
 
-def _table(*columns: str | tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        name, side = (column, "left") if isinstance(column, str) else column
-        wide = name in {"claim", "from", "to", "account", "path", "transfer"}
-        table.add_column(
-            name,
-            justify="right" if side == "right" else "left",
-            no_wrap=not wide,
-            overflow="fold" if wide else "ellipsis",
-        )
-    return table
-
-
-def _facts(rows: Iterable[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows:
-        table.add_row(Text(name, style="dim"), Text(value))
-    return table
-
-
-def _name(account: str) -> str:
-    """The person in a user's account id."""
+def _person_of(account: str) -> str:
     kind, _, rest = account.partition(":")
     return rest.rpartition(":")[0] if kind == "user" else account
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.evidence.bundle import DropReason, Shortfall
 from heretix.providers.catalog import MADE_UP_BY
 
 if TYPE_CHECKING:
@@ -25,35 +24,35 @@ QUOTED_NOTHING: Final = "it quotes documents, and was shown none; not to be trus
 _ENOUGH: Final = 8
 """Wordings. In simulation the 95% interval covers 93% with 8, and 91% with 5: docs/method.md."""
 
-DROP_PHRASES: Final[Mapping[DropReason, str]] = {
-    DropReason.WRONG_CLASS: "of a class that this lens doesn't admit",
-    DropReason.AFTER_AS_OF: "published after the day that was asked for",
-    DropReason.UNDATED: "without a date, where dates were required",
-    DropReason.UNREADABLE: "no text could be read from it",
-    DropReason.HOLDS_NONCE: "holds the code that marks documents",
-    DropReason.INJECTION: "tries to give the model orders",
-    DropReason.UNREAD: "its page couldn't be fetched or read",
-    DropReason.OFF_TOPIC: "speaks of something else than the claim",
-    DropReason.BELOW_FLOOR: "less reliable than was asked for",
-    DropReason.DUPLICATE: "says what another document says",
-    DropReason.PUBLISHER_CAP: "one more of a publisher that has its share",
-    DropReason.OVER_BUDGET: "there was no room left",
+DROP_PHRASES: Final[Mapping[str, str]] = {
+    "wrong_class": "of a class that this lens doesn't admit",
+    "after_as_of": "published after the day that was asked for",
+    "undated": "without a date, where dates were required",
+    "unreadable": "no text could be read from it",
+    "holds_nonce": "holds the code that marks documents",
+    "injection": "tries to give the model orders",
+    "unread": "its page couldn't be fetched or read",
+    "off_topic": "speaks of something else than the claim",
+    "below_floor": "less reliable than was asked for",
+    "duplicate": "says what another document says",
+    "publisher_cap": "one more of a publisher that has its share",
+    "over_budget": "there was no room left",
 }
 """Why documents of a kind were left out of a bundle."""
 
-_DROP_DETAILS: Final[Mapping[DropReason, str]] = {
-    DropReason.WRONG_CLASS: "its class is {cls}",
-    DropReason.AFTER_AS_OF: "it was published on {published}",
-    DropReason.UNDATED: "it has no date, and dates are strict",
-    DropReason.UNREADABLE: "it has no words",
-    DropReason.HOLDS_NONCE: "it holds the nonce of this run",
-    DropReason.INJECTION: "it looks like: {kinds}",
-    DropReason.UNREAD: "its page couldn't be fetched or read",
-    DropReason.OFF_TOPIC: "it shares too few words with the claim",
-    DropReason.BELOW_FLOOR: "its reliability is {r:.3f}, the floor {floor:g}",
-    DropReason.DUPLICATE: "it is a copy of {of}",
-    DropReason.PUBLISHER_CAP: "{cap} better ones are from {publisher}",
-    DropReason.OVER_BUDGET: "{k} items of {chars_per_item} characters are chosen",
+_DROP_DETAILS: Final[Mapping[str, str]] = {
+    "wrong_class": "its class is {cls}",
+    "after_as_of": "it was published on {published}",
+    "undated": "it has no date, and dates are strict",
+    "unreadable": "it has no words",
+    "holds_nonce": "it holds the nonce of this run",
+    "injection": "it looks like: {kinds}",
+    "unread": "its page couldn't be fetched or read",
+    "off_topic": "it shares too few words with the claim",
+    "below_floor": "its reliability is {r:.3f}, the floor {floor:g}",
+    "duplicate": "it is a copy of {of}",
+    "publisher_cap": "{cap} better ones are from {publisher}",
+    "over_budget": "{k} items of {chars_per_item} characters are chosen",
 }
 NO_ESTIMATE: Final[Mapping[str, str]] = {
     "calls_failed": "every call failed, the last with: {error}",
@@ -80,7 +79,7 @@ _MISSING: Final[Mapping[str, str]] = {
 
 def drop_detail(reason: str, params: Mapping[str, Any]) -> str:
     """Say why this very document was left out of a bundle."""
-    return _filled(_DROP_DETAILS[DropReason(reason)], params)
+    return _fill(_DROP_DETAILS[reason], params)
 
 
 def no_estimate_reason(reason: ReasonRecord | None) -> str:
@@ -88,7 +87,7 @@ def no_estimate_reason(reason: ReasonRecord | None) -> str:
     if reason is None:
         return ""
     also = _CALLS_FAILED if "failed" in reason.params else ""
-    return _filled(NO_ESTIMATE[reason.code] + also, reason.params)
+    return _fill(NO_ESTIMATE[reason.code] + also, reason.params)
 
 
 def missing_reason(reason: ReasonRecord | None) -> str:
@@ -98,11 +97,14 @@ def missing_reason(reason: ReasonRecord | None) -> str:
     if reason.code in NO_ESTIMATE:
         return f"no estimate: {no_estimate_reason(reason)}"
     if reason.code == "insufficient_evidence":
+        # Imported where it is needed: most commands show no bundle.
+        from heretix.evidence.bundle import Shortfall
+
         return str(Shortfall.from_json(reason.params))
-    return _filled(_MISSING[reason.code], reason.params)
+    return _fill(_MISSING[reason.code], reason.params)
 
 
-def _filled(sentence: str, params: Mapping[str, Any]) -> str:
+def _fill(sentence: str, params: Mapping[str, Any]) -> str:
     texts = {k: ", ".join(v) if isinstance(v, list | tuple) else v for k, v in params.items()}
     return sentence.format_map(texts)
 
@@ -133,7 +135,7 @@ def warn_few_wordings(run: RunRecord) -> str | None:
 
 
 def run_warnings(run: RunRecord) -> list[str]:
-    """Everything that a reader of the run's number has to be told beside it."""
+    """List everything that a reader of the run's number has to be told beside it."""
     warnings = [
         None if run.aggregates.is_stable in {True, None} else UNSTABLE,
         warn_few_wordings(run),
@@ -147,15 +149,15 @@ def run_warnings(run: RunRecord) -> list[str]:
 
 
 def span(lo: float, hi: float) -> str:
-    """An interval, as text."""
+    """Write an interval."""
     return f"{lo:.3f}–{hi:.3f}"
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something: one is one, and several have an s."""
+    """Write so many of something: one is one, and several have an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:
-    """A share as whole percent."""
+    """Write a share as whole percent."""
     return f"{share:.0%}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from heretix.report.charts.figure import (
     WIDTH,
     Chart,
     IntervalRow,
+    Part,
     difference_axis,
     drawable,
     figure,
@@ -25,11 +26,15 @@ from heretix.report.charts.figure import (
     listed,
     literal,
     notice,
+    notice_panel,
     prob_axis,
+    quantity,
     row_axis,
     row_labels,
     shortened,
     small_text,
+    text_layer,
+    tooltip,
 )
 from heretix.report.charts.theme import LIGHT, SHAPES, Theme
 from heretix.report.words import counted, missing_reason, no_estimate_reason, warning_word
@@ -47,40 +52,36 @@ if TYPE_CHECKING:
         SampleRecord,
     )
 
-# The templates of a run: what each wording got, and which of them the center leaves out.
-
 _WORDING_CHARS: Final = 46
 _SPACE: Final = "\u2003"
 """Common spaces in a row are drawn as one."""
+_BINS: Final = 50
+_TOP: Final = {"value": 0}
 
 
 def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
-    """Every template's answers, their mean, and the estimate they come to."""
+    """Draw every template's answers, their mean, and the estimate they come to."""
     belief = run.aggregates
-    subtitle = [
-        run_subtitle(run),
-        (
-            "Large mark: mean of a wording's answers in log-odds; hollow where it is trimmed. "
-            "Small ticks: single answers."
-        ),
-    ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
         return _no_estimate(run, "Answers of each wording.", theme)
-    rows = _rows(run, theme)
-    silent = _silent(run, first_row=len(rows))
+    rows = _template_rows(run, theme)
+    silent = _silent_rows(run, first_row=len(rows))
     lo, hi = belief.ci95
     trimmed = sum(row["trimmed"] for row in rows)
+    layers = [
+        *_estimate_layers(belief.prob_true_rpl, lo, hi, run.lens, theme),
+        *_template_layers(run, rows, silent, theme),
+    ]
     return figure(
-        {
-            "width": WIDTH,
-            "height": {"step": 24},
-            "layer": [
-                *_estimate(belief.prob_true_rpl, lo, hi, run.lens, theme),
-                *_templates(run, rows, silent, theme),
-            ],
-        },
+        {"width": WIDTH, "height": {"step": 24}, "layer": layers},
         title=run.claim,
-        subtitle=subtitle,
+        subtitle=[
+            run_subtitle(run),
+            (
+                "Large mark: mean of a wording's answers in log-odds; hollow where it is trimmed. "
+                "Small ticks: single answers."
+            ),
+        ],
         description=(
             f"Forest plot of {counted(len(rows), 'wording')} of the claim '{run.claim}', measured "
             f"with {run.model}: their means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
@@ -103,7 +104,7 @@ def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
 
 
 def run_subtitle(run: RunRecord) -> str:
-    """Model, lens and n of a run."""
+    """Name the model, lens and n of a run."""
     usage = run.usage
     return listed(
         [
@@ -116,8 +117,8 @@ def run_subtitle(run: RunRecord) -> str:
     )
 
 
-def _rows(run: RunRecord, theme: Theme) -> list[dict[str, Any]]:
-    """One row a template that answered, the most convinced first."""
+def _template_rows(run: RunRecord, theme: Theme) -> list[Part]:
+    """Make one row a template that answered, the most convinced first."""
     assert run.diagnostics is not None, "an estimate comes with diagnostics"
     colour = theme.colour(run.lens)
     found = sorted(run.diagnostics.templates, key=lambda row: (-row.mean_logit, row.paraphrase_idx))
@@ -142,12 +143,12 @@ def _rows(run: RunRecord, theme: Theme) -> list[dict[str, Any]]:
     ]
 
 
-def _silent(run: RunRecord, *, first_row: int) -> list[dict[str, Any]]:
-    """Templates that were asked and gave nothing usable, with the reasons."""
-    by_index: dict[int, list[SampleRecord]] = {}
+def _silent_rows(run: RunRecord, *, first_row: int) -> list[Part]:
+    """Make rows of the templates that gave nothing usable, with the reasons."""
+    by_index: dict[int, list[SampleRecord]] = defaultdict(list)
     for sample in run.samples:
-        by_index.setdefault(sample.paraphrase_idx, []).append(sample)
-    silent: list[dict[str, Any]] = []
+        by_index[sample.paraphrase_idx].append(sample)
+    silent: list[Part] = []
     for index, samples in sorted(by_index.items()):
         if any(sample.compliant for sample in samples):
             continue
@@ -155,13 +156,9 @@ def _silent(run: RunRecord, *, first_row: int) -> list[dict[str, Any]]:
             sample.noncompliance.value if sample.noncompliance else "failed" for sample in samples
         )
         why = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        silent.append(
-            {
-                "row": first_row + len(silent),
-                "label": _label(run, index),
-                "reason": f"no usable answer: {why}",
-            }
-        )
+        row = first_row + len(silent)
+        reason = f"no usable answer: {why}"
+        silent.append({"row": row, "label": _label(run, index), "reason": reason})
     return silent
 
 
@@ -170,106 +167,61 @@ def _label(run: RunRecord, index: int) -> str:
     return shortened(f"{index} · {wording.strip()}", _WORDING_CHARS)
 
 
-def _estimate(prob: float, lo: float, hi: float, lens: str, theme: Theme) -> list[dict[str, Any]]:
-    x = prob_axis()
+def _estimate_layers(prob: float, lo: float, hi: float, lens: str, theme: Theme) -> list[Part]:
+    axis = prob_axis()
+    x, band = {**axis, "field": "prob"}, {"x": {**axis, "field": "lo"}, "x2": {"field": "hi"}}
+    said = [{"prob": prob, "said": f"estimate {prob:.3f} [{lo:.3f}, {hi:.3f}]"}]
+    dashed = {"color": theme.colour(lens), "strokeWidth": 1.5, "strokeDash": [5, 3]}
     return [
-        layer(
-            {"type": "rect", "color": theme.band, "opacity": 0.6},
-            [{"lo": lo, "hi": hi}],
-            x={**x, "field": "lo"},
-            x2={"field": "hi"},
-        ),
-        layer(
-            {"type": "rule", "color": theme.colour(lens), "strokeWidth": 1.5, "strokeDash": [5, 3]},
-            [{"prob": prob}],
-            x={**x, "field": "prob"},
-        ),
-        layer(
-            {"type": "text", "color": theme.ink, "baseline": "bottom", "dy": -4},
-            [{"prob": prob, "said": f"estimate {prob:.3f} [{lo:.3f}, {hi:.3f}]"}],
-            x={**x, "field": "prob"},
-            y={"value": 0},
-            text={"field": "said"},
-        ),
+        layer("rect", [{"lo": lo, "hi": hi}], band, color=theme.band, opacity=0.6),
+        layer("rule", [{"prob": prob}], {"x": x}, **dashed),
+        text_layer(said, {"x": x, "y": _TOP}, color=theme.ink, baseline="bottom", dy=-4),
     ]
 
 
-def _templates(
-    run: RunRecord,
-    rows: Sequence[dict[str, Any]],
-    silent: Sequence[dict[str, Any]],
-    theme: Theme,
-) -> list[dict[str, Any]]:
-    x = prob_axis()
-    y = row_axis(len(rows) + len(silent))
+def _template_layers(
+    run: RunRecord, rows: Sequence[Part], silent: Sequence[Part], theme: Theme
+) -> list[Part]:
+    axis, y, color = prob_axis(), row_axis(len(rows) + len(silent)), literal("colour")
     place = {row["template"]: row for row in rows}
     answers = [
         {"row": row["row"], "prob": sample.prob_true, "colour": row["colour"]}
         for sample in run.samples
         if sample.compliant and (row := place.get(sample.paraphrase_idx)) is not None
     ]
-    labels = [(row["label"], "") for row in (*rows, *silent)]
+    reach = {"x": {**axis, "field": "min"}, "x2": {"field": "max"}, "y": y, "color": color}
+    mean = {"x": {**axis, "field": "prob"}, "y": y}
+    told = tooltip(("label", "nominal", "wording"), ("said", "nominal", "p(true)"))
+    point = {"stroke": color, "fill": literal("fill"), "tooltip": told}
+    beside = {"x": {"value": WIDTH + 14}, "y": y, "color": literal("ink")}
+    shape = SHAPES[run.lens]
     layers = [
-        *row_labels(labels, y, theme),
-        layer(
-            {"type": "rule", "strokeWidth": 1.5},
-            rows,
-            x={**x, "field": "min"},
-            x2={"field": "max"},
-            y=y,
-            color=literal("colour"),
-        ),
-        layer(
-            {"type": "tick", "thickness": 1.5, "size": 10},
-            answers,
-            x={**x, "field": "prob"},
-            y=y,
-            color=literal("colour"),
-        ),
-        layer(
-            {"type": "point", "size": 80, "strokeWidth": 1.8, "shape": SHAPES[run.lens]}
-            | {"opacity": 1},
-            rows,
-            x={**x, "field": "prob"},
-            y=y,
-            stroke=literal("colour"),
-            fill=literal("fill"),
-            tooltip=[
-                {"field": "label", "type": "nominal", "title": "wording"},
-                {"field": "said", "type": "nominal", "title": "p(true)"},
-            ],
-        ),
-        layer(
-            {"type": "text", "align": "left"},
-            rows,
-            x={"value": WIDTH + 14},
-            y=y,
-            text={"field": "said"},
-            color=literal("ink"),
-        ),
+        *row_labels([(row["label"], "") for row in (*rows, *silent)], y, theme),
+        layer("rule", rows, reach, strokeWidth=1.5),
+        layer("tick", answers, {**mean, "color": color}, thickness=1.5, size=10),
+        layer("point", rows, mean | point, size=80, strokeWidth=1.8, shape=shape, opacity=1),
+        text_layer(rows, beside, align="left"),
     ]
     if silent:
-        mark = small_text(theme, align="left", fontStyle="italic") | {"color": theme.warn}
-        layers.append(layer(mark, silent, x={"value": 6}, y=y, text={"field": "reason"}))
+        look = small_text(theme, align="left", fontStyle="italic") | {"color": theme.warn}
+        layers.append(text_layer(silent, {"x": {"value": 6}, "y": y}, "reason", **look))
     return layers
 
 
 # The bootstrap distribution of an estimate, drawn again from the record with its own seed.
 
-_BINS: Final = 50
-
 
 def replicas_of(run: RunRecord) -> Floats:
-    """The replicas of the center, in log-odds, that the run's interval was read from.
+    """Draw the replicas of the center, in log-odds, that the run's interval was read from.
 
     A record doesn't hold them: they follow from its answers and its seed.
     """
     if run.status != "ok":
         raise NoEstimateError(no_estimate_reason(run.reason) or "no estimate")
-    logits: dict[str, list[float]] = {}
+    logits: dict[str, list[float]] = defaultdict(list)
     for sample in run.samples:
         if sample.compliant and sample.logit is not None:
-            logits.setdefault(sample.prompt_sha256, []).append(sample.logit)
+            logits[sample.prompt_sha256].append(sample.logit)
     how = run.aggregation
     templates = order_templates(logits)
     rng = np.random.default_rng(how.bootstrap_seed)
@@ -282,29 +234,32 @@ def replicas_of(run: RunRecord) -> Floats:
 
 
 def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
-    """Histogram of the estimates when wordings and answers are drawn anew."""
+    """Draw a histogram of the estimates when wordings and answers are drawn anew."""
     belief, how = run.aggregates, run.aggregation
-    subtitle = [
-        run_subtitle(run),
-        (
-            f"B = {how.B:,} replicas, seed {how.bootstrap_seed}. "
-            "The interval runs from the 2.5th to the 97.5th percentile."
-        ),
-    ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
         return _no_estimate(run, "Bootstrap distribution.", theme)
     lo, hi = belief.ci95
+    axis = quantity(
+        "p(true) of a replica, a probability",
+        scale={"zero": False, "nice": True},
+        tickCount=6,
+        labelOverlap="greedy",
+        labelSeparation=8,
+    )
+    layers = [
+        _bars(replicas_of(run), (lo, hi), axis, run.lens, theme),
+        *_interval_marks(belief.prob_true_rpl, lo, hi, axis, run.lens, theme),
+    ]
     return figure(
-        {
-            "width": WIDTH,
-            "height": HEIGHT - 80,
-            "layer": [
-                *_bars(_counted(replicas_of(run)), (lo, hi), run.lens, theme),
-                *_marked(belief.prob_true_rpl, lo, hi, run.lens, theme),
-            ],
-        },
+        {"width": WIDTH, "height": HEIGHT - 80, "layer": layers},
         title=run.claim,
-        subtitle=subtitle,
+        subtitle=[
+            run_subtitle(run),
+            (
+                f"B = {how.B:,} replicas, seed {how.bootstrap_seed}. "
+                "The interval runs from the 2.5th to the 97.5th percentile."
+            ),
+        ],
         description=(
             f"Histogram of {how.B} bootstrap replicas of p(true): the estimate is "
             f"{belief.prob_true_rpl:.3f}, and 95% of the replicas lie from {lo:.3f} to {hi:.3f}."
@@ -313,115 +268,82 @@ def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
     )
 
 
-def _counted(replicas: Floats) -> list[dict[str, Any]]:
-    """Replicas by bin of probability; empty bins are left out."""
+def _bars(replicas: Floats, ci95: tuple[float, float], axis: Part, lens: str, theme: Theme) -> Part:
+    """Draw the replicas by bin of probability; empty bins are left out."""
     probs = 1.0 / (1.0 + np.exp(-replicas))
-    counts, edges = np.histogram(probs, bins=_edges(probs))
-    return [
-        {"from": float(left), "to": float(right), "replicas": int(count)}
-        for left, right, count in zip(edges[:-1], edges[1:], counts, strict=True)
-        if count
-    ]
-
-
-def _edges(probs: Floats) -> Floats:
-    """Bins over what the replicas cover, which may be a single number."""
+    # Bins over what the replicas cover, which may be a single number.
     low, high = float(probs.min()), float(probs.max())
     room = max((high - low) * 0.02, 0.0005)
-    return np.linspace(max(0.0, low - room), min(1.0, high + room), _BINS + 1)
-
-
-def _x(title: str | None = None) -> dict[str, Any]:
-    return {
-        "type": "quantitative",
-        "scale": {"zero": False, "nice": True},
-        "axis": {"title": title or "p(true) of a replica, a probability", "tickCount": 6}
-        | {"labelOverlap": "greedy", "labelSeparation": 8},
-    }
-
-
-def _bars(
-    rows: Sequence[dict[str, Any]], ci95: tuple[float, float], lens: str, theme: Theme
-) -> list[dict[str, Any]]:
-    lo, hi = ci95
+    bins = np.linspace(max(0.0, low - room), min(1.0, high + room), _BINS + 1)
+    counts, edges = np.histogram(probs, bins=bins)
     # What lies outside is pale, so it has an outline: on paper it would be lost.
     inside, outside = (theme.colour(lens), theme.paper), (theme.band, theme.muted)
-    drawn = [inside if lo <= (row["from"] + row["to"]) / 2 <= hi else outside for row in rows]
-    shown = [
-        {**row, "fill": fill, "rim": rim} for row, (fill, rim) in zip(rows, drawn, strict=True)
-    ]
-    y = {
-        "field": "replicas",
-        "type": "quantitative",
-        "axis": {"title": "replicas (count)", "tickCount": 4},
+    rows = []
+    for left, right, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts, strict=True):
+        if count:
+            fill, rim = inside if ci95[0] <= (left + right) / 2 <= ci95[1] else outside
+            drawn = {"replicas": int(count), "fill": fill, "rim": rim}
+            rows.append({"from": left, "to": right, **drawn})
+    y = {"type": "quantitative", "axis": {"title": "replicas (count)", "tickCount": 4}}
+    encoding = {
+        "x": {**axis, "field": "from", "bin": {"binned": True}},
+        "x2": {"field": "to"},
+        "y": {**y, "field": "replicas"},
+        "color": literal("fill"),
+        "stroke": literal("rim"),
+        "tooltip": tooltip(("from", ".4f"), ("to", ".4f"), ("replicas", "quantitative")),
     }
-    bars = layer(
-        {"type": "bar", "strokeWidth": 0.5, "opacity": 0.6},
-        shown,
-        x={**_x(), "field": "from", "bin": {"binned": True}},
-        x2={"field": "to"},
-        y=y,
-        color=literal("fill"),
-        stroke=literal("rim"),
-        tooltip=[
-            {"field": "from", "type": "quantitative", "format": ".4f"},
-            {"field": "to", "type": "quantitative", "format": ".4f"},
-            {"field": "replicas", "type": "quantitative"},
-        ],
-    )
-    return [bars]
+    return layer("bar", rows, encoding, strokeWidth=0.5, opacity=0.6)
 
 
-def _marked(prob: float, lo: float, hi: float, lens: str, theme: Theme) -> list[dict[str, Any]]:
+def _interval_marks(
+    prob: float, lo: float, hi: float, axis: Part, lens: str, theme: Theme
+) -> list[Part]:
     ends = [
         {"prob": lo, "said": f"2.5%: {lo:.3f}", "align": "right"},
         {"prob": hi, "said": f"97.5%: {hi:.3f}", "align": "left"},
     ]
-    x = {**_x(), "field": "prob"}
-    rules = layer({"type": "rule", "color": theme.ink, "strokeDash": [3, 3]}, ends, x=x)
-    center = layer(
-        {"type": "rule", "color": theme.colour(lens), "strokeWidth": 2}, [{"prob": prob}], x=x
-    )
-    texts = [
-        layer(
-            {
-                "type": "text",
-                "color": theme.ink,
-                "align": end["align"],
-                "baseline": "bottom",
-                "dy": -3,
-            },
-            [end],
-            x=x,
-            y={"value": 0},
-            text={"field": "said"},
-        )
-        for end in ends
+    x = {**axis, "field": "prob"}
+    above, look = {"x": x, "y": _TOP}, {"color": theme.ink, "baseline": "bottom"}
+    said = [{"prob": prob, "said": f"estimate {prob:.3f}"}]
+    return [
+        layer("rule", ends, {"x": x}, color=theme.ink, strokeDash=[3, 3]),
+        layer("rule", [{"prob": prob}], {"x": x}, color=theme.colour(lens), strokeWidth=2),
+        *(text_layer([end], above, **look, align=end["align"], dy=-3) for end in ends),
+        text_layer(said, above, **look, fontWeight="bold", dy=-18),
     ]
-    said = layer(
-        {"type": "text", "color": theme.ink, "fontWeight": "bold", "baseline": "bottom", "dy": -18},
-        [{"prob": prob, "said": f"estimate {prob:.3f}"}],
-        x=x,
-        y={"value": 0},
-        text={"field": "said"},
-    )
-    return [rules, center, *texts, said]
 
 
 # Runs side by side: several models, lenses or claims.
 
 
 def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
-    """A row a run: its belief and interval, or why it has none. The order is kept."""
+    """Draw a row a run: its belief and interval, or why it has none. The order is kept."""
     if not runs:
         raise RecordError("`runs` must hold at least one run, got none; name some to compare")
-    rows = [_row(run, name, theme) for run, name in zip(runs, run_names(runs), strict=True)]
+    rows = [
+        _lens_row(
+            run.lens,
+            theme,
+            label=label,
+            detail=detail,
+            value=run.aggregates.prob_true_rpl,
+            ci95=run.aggregates.ci95,
+            reason=missing_reason(run.reason),
+            note=warning_word(run),
+        )
+        for run, (label, detail) in zip(runs, run_names(runs), strict=True)
+    ]
     claims = list(dict.fromkeys(run.claim for run in runs))
     lenses = [lens for lens in LENSES if any(run.lens == lens for run in runs)]
     title = claims[0] if len(claims) == 1 else f"{len(claims)} claims side by side"
     answers = sum(run.usage.compliant for run in runs)
     legend = listed(f"{lens}: {LENSES[lens].label}" for lens in lenses)
-    said = "; ".join(_described(row) for row in rows[:20])
+    said = "; ".join(
+        f"{listed([row.label, row.detail])} "
+        f"{'no estimate' if row.value is None else format(row.value, '.3f')}"
+        for row in rows[:20]
+    )
     return figure(
         interval_panel(rows, axis=prob_axis(), theme=theme, reference=0.5),
         title=title,
@@ -435,13 +357,8 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
     )
 
 
-def _described(row: IntervalRow) -> str:
-    value = "no estimate" if row.value is None else f"{row.value:.3f}"
-    return f"{listed([row.label, row.detail])} {value}"
-
-
 def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Names that tell each run from the others, in one line or two.
+    """Name each run so that it can be told from the others, in one line or two.
 
     Of claim, model and lens, those that differ; where nothing does, the execution.
     """
@@ -465,24 +382,10 @@ def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
     ]
 
 
-def _row(run: RunRecord, name: tuple[str, str], theme: Theme) -> IntervalRow:
-    belief = run.aggregates
-    return _lens_row(
-        run.lens,
-        theme,
-        label=name[0],
-        detail=name[1],
-        value=belief.prob_true_rpl,
-        ci95=belief.ci95,
-        reason=missing_reason(run.reason),
-        note=warning_word(run),
-    )
-
-
 def _lens_row(
     lens: str, theme: Theme, *, ci95: tuple[float, float] | None, **content: Any
 ) -> IntervalRow:
-    """A row in the look of its lens."""
+    """Make a row in the look of its lens."""
     lo, hi = ci95 or (None, None)
     return IntervalRow(
         lo=lo,
@@ -506,22 +409,39 @@ def _variant(run: RunRecord) -> str:
 
 
 def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT) -> Chart:
-    """A model's belief under every lens, and the split of what moved it.
+    """Draw a model's belief under every lens, and the split of what moved it.
 
     A lens that couldn't be measured has a row with the reason. An artifact that holds only runs
     will do: what lies between them is derived.
     """
-    model = chosen_model(artifact, model)
-    lines = _lines(artifact, model)
-    rows = [_lenses_row(line, theme) for line in lines]
+    model, claim = chosen_model(artifact, model), claim_of(artifact)
+    lines = [
+        line
+        for line in artifact.lenses or lens_records(artifact.runs, claim, [])
+        if line.model == model
+    ]
+    lines.sort(key=lambda line: list(LENSES).index(line.lens))
+    rows = [
+        _lens_row(
+            line.lens,
+            theme,
+            label=f"{line.lens} · {LENSES[line.lens].label}",
+            value=line.prob_true,
+            ci95=line.ci95,
+            reason=missing_reason(line.reason),
+            note="quotes made up: not to be trusted" if line.trusted is False else "",
+        )
+        for line in lines
+    ]
     prior = next((line.prob_true for line in lines if line.lens == RPL), None)
     beliefs = interval_panel(rows, axis=prob_axis(), theme=theme, reference=prior)
+    metrics = (artifact.metrics or metrics_by_model(artifact.runs, claim, {})).get(model)
     panels = [{**beliefs, "title": _heading("Belief under each lens", theme)}]
-    panels += _split(_metrics(artifact, model), theme)
-    claim = claim_of(artifact)
-    runs = unchanged_runs(artifact.runs, claim)
-    counted = {run.lens: run.usage for run in runs if run.model == model}
-    n = ", ".join(f"{lens} {usage.compliant}" for lens, usage in counted.items())
+    panels += [] if metrics is None else [_effects_panel(metrics, theme)]
+    usage = {
+        run.lens: run.usage for run in unchanged_runs(artifact.runs, claim) if run.model == model
+    }
+    n = ", ".join(f"{lens} {used.compliant}" for lens, used in usage.items())
     return figure(
         {"vconcat": panels, "spacing": 26},
         title=claim,
@@ -536,12 +456,12 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
 
 
 def claim_of(artifact: Artifact) -> str:
-    """The claim that an artifact is about; other claims in it are its negations."""
+    """Return the claim that an artifact is about; others in it are its negations."""
     return artifact.claim or artifact.runs[0].claim
 
 
 def chosen_model(artifact: Artifact, model: str | None) -> str:
-    """The model asked for, or the artifact's first."""
+    """Return the model asked for, or the artifact's first."""
     models = list(dict.fromkeys(run.model for run in artifact.runs))
     if model is None:
         return models[0]
@@ -552,41 +472,15 @@ def chosen_model(artifact: Artifact, model: str | None) -> str:
     return model
 
 
-def _lines(artifact: Artifact, model: str) -> list[LensRecord]:
-    lines = artifact.lenses or lens_records(artifact.runs, claim_of(artifact), [])
-    order = list(LENSES)
-    own = [line for line in lines if line.model == model]
-    return sorted(own, key=lambda line: order.index(line.lens))
-
-
-def _metrics(artifact: Artifact, model: str) -> MetricsRecord | None:
-    found = artifact.metrics or metrics_by_model(artifact.runs, claim_of(artifact), {})
-    return found.get(model)
-
-
-def _lenses_row(line: LensRecord, theme: Theme) -> IntervalRow:
-    return _lens_row(
-        line.lens,
-        theme,
-        label=f"{line.lens} · {LENSES[line.lens].label}",
-        value=line.prob_true,
-        ci95=line.ci95,
-        reason=missing_reason(line.reason),
-        note="quotes made up: not to be trusted" if line.trusted is False else "",
-    )
-
-
-def _split(metrics: MetricsRecord | None, theme: Theme) -> list[dict[str, Any]]:
-    """A panel of what the frame did and what the evidence did; or why there is none."""
-    if metrics is None:
-        return []
+def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
+    """Make a panel of what the frame did and what the evidence did; or of why there is none."""
     rows = list(_effects(metrics, theme))
     if not rows:
         why = missing_reason(metrics.reason) or "no lens was measured beside the raw prior"
-        return [_said(f"No differences: {why}", theme)]
+        return notice_panel(f"No differences: {why}", theme)
     axis = difference_axis("difference of p(true)", rows)
     panel = interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
-    return [{**panel, "title": _heading("What moved it, with 95% intervals", theme)}]
+    return {**panel, "title": _heading("What moved it, with 95% intervals", theme)}
 
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
@@ -615,13 +509,8 @@ def _effect(label: str, found: MetricRecord, lens: str, theme: Theme) -> Interva
     return _lens_row(lens, theme, label=label, value=found.value, ci95=_ends(found))
 
 
-def _heading(text: str, theme: Theme) -> dict[str, Any]:
+def _heading(text: str, theme: Theme) -> Part:
     return {"text": text, "frame": "group", "fontSize": 13, "color": theme.ink, "offset": 6}
-
-
-def _said(text: str, theme: Theme) -> dict[str, Any]:
-    content = notice(text, title="", subtitle=[], description="", theme=theme)
-    return {name: content[name] for name in ("data", "mark", "encoding", "width", "height")}
 
 
 def _lenses_described(lines: Sequence[LensRecord], claim: str, model: str) -> str:
@@ -648,9 +537,13 @@ _CONTROLS: Final = {
 def document_influence(
     artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
-    """Influence of each document: the lens as it is minus the lens without it."""
+    """Draw the influence of each document: the lens as it is minus the lens without it."""
     model = chosen_model(artifact, model)
-    titles = _titles(artifact)
+    titles = {
+        (bundle["lens"], item["id"]): (str(item["publisher"]), str(item["title"]))
+        for bundle in artifact.bundles or []
+        for item in bundle["items"]
+    }
     found = [record for record in _own(artifact, model) if record.variant.startswith(_WITHOUT)]
     rows = [
         _influence_row(record, *_document_label(record, titles), theme)
@@ -669,7 +562,7 @@ def document_influence(
 def evidence_controls(
     artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
-    """Orders, irrelevant text, the negation and another policy against the lens as it is."""
+    """Draw orders, irrelevant text, the negation and another policy against the lens as it is."""
     model = chosen_model(artifact, model)
     found = [record for record in _own(artifact, model) if not record.variant.startswith(_WITHOUT)]
     rows = [
@@ -753,11 +646,3 @@ def _control(variant: str) -> str:
     if variant.startswith("policy:"):
         return f"policy: sources under {variant.removeprefix('policy:')}"
     return _CONTROLS.get(variant, variant)
-
-
-def _titles(artifact: Artifact) -> dict[tuple[str, str], tuple[str, str]]:
-    return {
-        (bundle["lens"], item["id"]): (str(item["publisher"]), str(item["title"]))
-        for bundle in artifact.bundles or []
-        for item in bundle["items"]
-    }

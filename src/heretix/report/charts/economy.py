@@ -14,13 +14,19 @@ from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,
     Chart,
+    Part,
+    Rows,
     figure,
     layer,
     listed,
     literal,
+    prob_axis,
+    quantity,
     shortened,
     small_text,
+    text_layer,
     time_axis,
+    tooltip,
 )
 from heretix.report.charts.theme import LIGHT, SERIES_DASHES, SERIES_SHAPES, SHAPES, Theme
 from heretix.report.words import counted
@@ -46,7 +52,7 @@ def market_history(
     title: str = "Market",
     theme: Theme = LIGHT,
 ) -> Chart:
-    """The price of each side and the money on it, bet by bet, from the house's seed on."""
+    """Draw the price of each side and the money on it, bet by bet, from the house's seed on."""
     rows = _rows(positions, currency)
     if not rows:
         raise RecordError("`positions` must hold the seed of the market, got none")
@@ -58,14 +64,15 @@ def market_history(
         f"{side.value} {last[side.value]['price']:.3f} ({last[side.value]['implied']:.0%})"
         for side in Side
     )
+    price = {**prob_axis("price of a share (0 to 1)"), "field": "price"}
+    stakes = quantity(f"stakes ({currency.code})", scale={"zero": True}, tickCount=4)
+    x = _bet_axis(rows, timed=timed)
+    panels = [
+        {"width": WIDTH, "height": HEIGHT - less, "layer": _side_layers(rows, x, y, theme)}
+        for y, less in ((price, 60), ({**stakes, "field": "pool"}, 110))
+    ]
     return figure(
-        {
-            "vconcat": [
-                _panel(rows, "price", _price_axis(), theme, timed=timed, height=HEIGHT - 60),
-                _panel(rows, "pool", _pool_axis(currency), theme, timed=timed, height=HEIGHT - 110),
-            ],
-            "spacing": 18,
-        },
+        {"vconcat": panels, "spacing": 18},
         title=title,
         subtitle=[
             f"n = {counted(bets, 'bet')} · {money:,.2f} {currency.code} in all",
@@ -77,10 +84,10 @@ def market_history(
     )
 
 
-def _rows(positions: Sequence[Position], currency: Currency) -> list[dict[str, Any]]:
-    """Two rows a bet: the state of both sides after it. The seed is one state, not two."""
+def _rows(positions: Sequence[Position], currency: Currency) -> list[Part]:
+    """Make two rows a bet: the state of both sides after it. The seed is one state, not two."""
     held, pools = dict.fromkeys(Side, 0), dict.fromkeys(Side, 0)
-    rows: list[dict[str, Any]] = []
+    rows: list[Part] = []
     unit = 10**currency.exponent
     for number, position in enumerate(positions):
         held[position.side] += position.shares
@@ -109,122 +116,66 @@ def _moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _day(moment: str) -> str:
-    """The day on which the axis begins: its first tick may be an hour."""
-    return f"{datetime.fromisoformat(moment):%d %b %Y}".removeprefix("0")
+def _bet_axis(rows: Rows, *, timed: bool) -> Part:
+    """Make an axis of time or, where all came at once, of bets by number."""
+    if timed:
+        # Named in the title: the axis's first tick may be an hour.
+        day = f"{datetime.fromisoformat(rows[0]['at']):%d %b %Y}".removeprefix("0")
+        return time_axis("at", f"time (UTC), from {day}")
+    title = "number of the bet; the first is the house's seed"
+    look: Part = {"tickMinStep": 1, "format": "d", "grid": False}
+    if len(rows) <= _FEW:
+        look["values"] = sorted({row["bet"] for row in rows})
+    return {**quantity(title, scale={"nice": False}, **look), "field": "bet"}
 
 
-def _price_axis() -> dict[str, Any]:
-    return {
-        "type": "quantitative",
-        "scale": {"domain": [0, 1]},
-        "axis": {"title": "price of a share (0 to 1)", "values": [0, 0.25, 0.5, 0.75, 1]}
-        | {"format": ".2f"},
-    }
-
-
-def _pool_axis(currency: Currency) -> dict[str, Any]:
-    return {
-        "type": "quantitative",
-        "scale": {"zero": True},
-        "axis": {"title": f"stakes ({currency.code})", "tickCount": 4},
-    }
-
-
-def _panel(
-    rows: Sequence[dict[str, Any]],
-    field: str,
-    axis: dict[str, Any],
-    theme: Theme,
-    *,
-    timed: bool,
-    height: int,
-) -> dict[str, Any]:
-    x: dict[str, Any] = (
-        time_axis("at", f"time (UTC), from {_day(rows[0]['at'])}")
-        if timed
-        else {
-            "field": "bet",
-            "type": "quantitative",
-            "scale": {"nice": False},
-            "axis": {"title": "number of the bet; the first is the house's seed"}
-            | {"tickMinStep": 1, "format": "d"},
-        }
-    )
-    if not timed and len(rows) <= _FEW:
-        x["axis"] |= {"values": sorted({row["bet"] for row in rows})}
-    x["axis"] |= {"grid": False}
+def _side_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     sides = [side.value for side in Side]
-    color = {
-        "field": "side",
-        "type": "nominal",
-        "scale": {"domain": sides, "range": [theme.colour(side) for side in sides]},
-        "legend": None,
-    }
-    dash = {**color, "scale": {"domain": sides, "range": [[1, 0], [6, 3]]}}
-    shape = {**color, "scale": {"domain": sides, "range": [SHAPES[side] for side in sides]}}
-    y = {**axis, "field": field}
-    line = layer(
-        {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
-        rows,
-        x=x,
-        y=y,
-        color=color,
-        strokeDash=dash,
+    at = {"x": x, "y": y, "color": _channel("side", sides, [theme.colour(one) for one in sides])}
+    dash = _channel("side", sides, [[1, 0], [6, 3]])
+    told = tooltip(
+        ("bet", "quantitative"),
+        ("side", "nominal"),
+        ("price", ".3f"),
+        ("implied", ".1%", "implies"),
+        ("pool", ",.2f"),
     )
-    points = layer(
-        {"type": "point", "filled": True, "size": 45, "opacity": 1},
-        rows,
-        x=x,
-        y=y,
-        color=color,
-        shape=shape,
-        tooltip=[
-            {"field": "bet", "type": "quantitative"},
-            {"field": "side", "type": "nominal"},
-            {"field": "price", "type": "quantitative", "format": ".3f"},
-            {"field": "implied", "type": "quantitative", "format": ".1%", "title": "implies"},
-            {"field": "pool", "type": "quantitative", "format": ",.2f"},
-        ],
-    )
-    return {"width": WIDTH, "height": height, "layer": [line, points, *_names(rows, x, y, theme)]}
+    shape = _channel("side", sides, [SHAPES[side] for side in sides])
+    point = {**at, "shape": shape, "tooltip": told}
+    line = {"interpolate": "step-after", "strokeWidth": 2}
+    return [
+        layer("line", rows, {**at, "strokeDash": dash}, **line),
+        layer("point", rows, point, filled=True, size=45, opacity=1),
+        *_names(rows, x, y, theme),
+    ]
 
 
-def _names(
-    rows: Sequence[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], theme: Theme
-) -> list[dict[str, Any]]:
-    """Each line bears its name at its end."""
+def _names(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
+    """Write the name of each line at its end."""
     ends = rows[-len(Side) :]
     return [
-        layer(
-            {
-                "type": "text",
-                "align": "left",
-                "dx": 10,
-                "dy": _apart(row, ends, y["field"]),
-                "fontWeight": "bold",
-                "color": theme.colour(row["side"]),
-            },
+        text_layer(
             [{**row, "name": row["side"].capitalize()}],
-            x=x,
-            y=y,
-            text={"field": "name"},
+            {"x": x, "y": y},
+            "name",
+            align="left",
+            dx=10,
+            dy=_apart(row, ends, y["field"]),
+            fontWeight="bold",
+            color=theme.colour(row["side"]),
         )
         for row in ends
     ]
 
 
-def _apart(row: dict[str, Any], ends: Sequence[dict[str, Any]], field: str) -> int:
-    """Names of lines that end together would cover each other."""
+def _apart(row: Mapping[str, Any], ends: Rows, field: str) -> int:
+    """Move names of lines that end together apart: they would cover each other."""
     other = next(end for end in ends if end is not row)
     scale = max(row[field], other[field]) or 1.0
     if abs(row[field] - other[field]) > 0.12 * scale:
         return 0
-    above = (row[field], row["side"] == Side.HERETIC) > (
-        other[field],
-        other["side"] == Side.HERETIC,
-    )
-    return -7 if above else 7
+    above = max(row, other, key=lambda end: (end[field], end["side"] == Side.HERETIC))
+    return -7 if above is row else 7
 
 
 # The credited belief path of an episode: where accepted evidence took it, and where q lies.
@@ -235,16 +186,21 @@ _PATH_FEW: Final = 12
 def credited_path(
     episode: Episode, outcome: Outcome | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
-    """Every accepted step, with what the lens wanted where the bond was too short for it."""
+    """Draw every accepted step, with what the lens wanted where the bond was too short for it."""
     rows = _path_rows(episode, theme)
     durable, missing = _durable(outcome)
-    layers = [*_path(rows, theme), *_wanted(rows, theme)]
     # A step is a whole number: where there are few, the axis would put halves between them.
     ticks = {"values": [row["step"] for row in rows]} if len(rows) <= _PATH_FEW else {}
-    for part in layers:
-        part["encoding"]["x"]["axis"] |= ticks
+    scale, look = {"nice": False, "padding": 16}, {"tickMinStep": 1, "format": "d", "grid": False}
+    x = {**quantity("accepted step", scale=scale, **look, **ticks), "field": "step"}
+    y = {**prob_axis("credited belief (probability)", form=".0%"), "field": "belief"}
+    layers = _path_layers(rows, x, y, theme)
     if durable is not None:
-        layers += _durable_line(durable, theme)
+        row = [{"belief": durable, "said": f"q {durable:.1%}"}]
+        dashed = {"color": theme.muted, "strokeDash": [6, 3], "strokeWidth": 2}
+        name = small_text(theme, align="left", dx=6) | {"color": theme.ink}
+        layers.append(layer("rule", row, {"y": y}, **dashed))
+        layers.append(text_layer(row, {"x": {"value": WIDTH}, "y": y}, **name))
     said = f"durable belief q = {durable:.1%}" if durable is not None else missing
     end = rows[-1]["belief"]
     steps = counted(len(episode.steps), "accepted step")
@@ -263,18 +219,10 @@ def credited_path(
     )
 
 
-def _path_rows(episode: Episode, theme: Theme) -> list[dict[str, Any]]:
+def _path_rows(episode: Episode, theme: Theme) -> list[Part]:
     start = episode.terms.c0_ppm / PPM
-    rows: list[dict[str, Any]] = [
-        {
-            "step": 0,
-            "belief": start,
-            "wanted": start,
-            "shape": "circle",
-            "colour": theme.ink,
-            "account": "at open",
-        }
-    ]
+    opened = {"shape": "circle", "colour": theme.ink, "account": "at open"}
+    rows: list[Part] = [{"step": 0, "belief": start, "wanted": start, **opened}]
     for number, step in enumerate(episode.steps, 1):
         side = "heretic" if step.c_to_ppm >= step.c_from_ppm else "orthodox"
         rows.append(
@@ -299,90 +247,25 @@ def _durable(outcome: Outcome | None) -> tuple[float | None, str]:
     return outcome.q_ppm / PPM, ""
 
 
-def _axes() -> tuple[dict[str, Any], dict[str, Any]]:
-    x = {
-        "field": "step",
-        "type": "quantitative",
-        "scale": {"nice": False, "padding": 16},
-        "axis": {"title": "accepted step", "tickMinStep": 1, "format": "d", "grid": False},
-    }
-    y = {
-        "field": "belief",
-        "type": "quantitative",
-        "scale": {"domain": [0, 1]},
-        "axis": {
-            "title": "credited belief (probability)",
-            "values": [0, 0.25, 0.5, 0.75, 1],
-            "format": ".0%",
-        },
-    }
-    return x, y
-
-
-def _path(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]]:
-    x, y = _axes()
-    shape = literal("shape")
-    return [
-        layer(
-            {"type": "line", "interpolate": "step-after", "color": theme.ink, "strokeWidth": 2},
-            rows,
-            x=x,
-            y=y,
-        ),
-        layer(
-            {"type": "point", "filled": True, "size": 110, "opacity": 1},
-            rows,
-            x=x,
-            y=y,
-            shape=shape,
-            color=literal("colour"),
-            tooltip=[
-                {"field": "step", "type": "quantitative"},
-                {"field": "account", "type": "nominal"},
-                {"field": "belief", "type": "quantitative", "format": ".1%"},
-                {"field": "wanted", "type": "quantitative", "format": ".1%"},
-            ],
-        ),
+def _path_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
+    at, shape = {"x": x, "y": y}, {"shape": literal("shape")}
+    told = tooltip(
+        ("step", "quantitative"), ("account", "nominal"), ("belief", ".1%"), ("wanted", ".1%")
+    )
+    point = {**at, **shape, "color": literal("colour"), "tooltip": told}
+    line = {"interpolate": "step-after", "color": theme.ink, "strokeWidth": 2}
+    layers = [
+        layer("line", rows, at, **line),
+        layer("point", rows, point, filled=True, size=110, opacity=1),
     ]
-
-
-def _wanted(rows: Sequence[dict[str, Any]], theme: Theme) -> list[dict[str, Any]]:
     short = [row for row in rows if row["wanted"] != row["belief"]]
-    if not short:
-        return []
-    x, y = _axes()
-    line = layer(
-        {"type": "rule", "color": theme.muted, "strokeDash": [2, 2]},
-        short,
-        x=x,
-        y=y,
-        y2={"field": "wanted"},
-    )
-    points = layer(
-        {"type": "point", "size": 90, "color": theme.muted, "fill": theme.paper, "opacity": 1},
-        short,
-        x=x,
-        y={**y, "field": "wanted"},
-        shape=literal("shape"),
-    )
-    return [line, points]
-
-
-def _durable_line(durable: float, theme: Theme) -> list[dict[str, Any]]:
-    _, y = _axes()
-    row = [{"belief": durable, "said": f"q {durable:.1%}"}]
-    return [
-        layer(
-            {"type": "rule", "color": theme.muted, "strokeDash": [6, 3], "strokeWidth": 2}, row, y=y
-        ),
-        layer(
-            small_text(theme, align="left", dx=6) | {"color": theme.ink},
-            row,
-            x={"value": WIDTH},
-            y=y,
-            text={"field": "said"},
-        ),
-    ]
+    if short:
+        wanted = {**at, "y2": {"field": "wanted"}}
+        hollow = {"color": theme.muted, "fill": theme.paper}
+        end = {"x": x, "y": {**y, "field": "wanted"}, **shape}
+        layers.append(layer("rule", short, wanted, color=theme.muted, strokeDash=[2, 2]))
+        layers.append(layer("point", short, end, size=90, **hollow, opacity=1))
+    return layers
 
 
 # Wealth by strategy: how ways of playing fare, episode by episode.
@@ -429,7 +312,7 @@ def wealth_by_strategy(
     bystanders: Collection[str] = (),
     theme: Theme = LIGHT,
 ) -> Chart:
-    """A line a strategy, named at its end; the band is the interval over runs, where given.
+    """Draw a line a strategy, named at its end; the band is the interval over runs, where given.
 
     With `emphasised` strategies, theirs are thick and in colour; all others are grey, those of
     `bystanders` drawn through and the rest dashed. More than seven can't be told by colour.
@@ -445,19 +328,14 @@ def wealth_by_strategy(
         name: _look(number, name, emphasised, bystanders, theme)
         for number, name in enumerate(names)
     }
+    counts = sorted({summary.n for summary in summaries})
+    runs = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
+    banded = f"{runs} runs each; bands: 95% of the runs" if counts else ""
+    layers = [*_lines(rows, looks, unit, axis), *_labels(rows, looks, lines, theme)]
     return figure(
-        {
-            "width": WIDTH,
-            "height": HEIGHT,
-            "layer": [
-                *_lines(rows, looks, unit, axis),
-                *_labels(rows, looks, lines, theme),
-            ],
-        },
+        {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title="Wealth by strategy",
-        subtitle=[
-            listed([f"n = {len(names)} strategies, {steps} points each", *_runs(summaries)]),
-        ],
+        subtitle=[listed([f"n = {len(names)} strategies, {steps} points each", banded])],
         description=f"Wealth in {unit} of {len(names)} strategies by {axis}. {said}".strip(),
         theme=theme,
     )
@@ -483,29 +361,18 @@ def _look(
     theme: Theme,
 ) -> _Look:
     shape = SERIES_SHAPES[number % len(SERIES_SHAPES)]
-    dash = SERIES_DASHES[number % len(SERIES_DASHES)]
     if not emphasised:
-        return _Look(
-            colour=theme.series(number), dash=dash, shape=shape, width=2, size=60, bold=False
-        )
+        dash, colour = SERIES_DASHES[number % len(SERIES_DASHES)], theme.series(number)
+        return _Look(colour=colour, dash=dash, shape=shape, width=2, size=60, bold=False)
     if name in emphasised:
         colour = theme.series(list(emphasised).index(name))
         return _Look(colour=colour, dash=_THROUGH, shape=shape, width=4, size=80, bold=True)
-    through = name in bystanders
-    dash = _THROUGH if through else _DASHES[number % len(_DASHES)]
+    dash = _THROUGH if name in bystanders else _DASHES[number % len(_DASHES)]
     return _Look(colour=theme.colour(NUL), dash=dash, shape=shape, width=1.2, size=25, bold=False)
 
 
 def _name(strategy: str) -> str:
     return shortened(strategy, _NAME_CHARS)
-
-
-def _runs(summaries: Sequence[WealthSummary]) -> list[str]:
-    counts = sorted({summary.n for summary in summaries})
-    if not counts:
-        return []
-    said = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return [f"{said} runs each; bands: 95% of the runs"]
 
 
 def _summary(summary: WealthSummary, unit: str) -> str:
@@ -516,72 +383,42 @@ def _summary(summary: WealthSummary, unit: str) -> str:
     return text.replace("-", "−")
 
 
-def _lines(
-    rows: Sequence[dict[str, Any]], looks: Mapping[str, _Look], unit: str, axis: str
-) -> list[dict[str, Any]]:
-    x = {
-        "field": "at",
-        "type": "quantitative",
-        "scale": {"domain": _extent([row["at"] for row in rows]), "nice": False},
-        "axis": {"title": axis, "grid": False},
-    }
-    y = {
-        "field": "wealth",
-        "type": "quantitative",
-        "scale": {"domain": _range(rows), "nice": False, "zero": False},
-        "axis": {"title": f"wealth ({unit})", "tickCount": 5},
-    }
+def _lines(rows: Rows, looks: Mapping[str, _Look], unit: str, axis: str) -> list[Part]:
+    extent = {"domain": _extent([row["at"] for row in rows]), "nice": False}
+    reach = {"domain": _range(rows), "nice": False, "zero": False}
+    x = {**quantity(axis, scale=extent, grid=False), "field": "at"}
+    y = {**quantity(f"wealth ({unit})", scale=reach, tickCount=5), "field": "wealth"}
     names = [_name(name) for name in looks]
-    color = _channel(names, [look.colour for look in looks.values()])
-    dash = _channel(names, [look.dash for look in looks.values()])
-    shape = _channel(names, [look.shape for look in looks.values()])
+    color, dash, shape = (
+        _channel("strategy", names, [getattr(look, part) for look in looks.values()])
+        for part in ("colour", "dash", "shape")
+    )
+    at = {"x": x, "y": y, "color": color}
+    told = tooltip(("strategy", "nominal"), ("at", "quantitative", axis), ("wealth", ",.2f"))
     banded = [row for row in rows if row["lo"] is not None and row["hi"] is not None]
     last = {row["strategy"]: row for row in rows}
-    band = layer(
-        {"type": "area", "opacity": 0.12},
-        banded,
-        x=x,
-        y={**y, "field": "lo"},
-        y2={"field": "hi"},
-        color=color,
-    )
-    shown = [band] if banded else []
+    band = {**at, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
+    shown = [layer("area", banded, band, opacity=0.12)] if banded else []
     # What is emphasised comes last: it lies over the others.
     for width, size in sorted({(look.width, look.size) for look in looks.values()}):
         own = {_name(n) for n, look in looks.items() if (look.width, look.size) == (width, size)}
+        through = [row for row in rows if row["strategy"] in own]
+        ends = [row for name, row in last.items() if name in own]
+        point = {**at, "shape": shape, "tooltip": told}
         shown += [
-            layer(
-                {"type": "line", "strokeWidth": width},
-                [row for row in rows if row["strategy"] in own],
-                x=x,
-                y=y,
-                color=color,
-                strokeDash=dash,
-            ),
-            layer(
-                {"type": "point", "filled": True, "size": size, "opacity": 1},
-                [row for name, row in last.items() if name in own],
-                x=x,
-                y=y,
-                color=color,
-                shape=shape,
-                tooltip=[
-                    {"field": "strategy", "type": "nominal"},
-                    {"field": "at", "type": "quantitative", "title": axis},
-                    {"field": "wealth", "type": "quantitative", "format": ",.2f"},
-                ],
-            ),
+            layer("line", through, {**at, "strokeDash": dash}, strokeWidth=width),
+            layer("point", ends, point, filled=True, size=size, opacity=1),
         ]
     return shown
 
 
 def _labels(
-    rows: Sequence[dict[str, Any]],
+    rows: Rows,
     looks: Mapping[str, _Look],
     summaries: Mapping[str, str],
     theme: Theme,
-) -> list[dict[str, Any]]:
-    """Each line's name at its end, the richest first; moved apart where ends lie close."""
+) -> list[Part]:
+    """Write each line's name at its end, the richest first; moved apart where ends lie close."""
     last = {row["strategy"]: row["wealth"] for row in rows}
     ordered = sorted(looks, key=lambda name: (-last[_name(name)], name))
     quiet = not any(look.bold for look in looks.values())
@@ -601,37 +438,32 @@ def _labels(
         for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True)
     ]
     y = {"field": "y", "type": "quantitative", "scale": None}
-    text = [
-        layer(
-            {"type": "text", "align": "left", "baseline": "middle", "fontWeight": weight},
-            [row for row in key if row["weight"] == weight],
-            x={"value": WIDTH + 26},
-            y=y,
-            color=literal("ink"),
-            text={"field": "name"},
+    at = {"x": {"value": WIDTH + 26}, "y": y, "color": literal("ink")}
+    look = {"align": "left", "baseline": "middle"}
+    leader = {
+        "x": {"value": WIDTH + 6},
+        "x2": {"value": WIDTH + 22},
+        "y": {**y, "field": "end"},
+        "y2": {"field": "y"},
+        "color": literal("colour"),
+    }
+    layers = [layer("rule", key, leader, strokeWidth=1)]
+    texts = [
+        text_layer(
+            [row for row in key if row["weight"] == weight], at, "name", **look, fontWeight=weight
         )
         for weight in ("normal", "bold")
-        if any(row["weight"] == weight for row in key)
     ]
-    leader = layer(
-        {"type": "rule", "strokeWidth": 1},
-        key,
-        x={"value": WIDTH + 6},
-        x2={"value": WIDTH + 22},
-        y={**y, "field": "end"},
-        y2={"field": "y"},
-        color=literal("colour"),
-    )
-    return [leader, *text]
+    return [*layers, *(text for text in texts if text["data"]["values"])]
 
 
 def _final(wealth: float, quiet: bool) -> str:
-    """End of a grey line as text: it can't be read off where many lie together."""
+    """Write the end of a grey line: it can't be read off where many lie together."""
     return "" if quiet else f"{wealth:,.1f}".replace("-", "−")
 
 
 def _wealth_apart(ends: Sequence[float]) -> list[float]:
-    """Places for labels, in the order of their ends, a line of text apart."""
+    """Find places for labels, in the order of their ends, a line of text apart."""
     places: list[float] = []
     for end in ends:
         places.append(max(end, places[-1] + _LINE_PX) if places else end)
@@ -642,7 +474,7 @@ def _wealth_apart(ends: Sequence[float]) -> list[float]:
     return places
 
 
-def _range(rows: Sequence[dict[str, Any]]) -> list[float]:
+def _range(rows: Rows) -> list[float]:
     names = ("wealth", "lo", "hi")
     low, high = _extent([row[name] for row in rows for name in names if row[name] is not None])
     room = 0.03 * (high - low)
@@ -650,15 +482,11 @@ def _range(rows: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def _extent(values: Sequence[float]) -> list[float]:
-    """From the least to the greatest; a single value has some room around it."""
+    """Find the least and the greatest; a single value has some room around it."""
     low, high = min(values), max(values)
     return [low, high] if low < high else [low - 1, high + 1]
 
 
-def _channel(names: Sequence[str], values: Sequence[object]) -> dict[str, Any]:
-    return {
-        "field": "strategy",
-        "type": "nominal",
-        "scale": {"domain": list(names), "range": list(values)},
-        "legend": None,
-    }
+def _channel(field: str, names: Sequence[str], values: Sequence[object]) -> Part:
+    scale = {"domain": list(names), "range": list(values)}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": None}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.report.charts.theme import SMALL_PX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from heretix.report.charts.theme import Theme
 
 Chart = dict[str, Any]
 """A Vega-Lite specification, with its data inside: nothing is fetched."""
+Part = dict[str, Any]
+"""A part of one: a layer, a channel, an axis."""
+Rows = Sequence[Mapping[str, Any]]
 
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 WIDTH: Final = 440
@@ -47,7 +51,7 @@ def figure(
     theme: Theme,
     wide: bool = False,
 ) -> Chart:
-    """A whole chart: what it shows in its title, n below it, and a description for who can't see.
+    """Make a chart: what it shows in its title, n below it, a description for who can't see.
 
     Everything given is text, however it looks: no part of a record becomes an expression.
     """
@@ -67,67 +71,67 @@ def figure(
     }
 
 
-def layer(
-    mark: str | Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **encoding: Any
-) -> dict[str, Any]:
-    """One layer with data of its own."""
+def layer(kind: str, rows: Rows, encoding: Mapping[str, Any], **mark: Any) -> Part:
+    """Make one layer with data of its own: marks of a kind, and where and how each is drawn."""
     return {
         "data": {"values": [dict(row) for row in rows]},
-        "mark": {"type": mark} if isinstance(mark, str) else dict(mark),
-        "encoding": encoding,
+        "mark": {"type": kind, **mark},
+        "encoding": dict(encoding),
     }
 
 
-def literal(field: str) -> dict[str, Any]:
-    """A channel whose values are drawn as they stand: colours, shapes."""
+def text_layer(rows: Rows, encoding: Mapping[str, Any], field: str = "said", **mark: Any) -> Part:
+    """Make a layer of texts, which stand in a field of the rows."""
+    return layer("text", rows, {**encoding, "text": {"field": field}}, **mark)
+
+
+def literal(field: str) -> Part:
+    """Make a channel whose values are drawn as they stand: colours, shapes."""
     return {"field": field, "type": "nominal", "scale": None}
 
 
-def prob_axis(title: str = "p(true), a probability") -> dict[str, Any]:
-    """A probability along the bottom: all of it, from 0 to 1, so that no chart flatters."""
-    return {
-        "type": "quantitative",
-        "scale": {"domain": [0, 1], "nice": False},
-        "axis": {"title": title, "values": [0, 0.25, 0.5, 0.75, 1], "format": ".2f"},
-    }
+def tooltip(*fields: tuple[str, ...]) -> list[Part]:
+    """List what a pointer is told: a field, its type or a number's format, perhaps a title."""
+    told = []
+    for name, kind, *title in fields:
+        typed = {"type": kind} if kind.isalpha() else {"type": "quantitative", "format": kind}
+        told.append({"field": name, **typed, **({"title": title[0]} if title else {})})
+    return told
 
 
-def time_axis(field: str, title: str) -> dict[str, Any]:
-    """Time along the bottom, in UTC wherever it is drawn."""
+def quantity(title: str, *, scale: Mapping[str, Any], **axis: Any) -> Part:
+    """Make an axis of numbers."""
+    return {"type": "quantitative", "scale": dict(scale), "axis": {"title": title, **axis}}
+
+
+def prob_axis(title: str = "p(true), a probability", *, form: str = ".2f") -> Part:
+    """Make an axis of probability: all of it, from 0 to 1, so that no chart flatters."""
+    scale = {"domain": [0, 1], "nice": False}
+    return quantity(title, scale=scale, values=[0, 0.25, 0.5, 0.75, 1], format=form)
+
+
+def time_axis(field: str, title: str) -> Part:
+    """Make an axis of time, in UTC wherever it is drawn."""
+    axis = {"title": title, "format": _TIME_FORMAT, "tickCount": 6}
     return {
         "field": field,
         "type": "temporal",
         "scale": {"type": "utc", "padding": 12},
-        "axis": {
-            "title": title,
-            "format": _TIME_FORMAT,
-            "tickCount": 6,
-            "grid": False,
-            "labelOverlap": True,
-        },
+        "axis": {**axis, "grid": False, "labelOverlap": True},
     }
 
 
-def retitled(chart: Chart, title: str) -> Chart:
-    """The chart under another title, where the page around it says the rest."""
+def with_title(chart: Chart, title: str) -> Chart:
+    """Put a chart under another title, where the page around it says the rest."""
     return {**chart, "title": {**chart["title"], "text": wrapped(title, int(_TITLE_CHARS * _WIDE))}}
 
 
 def notice(
     text: str, *, title: str, subtitle: Sequence[str], description: str, theme: Theme
 ) -> Chart:
-    """A chart with nothing to draw says why, in the place where the drawing would be."""
-    mark = {
-        "type": "text",
-        "align": "left",
-        "baseline": "top",
-        "color": theme.warn,
-        "lineHeight": 17,
-    }
-    row = {"text": wrapped(text, 72, lines=4)}
-    content = layer(mark, [row], text={"field": "text"}, x={"value": 0}, y={"value": 0})
+    """Make a chart that says why there is nothing to draw, in the place of the drawing."""
     return figure(
-        {**content, "width": WIDTH, "height": 17 * len(row["text"])},
+        notice_panel(text, theme),
         title=title,
         subtitle=subtitle,
         description=f"{description} {text}",
@@ -135,25 +139,34 @@ def notice(
     )
 
 
+def notice_panel(text: str, theme: Theme) -> Part:
+    """Make a panel of words."""
+    lines = wrapped(text, 72, lines=4)
+    look = {"align": "left", "baseline": "top", "color": theme.warn, "lineHeight": 17}
+    corner = {"x": {"value": 0}, "y": {"value": 0}}
+    words = text_layer([{"text": lines}], corner, "text", **look)
+    return {**words, "width": WIDTH, "height": 17 * len(lines)}
+
+
 def wrapped(text: str, chars: int, *, lines: int = 3) -> list[str]:
-    """Text in lines of at most so many characters; what doesn't fit ends in an ellipsis."""
+    """Break text into lines of at most so many characters; what doesn't fit ends in an ellipsis."""
     clean = drawable(text)
     return textwrap.wrap(clean, chars, max_lines=lines, placeholder=" …") or [""]
 
 
 def number(value: float, *, signed: bool = False) -> str:
-    """A number as text, with a true minus."""
+    """Write a number with a true minus."""
     return format(value, "+.3f" if signed else ".3f").replace("-", "−")
 
 
 def shortened(text: str, chars: int) -> str:
-    """Text on one line of at most so many characters."""
+    """Cut text to one line of at most so many characters."""
     clean = drawable(text)
     return clean if len(clean) <= chars else clean[: chars - 1].rstrip() + "…"
 
 
 def drawable(text: str) -> str:
-    """Text as one line without control characters: they have no place in a drawing, and some
+    """Put text on one line without control characters: they have no place in a drawing, and some
     would turn the reading direction of what stands beside them."""
     shown = (
         "�" if unicodedata.category(char)[0] == "C" and char not in _JOINERS else char
@@ -162,13 +175,13 @@ def drawable(text: str) -> str:
     return "".join(shown)
 
 
-def small_text(theme: Theme, **more: Any) -> dict[str, Any]:
-    """A mark for notes beside what is drawn."""
-    return {"type": "text", "fontSize": SMALL_PX, "color": theme.muted, **more}
+def small_text(theme: Theme, **more: Any) -> Part:
+    """Make the look of notes beside what is drawn."""
+    return {"fontSize": SMALL_PX, "color": theme.muted, **more}
 
 
 def listed(parts: Iterable[str]) -> str:
-    """The parts of a subtitle's line."""
+    """Join the parts of a subtitle's line."""
     return " · ".join(part for part in parts if part)
 
 
@@ -201,12 +214,12 @@ class IntervalRow:
 def interval_panel(
     rows: Sequence[IntervalRow],
     *,
-    axis: dict[str, Any],
+    axis: Part,
     theme: Theme,
     signed: bool = False,
     reference: float | None = None,
-) -> dict[str, Any]:
-    """A panel of rows, in the order given; `reference` is a line that they are read against."""
+) -> Part:
+    """Make a panel of rows, in the order given; `reference` is a line they are read against."""
     y = row_axis(len(rows))
     known = [
         _known(place, row, theme, signed=signed)
@@ -221,53 +234,50 @@ def interval_panel(
     labels = [
         (shortened(row.label, LABEL_CHARS), shortened(row.detail, LABEL_CHARS)) for row in rows
     ]
-    layers = [] if reference is None else [_reference(reference, axis, theme)]
+    layers = []
+    if reference is not None:
+        line = {"color": theme.muted, "strokeDash": [3, 3]}
+        at = {"x": {**axis, "field": "value"}}
+        layers.append(layer("rule", [{"value": reference}], at, **line))
     layers += [*row_labels(labels, y, theme), *_drawn(known, axis, y, theme)]
-    layers += _missing(missing, axis, y, theme)
+    if missing:
+        look = small_text(theme, align="left", fontStyle="italic", dx=6) | {"color": theme.warn}
+        start = {**axis, "datum": axis["scale"]["domain"][0]}
+        layers.append(text_layer(missing, {"x": start, "y": y}, "reason", **look))
     tall = any(row.detail or row.note for row in rows)
     step = _TALL_STEP_PX if tall else _STEP_PX
     return {"width": WIDTH, "height": {"step": step}, "layer": layers}
 
 
-def difference_axis(title: str, rows: Sequence[IntervalRow]) -> dict[str, Any]:
-    """An axis with 0 in its middle and room for every interval."""
+def difference_axis(title: str, rows: Sequence[IntervalRow]) -> Part:
+    """Make an axis with 0 in its middle and room for every interval."""
     ends = [abs(end) for row in rows for end in (row.value, row.lo, row.hi) if end is not None]
     reach = max([0.05, *ends]) * 1.08
-    return {
-        "type": "quantitative",
-        "scale": {"domain": [-reach, reach], "nice": False},
-        "axis": {"title": title, "labelExpr": _ZERO_IS_PLAIN, "tickCount": 5},
-    }
+    scale = {"domain": [-reach, reach], "nice": False}
+    return quantity(title, scale=scale, labelExpr=_ZERO_IS_PLAIN, tickCount=5)
 
 
-def row_axis(count: int) -> dict[str, Any]:
-    """Rows by number: two with the same words stay two."""
-    return {
-        "field": "row",
-        "type": "ordinal",
-        "scale": {"domain": list(range(count))},
-        "axis": None,
-    }
+def row_axis(count: int) -> Part:
+    """Make an axis of rows by number: two with the same words stay two."""
+    domain = {"domain": list(range(count))}
+    return {"field": "row", "type": "ordinal", "scale": domain, "axis": None}
 
 
-def row_labels(
-    labels: Sequence[tuple[str, str]], y: dict[str, Any], theme: Theme
-) -> list[dict[str, Any]]:
-    """The words at the left of each row, and the smaller ones below them."""
-    place = {"x": {"value": -12}, "y": y, "text": {"field": "text"}}
-    text = {"type": "text", "align": "right", "color": theme.ink}
+def row_labels(labels: Sequence[tuple[str, str]], y: Part, theme: Theme) -> list[Part]:
+    """Write the words at the left of each row, and the smaller ones below them."""
+    place, look = {"x": {"value": -12}, "y": y}, {"align": "right", "color": theme.ink}
     single = [{"row": row, "text": name} for row, (name, detail) in enumerate(labels) if not detail]
     double = [{"row": row, "text": name} for row, (name, detail) in enumerate(labels) if detail]
     below = [{"row": row, "text": detail} for row, (_, detail) in enumerate(labels) if detail]
     layers = [
-        layer(text, single, **place),
-        layer({**text, "dy": -7}, double, **place),
-        layer(small_text(theme, align="right", dy=8), below, **place),
+        text_layer(single, place, "text", **look),
+        text_layer(double, place, "text", **look, dy=-7),
+        text_layer(below, place, "text", **small_text(theme, align="right", dy=8)),
     ]
     return [part for part in layers if part["data"]["values"]]
 
 
-def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> dict[str, Any]:
+def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
     assert row.value is not None
     said = number(row.value, signed=signed)
     if row.lo is not None and row.hi is not None:
@@ -286,58 +296,24 @@ def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> dict[
     }
 
 
-def _drawn(
-    rows: Sequence[dict[str, Any]], axis: dict[str, Any], y: dict[str, Any], theme: Theme
-) -> list[dict[str, Any]]:
-    tooltip = [
-        {"field": "label", "type": "nominal", "title": "row"},
-        {"field": "said", "type": "nominal", "title": "value [95% interval]"},
-    ]
+def _drawn(rows: Rows, axis: Part, y: Part, theme: Theme) -> list[Part]:
+    told = ("label", "nominal", "row"), ("said", "nominal", "value [95% interval]")
+    colour, beside = literal("colour"), {"x": {"value": WIDTH + 14}, "y": y}
     spans = [row for row in rows if row["lo"] is not None and row["hi"] is not None]
-    rules = layer(
-        {"type": "rule", "strokeWidth": 3, "strokeCap": "round", "opacity": 0.75},
-        spans,
-        x={**axis, "field": "lo"},
-        x2={"field": "hi"},
-        y=y,
-        color=literal("colour"),
-    )
-    points = layer(
-        {"type": "point", "size": 95, "strokeWidth": 2, "opacity": 1},
-        rows,
-        x={**axis, "field": "value"},
-        y=y,
-        shape=literal("shape"),
-        stroke=literal("colour"),
-        fill=literal("fill"),
-        tooltip=tooltip,
-    )
-    beside = {"x": {"value": WIDTH + 14}, "y": y}
-    said = layer(
-        {"type": "text", "align": "left", "color": theme.ink},
-        rows,
-        text={"field": "said"},
-        **beside,
-    )
-    noted = layer(
-        small_text(theme, align="left", dy=14),
-        [row for row in rows if row["note"]],
-        text={"field": "note"},
-        **beside,
-    )
-    return [part for part in (rules, points, said, noted) if part["data"]["values"]]
-
-
-def _missing(
-    rows: Sequence[dict[str, Any]], axis: dict[str, Any], y: dict[str, Any], theme: Theme
-) -> list[dict[str, Any]]:
-    if not rows:
-        return []
-    mark = small_text(theme, align="left", fontStyle="italic", dx=6) | {"color": theme.warn}
-    start = {**axis, "datum": axis["scale"]["domain"][0]}
-    return [layer(mark, rows, x=start, y=y, text={"field": "reason"})]
-
-
-def _reference(value: float, axis: dict[str, Any], theme: Theme) -> dict[str, Any]:
-    mark = {"type": "rule", "color": theme.muted, "strokeDash": [3, 3]}
-    return layer(mark, [{"value": value}], x={**axis, "field": "value"})
+    ends = {"x": {**axis, "field": "lo"}, "x2": {"field": "hi"}, "y": y, "color": colour}
+    points = {
+        "x": {**axis, "field": "value"},
+        "y": y,
+        "shape": literal("shape"),
+        "stroke": colour,
+        "fill": literal("fill"),
+        "tooltip": tooltip(*told),
+    }
+    noted = [row for row in rows if row["note"]]
+    layers = [
+        layer("rule", spans, ends, strokeWidth=3, strokeCap="round", opacity=0.75),
+        layer("point", rows, points, size=95, strokeWidth=2, opacity=1),
+        text_layer(rows, beside, align="left", color=theme.ink),
+        text_layer(noted, beside, "note", **small_text(theme, align="left", dy=14)),
+    ]
+    return [part for part in layers if part["data"]["values"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import ConfigError, RecordError
 from heretix.core.lenses import RPL
@@ -13,14 +13,19 @@ from heretix.report.charts.figure import (
     HEIGHT,
     WIDTH,
     Chart,
+    Part,
+    Rows,
     figure,
     layer,
     listed,
     literal,
     notice,
     prob_axis,
+    quantity,
     small_text,
+    text_layer,
     time_axis,
+    tooltip,
 )
 from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
 from heretix.report.words import counted, missing_reason
@@ -36,11 +41,17 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
-    """Executions of one recipe over time; a model that was served in their course has a shape.
+    """Draw executions of one recipe over time; a model that was served in their course has a shape.
 
     An execution that came wholly from the cache measured nothing anew: it is drawn hollow.
     """
-    _require_one_recipe(runs)
+    recipes = list(dict.fromkeys(run.run_id for run in runs))
+    if len(recipes) != 1:
+        got = ", ".join(recipes) or "none"
+        raise RecordError(
+            f"`runs` must be executions of one run_id, got {got}; what differs is compared with "
+            "`model_comparison`"
+        )
     ordered = sorted(runs, key=lambda run: (run.started_at, run.execution_id))
     served = list(dict.fromkeys(_served(run) for run in ordered))
     rows = [
@@ -51,45 +62,35 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     missing = [row for row in rows if row["prob"] is None]
     first = ordered[0]
     answers = sum(run.usage.called for run in ordered)
-    said = "; ".join(
+    layers = _known(known, x, served, theme.colour(first.lens))
+    if missing:
+        # A failed execution stands at the foot of its day: it has no height.
+        look = small_text(theme, fontStyle="italic", baseline="bottom", dy=-4)
+        said = [{**row, "text": "no estimate"} for row in missing]
+        foot = {"x": x, "y": {"value": HEIGHT}, "tooltip": {"field": "reason"}}
+        layers.append(text_layer(said, foot, "text", **look | {"color": theme.warn}))
+    n = f"n = {counted(len(ordered), 'execution')}, {counted(answers, 'new answer')}"
+    told = "; ".join(
         f"{row['at'][:10]} {'no estimate' if row['prob'] is None else format(row['prob'], '.3f')}"
         for row in rows[:20]
     )
     return figure(
-        {
-            "width": WIDTH,
-            "height": HEIGHT,
-            "layer": [*_known(known, x, served, first.lens, theme), *_missing(missing, x, theme)],
-        },
+        {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=first.claim,
         subtitle=[
-            listed([first.model, f"lens {first.lens}", _n(len(ordered), answers)]),
+            listed([first.model, f"lens {first.lens}", n]),
             "Bars: 95% intervals. Hollow: every answer came from the cache.",
         ],
-        description=f"p(true) of one recipe over {len(ordered)} executions: {said}.",
+        description=f"p(true) of one recipe over {len(ordered)} executions: {told}.",
         theme=theme,
     )
-
-
-def _n(executions: int, answers: int) -> str:
-    return f"n = {counted(executions, 'execution')}, {counted(answers, 'new answer')}"
-
-
-def _require_one_recipe(runs: Sequence[RunRecord]) -> None:
-    recipes = list(dict.fromkeys(run.run_id for run in runs))
-    if len(recipes) != 1:
-        got = ", ".join(recipes) or "none"
-        raise RecordError(
-            f"`runs` must be executions of one run_id, got {got}; what differs is compared with "
-            "`model_comparison`"
-        )
 
 
 def _served(run: RunRecord) -> str:
     return ", ".join(found.provider_model_id or "not named" for found in run.served) or "nobody"
 
 
-def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
+def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> Part:
     belief = run.aggregates
     lo, hi = belief.ci95 or (None, None)
     colour = theme.colour(run.lens)
@@ -106,88 +107,35 @@ def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> dict[str, Any]:
     }
 
 
-def _axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Time axis; runs of one minute are numbered, since a clock tells nothing."""
+def _axis(rows: Rows) -> Part:
+    """Make a time axis; runs of one minute are numbered, since a clock tells nothing."""
     begun = [datetime.fromisoformat(row["at"]) for row in rows]
     if len(rows) < 2 or max(begun) - min(begun) >= _MINUTE:
         return time_axis("at", "measured (UTC)")
     title = f"execution, all at {min(begun).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    return {
-        "field": "execution",
-        "type": "quantitative",
-        "scale": {"nice": False, "padding": 12},
-        "axis": {"title": title, "tickMinStep": 1, "format": "d", "grid": False},
-    }
+    scale = {"nice": False, "padding": 12}
+    axis = quantity(title, scale=scale, tickMinStep=1, format="d", grid=False)
+    return {**axis, "field": "execution"}
 
 
-def _known(
-    rows: Sequence[dict[str, Any]],
-    x: dict[str, Any],
-    served: Sequence[str],
-    lens: str,
-    theme: Theme,
-) -> list[dict[str, Any]]:
-    y = {
-        "field": "prob",
-        "type": "quantitative",
-        "scale": {"domain": [0, 1]},
-        "axis": {"title": "p(true), a probability", "values": [0, 0.25, 0.5, 0.75, 1]}
-        | {"format": ".2f"},
-    }
-    colour = theme.colour(lens)
+def _known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part]:
+    y = {**prob_axis(), "field": "prob"}
+    at, span = {"x": x, "y": y}, {"x": x, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
     shapes = [SERIES_SHAPES[number % len(SERIES_SHAPES)] for number in range(len(served))]
+    legend = {"title": "served", "orient": "bottom"}
+    shape = {
+        "field": "served",
+        "type": "nominal",
+        "scale": {"domain": list(served), "range": shapes},
+        "legend": {**legend, "symbolStrokeColor": colour, "symbolFillColor": colour},
+    }
+    told = tooltip(("at", "temporal", "measured"), ("prob", ".3f"), ("served", "nominal"))
+    point = {**at, "fill": literal("fill"), "shape": shape, "tooltip": told}
     return [
-        layer({"type": "line", "color": colour, "opacity": 0.35}, rows, x=x, y=y),
-        layer(
-            {"type": "rule", "color": colour, "strokeWidth": 2.5, "opacity": 0.75},
-            rows,
-            x=x,
-            y={**y, "field": "lo"},
-            y2={"field": "hi"},
-        ),
-        layer(
-            {"type": "point", "size": 95, "strokeWidth": 2, "stroke": colour, "opacity": 1},
-            rows,
-            x=x,
-            y=y,
-            fill=literal("fill"),
-            shape={
-                "field": "served",
-                "type": "nominal",
-                "scale": {"domain": list(served), "range": shapes},
-                "legend": {
-                    "title": "served",
-                    "orient": "bottom",
-                    "symbolStrokeColor": colour,
-                    "symbolFillColor": colour,
-                },
-            },
-            tooltip=[
-                {"field": "at", "type": "temporal", "title": "measured"},
-                {"field": "prob", "type": "quantitative", "format": ".3f"},
-                {"field": "served", "type": "nominal"},
-            ],
-        ),
+        layer("line", rows, at, color=colour, opacity=0.35),
+        layer("rule", rows, span, color=colour, strokeWidth=2.5, opacity=0.75),
+        layer("point", rows, point, size=95, strokeWidth=2, stroke=colour, opacity=1),
     ]
-
-
-def _missing(
-    rows: Sequence[dict[str, Any]], x: dict[str, Any], theme: Theme
-) -> list[dict[str, Any]]:
-    """A failed execution stands at the foot of its day: it has no height."""
-    if not rows:
-        return []
-    mark = small_text(theme, fontStyle="italic", baseline="bottom", dy=-4) | {"color": theme.warn}
-    said = [{**row, "text": "no estimate"} for row in rows]
-    foot = layer(
-        mark,
-        said,
-        x=x,
-        y={"value": HEIGHT},
-        text={"field": "text"},
-        tooltip={"field": "reason"},
-    )
-    return [foot]
 
 
 # The reliability diagram: of claims believed to a degree, how many are true?
@@ -219,7 +167,7 @@ class ReliabilityBin:
 
 
 def reliability_bins(claims: Sequence[JudgedClaim], *, bins: int = 10) -> list[ReliabilityBin]:
-    """Claims with an estimate, by equal bins of belief; empty bins are left out."""
+    """Sort claims with an estimate into equal bins of belief; empty bins are left out."""
     if bins < 1:
         raise ConfigError(f"`bins` must be a positive integer, got {bins!r}")
     grouped: dict[int, list[tuple[float, bool]]] = {}
@@ -237,7 +185,7 @@ def reliability_diagram(
     title: str = "Reliability: belief against truth",
     theme: Theme = LIGHT,
 ) -> Chart:
-    """Belief against the share that is true; on the diagonal, 70% belief is right 70% of times."""
+    """Draw belief against the share that is true: on the diagonal, 70% is right 70% of times."""
     found = reliability_bins(claims, bins=bins)
     known = [(c.prob_true, c.is_true) for c in claims if c.prob_true is not None]
     without = len(claims) - len(known)
@@ -259,11 +207,7 @@ def reliability_diagram(
         "Bars: 95% intervals. Dashed: perfectly calibrated. Above: claims in a bin.",
     ]
     return figure(
-        {
-            "width": _SIDE_PX,
-            "height": _SIDE_PX,
-            "layer": [*_diagonal(theme), *_points(found, theme)],
-        },
+        {"width": _SIDE_PX, "height": _SIDE_PX, "layer": _reliability_layers(found, theme)},
         title=title,
         subtitle=subtitle,
         description=f"Reliability diagram of {len(known)} claims in {len(found)} bins. {scores}.",
@@ -292,62 +236,22 @@ def _wilson(hits: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
-def _diagonal(theme: Theme) -> list[dict[str, Any]]:
-    ends = [{"prob": 0, "share": 0}, {"prob": 1, "share": 1}]
-    mark = {"type": "line", "color": theme.muted, "strokeDash": [4, 4], "strokeWidth": 1.5}
-    return [
-        layer(mark, ends, x=_x(), y=_y()),
-    ]
-
-
-def _x() -> dict[str, Any]:
-    return {**prob_axis("mean belief p(true) in the bin, a probability"), "field": "prob"}
-
-
-def _y() -> dict[str, Any]:
-    return {**prob_axis("share of the claims that is true, a probability"), "field": "share"}
-
-
-def _points(found: Sequence[ReliabilityBin], theme: Theme) -> list[dict[str, Any]]:
+def _reliability_layers(found: Sequence[ReliabilityBin], theme: Theme) -> list[Part]:
+    x = {**prob_axis("mean belief p(true) in the bin, a probability"), "field": "prob"}
+    y = {**prob_axis("share of the claims that is true, a probability"), "field": "share"}
     rows = [
-        {
-            "prob": b.mean_prob,
-            "share": b.share_true,
-            "lo": b.share_lo,
-            "hi": b.share_hi,
-            "n": b.n,
-        }
+        {"prob": b.mean_prob, "share": b.share_true, "lo": b.share_lo, "hi": b.share_hi, "n": b.n}
         for b in found
     ]
-    y = _y()
-    colour = theme.colour(RPL)
+    ends = [{"prob": 0, "share": 0}, {"prob": 1, "share": 1}]
+    at, span = {"x": x, "y": y}, {"x": x, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
+    told = tooltip(("prob", ".3f", "mean belief"), ("share", ".3f", "true"), ("n", "quantitative"))
+    look = {"color": theme.colour(RPL)}
+    above = {"x": x, "y": {"value": -5}}
     return [
-        layer(
-            {"type": "rule", "color": colour, "strokeWidth": 2, "opacity": 0.7},
-            rows,
-            x=_x(),
-            y={**y, "field": "lo"},
-            y2={"field": "hi"},
-        ),
-        layer(
-            {"type": "line", "color": colour, "strokeWidth": 1.5, "opacity": 0.5}, rows, x=_x(), y=y
-        ),
-        layer(
-            {"type": "point", "filled": True, "size": 80, "color": colour, "opacity": 1},
-            rows,
-            x=_x(),
-            y=y,
-            tooltip=[
-                {"field": "prob", "type": "quantitative", "format": ".3f", "title": "mean belief"},
-                {"field": "share", "type": "quantitative", "format": ".3f", "title": "true"},
-                {"field": "n", "type": "quantitative"},
-            ],
-        ),
-        layer(
-            small_text(theme, baseline="bottom"),
-            rows,
-            x=_x(),
-            y={"value": -5},
-            text={"field": "n"},
-        ),
+        layer("line", ends, at, color=theme.muted, strokeDash=[4, 4], strokeWidth=1.5),
+        layer("rule", rows, span, **look, strokeWidth=2, opacity=0.7),
+        layer("line", rows, at, **look, strokeWidth=1.5, opacity=0.5),
+        layer("point", rows, {**at, "tooltip": told}, **look, filled=True, size=80, opacity=1),
+        text_layer(rows, above, "n", **small_text(theme, baseline="bottom")),
     ]
