@@ -31,7 +31,7 @@ from heretix.measurement.batch import BatchDesk, collect, submit
 from heretix.measurement.runner import Retry, Silence
 from heretix.measurement.service import bank_of, prepare, replan
 from heretix.measurement.verify import verify_run
-from heretix.providers.batch.base import BatchLimits
+from heretix.providers.batch import BatchLimits
 from heretix.store import Store
 from heretix.store.batches import (
     find_batch,
@@ -433,7 +433,7 @@ async def test_an_interrupted_collection_goes_on_where_it_broke(server, path):
             line
             async for line in desk.provider_of(
                 desk.store.read(select_open_batches)[0]
-            )._client.lines(f"/files/output-{name}/content")
+            ).client.lines(f"/files/output-{name}/content")
         ]
     broken = b"\n".join(whole[:600]) + b"\n" + whole[600][:100]
     server.script("content", raw_body(broken))

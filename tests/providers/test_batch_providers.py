@@ -31,13 +31,13 @@ from heretix.core.errors import (
     UnconfirmedError,
 )
 from heretix.core.settings import Settings
+from heretix.providers.anthropic import AnthropicBatchProvider
 from heretix.providers.anthropic import build_body as anthropic_body
 from heretix.providers.base import Reply, Request
-from heretix.providers.batch.anthropic import AnthropicBatchProvider
-from heretix.providers.batch.base import Sighting
-from heretix.providers.batch.openai import OpenAIBatchProvider
+from heretix.providers.batch import Sighting
 from heretix.providers.catalog import open_batch_provider, parse_model
 from heretix.providers.http import Target
+from heretix.providers.openai import OpenAIBatchProvider
 from heretix.providers.openai import build_body as openai_body
 
 BOTH = pytest.mark.parametrize("protocol", ["openai", "anthropic"])

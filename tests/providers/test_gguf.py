@@ -256,7 +256,7 @@ def test_a_path_is_named_by_content_and_not_by_place(settings, tmp_path):
     """The same file in two places is one model; another file of that name is another."""
     here = gguf_file(tmp_path / "here" / "My Model (v2).Q4.gguf")
     there = gguf_file(tmp_path / "there" / "My Model (v2).Q4.gguf")
-    name = gguf.content_name(here)
+    name = gguf.resolve(str(here), settings).name
     assert name == f"my-model-v2-.q4-{hashlib.sha256(here.read_bytes()).hexdigest()[:8]}"
     found = gguf.resolve(str(there), settings)
     assert (found.name, found.path, found.demonstration) == (name, there, False)

@@ -7,6 +7,7 @@ watcher that is slow misses steps in between, never the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from heretix.store import Store
-
-__all__ = ["Feed", "JobEvent"]
 
 POLL_S: Final = 0.25
 _log: Final = logging.getLogger(__name__)
@@ -86,7 +85,9 @@ class Feed:
         if job_id in self._known:
             watcher.tell(self._known[job_id])
         self._watchers[job_id].add(watcher)
-        self._start()
+        self._more.set()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
         try:
             while True:
                 await watcher.ready.wait()
@@ -99,7 +100,10 @@ class Feed:
                 if (watcher.gone and watcher.news is event) or (event and event.ended):
                     return
         finally:
-            self._forget(job_id, watcher)
+            self._watchers[job_id].discard(watcher)
+            if not self._watchers[job_id]:
+                del self._watchers[job_id]
+                self._known.pop(job_id, None)
 
     async def aclose(self) -> None:
         """End all streams."""
@@ -110,51 +114,28 @@ class Feed:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
 
-    def _start(self) -> None:
-        self._more.set()
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._read())
-
-    def _forget(self, job_id: str, watcher: _Watcher) -> None:
-        watchers = self._watchers[job_id]
-        watchers.discard(watcher)
-        if not watchers:
-            del self._watchers[job_id]
-            self._known.pop(job_id, None)
-
     async def _read(self) -> None:
         """Ask the store, again and again, while anybody watches."""
         while self._watchers:
             self._more.clear()
             wanted = list(self._watchers)
             try:
-                found = await asyncio.to_thread(self._revisions, wanted)
+                found = await asyncio.to_thread(self._store.read, rows.select_revisions, wanted)
             except StoreError as exc:
                 # Watchers are told when it is back; a stream that breaks off only comes again.
                 _log.warning("jobs couldn't be watched: %s", exc)
             else:
-                self._tell(wanted, found)
-            await self._pause()
+                watched = (row for row in found if row["job_id"] in self._watchers)
+                events = {row["job_id"]: self._event(row) for row in watched}
+                self._tell({job_id: events.get(job_id) for job_id in wanted})
+            # Until it is time to ask again, or somebody wants to know of another job.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._more.wait()
 
-    async def _pause(self) -> None:
-        """Until it is time to ask again, or somebody wants to know of another job."""
-        try:
-            async with asyncio.timeout(self._poll_s):
-                await self._more.wait()
-        except TimeoutError:
-            return
-
-    def _revisions(self, job_ids: list[str]) -> dict[str, dict[str, Any]]:
-        with self._store.reading() as connection:
-            return {row["job_id"]: row for row in rows.select_revisions(connection, job_ids)}
-
-    def _tell(self, wanted: list[str], found: dict[str, dict[str, Any]]) -> None:
-        for job_id in wanted:
-            if job_id not in self._watchers:
-                continue
-            row = found.get(job_id)
-            event = None if row is None else self._event(row)
-            for watcher in self._watchers[job_id]:
+    def _tell(self, events: dict[str, JobEvent | None]) -> None:
+        for job_id, event in events.items():
+            for watcher in self._watchers.get(job_id, ()):
                 if watcher.news is not event or event is None:
                     watcher.tell(event)
 

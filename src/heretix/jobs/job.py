@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import date
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from heretix.config import Claim, EvidenceConfig, RunConfig, check_claim
+from heretix.config import EvidenceConfig, RunConfig, check_claim
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, HeretixError, ModelError
 from heretix.core.lenses import RPL, SEL, LensCode, needs_documents
@@ -61,6 +61,8 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+_T = TypeVar("_T")
+Several = Annotated[tuple[_T, ...], BeforeValidator(_tuple)]
 Day = Annotated[date, BeforeValidator(_day)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -89,14 +91,10 @@ class MeasureRequest(BaseModel):
 
     model_config = _FORBIDDING
 
-    claims: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = Field(
-        min_length=1, max_length=100
-    )
-    models: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = Field(default=(), max_length=8)
+    claims: Several[str] = Field(min_length=1, max_length=100)
+    models: Several[str] = Field(default=(), max_length=8)
     """None named: the first provider with a key, else the embedded model."""
-    lenses: Annotated[tuple[LensCode, ...], BeforeValidator(_tuple)] = Field(
-        default=(RPL,), min_length=1, max_length=5
-    )
+    lenses: Several[LensCode] = Field(default=(RPL,), min_length=1, max_length=5)
     prompt_version: str = Field(default="rpl_v1", max_length=100)
     K: int = Field(default=8, ge=1, le=64)
     R: int = Field(default=2, ge=1, le=32)
@@ -112,9 +110,7 @@ class MeasureRequest(BaseModel):
     corpus: str | None = None
     """By name; without one, the packaged demonstration corpus."""
     as_of: Day | None = None
-    documents: Annotated[tuple[GivenDocument, ...], BeforeValidator(_tuple)] = Field(
-        default=(), max_length=20
-    )
+    documents: Several[GivenDocument] = Field(default=(), max_length=20)
     influence: bool = False
     canary: bool = False
     sham: bool = False
@@ -130,10 +126,9 @@ class MeasureRequest(BaseModel):
             raise ConfigError(f"request: {problems}") from exc
 
     @classmethod
-    def kept(cls, text: str) -> MeasureRequest:
-        """The request in a stored job. One that an older Heretix took and this one wouldn't can
-        still be looked at; measuring it says what is wrong."""
-        values = json.loads(text)
+    def load(cls, values: dict[str, Any]) -> MeasureRequest:
+        """Read the request of a stored job. One that an older Heretix took and this one wouldn't
+        can still be looked at; measuring it says what is wrong."""
         try:
             return cls.model_validate(values)
         except ValidationError:
@@ -233,10 +228,6 @@ class MeasureRequest(BaseModel):
             values["evidence"] = EvidenceConfig(corpus=self.corpus, as_of=self.as_of)
         return RunConfig.parse({**values, "budget_usd": budget_usd}, source="request")
 
-    def claims_asked(self) -> tuple[Claim, ...]:
-        """The claims, as measurements have them."""
-        return tuple(Claim(text) for text in self.claims)
-
 
 def short_claim(claim: str) -> str:
     """A claim on one line, cut where it is long."""
@@ -295,13 +286,11 @@ class EpisodeRequest(BaseModel):
     move: Move
     claim: str
     models: tuple[str, ...] = Field(strict=False)
-    """Who is asked."""
     episode: str | None = None
     """None: a draft, which is written down when its belief was measured."""
     proposal: dict[str, Any] | None = None
     """Of a draft: the terms to be."""
     opens: bool = False
-    """The draft is opened at once."""
     stage: str | None = None
     """`first` or `second` measurement of the judges, `round:N` of a dispute; None: nothing of it
     is to be told apart, or there is nothing to measure for."""
@@ -419,9 +408,13 @@ class Job:
     def of(cls, row: Mapping[str, Any]) -> Job:
         """The job in a row of `jobs`."""
         same = set(cls.__slots__) - {"id", "request", "state", "progress"}
+        # A request without a kind is a measurement of claims.
+        request = json.loads(row["request_json"])
         return cls(
             id=row["job_id"],
-            request=_kept(row["request_json"]),
+            request=EpisodeRequest.model_validate(request)
+            if request.get("kind") == "episode"
+            else MeasureRequest.load(request),
             state=JobState(row["state"]),
             progress=Progress.of_json(row["progress_json"]),
             **{name: row[name] for name in same},
@@ -460,14 +453,6 @@ class Job:
             "request": self.request.model_dump(mode="json"),
             "progress": self.progress.as_dict(),
         }
-
-
-def _kept(text: str) -> Request:
-    """The request in a stored job; one without a kind is a measurement of claims."""
-    values = json.loads(text)
-    if values.get("kind") == "episode":
-        return EpisodeRequest.model_validate(values)
-    return MeasureRequest.kept(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,6 @@ from heretix.providers.catalog import open_provider, require_key
 from heretix.store import jobs as rows
 from heretix.store.accounts import select_person
 from heretix.store.documents import find_bundle
-from heretix.store.jobs import select_mean_latency_ms
 from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle, Shortfall
     from heretix.evidence.document import Document
-    from heretix.jobs.job import GivenDocument, MeasureRequest, Request
+    from heretix.jobs.job import MeasureRequest, Request
     from heretix.measurement.gather import Bundles
-    from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.record import Artifact
     from heretix.measurement.service import Estimate
     from heretix.providers.catalog import ModelId
     from heretix.store import Store
@@ -74,31 +73,30 @@ def add_experiments(measurement: Measurement, request: MeasureRequest) -> Measur
 
 def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> Measurement:
     """Gather what the lenses show. Takes a while: call it from a thread that has no event loop."""
-    documents = _documents(request.documents, stamp)
-    return asyncio.run(service.gather_evidence(measurement, documents=documents))
+    documents: dict[str, Document] = {}
+    for given in request.documents:
+        text = clean_text(given.text)
+        found = stated_fields(given.model_dump(mode="json"), text=text)
+        made = make_document(found, raw=text.encode(), url=given.url, retrieved_at=stamp)
+        documents.setdefault(made.doc_id, made)
+    gathering = service.gather_evidence(measurement, documents=list(documents.values()))
+    return asyncio.run(gathering)
 
 
 def name_bundles(bundles: Bundles) -> str:
     """What a job remembers of the bundles that its lenses show."""
     named = []
     for (claim, lens), found in bundles.items():
-        lacking = isinstance(found, InsufficientEvidenceError)
-        bundle: Bundle | None = (
-            found.bundle if isinstance(found, InsufficientEvidenceError) else found
-        )
-        named.append(
-            {
-                "claim": claim,
-                "lens": lens,
-                "bundle_id": bundle.bundle_id if bundle is not None else None,
-                "lacking": str(found) if lacking else None,
-            }
-        )
+        lacking, bundle = None, found
+        if isinstance(found, InsufficientEvidenceError):
+            lacking, bundle = str(found), found.bundle
+        bundle_id = getattr(bundle, "bundle_id", None)
+        named.append({"claim": claim, "lens": lens, "bundle_id": bundle_id, "lacking": lacking})
     return json.dumps(named, ensure_ascii=False)
 
 
-def kept_bundles(store: Store, bundles_json: str) -> Bundles:
-    """What the lenses of a job show, as it was kept."""
+def load_bundles(store: Store, bundles_json: str) -> Bundles:
+    """Read what the lenses of a job show, as it was kept."""
     bundles: Bundles = {}
     for entry in json.loads(bundles_json):
         bundle_id, lacking = entry["bundle_id"], entry["lacking"]
@@ -109,16 +107,6 @@ def kept_bundles(store: Store, bundles_json: str) -> Bundles:
         assert found is not None, "a bundle, or why there is none"
         bundles[entry["claim"], entry["lens"]] = found
     return bundles
-
-
-def _documents(given: Sequence[GivenDocument], stamp: str) -> list[Document]:
-    documents: dict[str, Document] = {}
-    for document in given:
-        text = clean_text(document.text)
-        found = stated_fields(document.model_dump(mode="json"), text=text)
-        made = make_document(found, raw=text.encode(), url=document.url, retrieved_at=stamp)
-        documents.setdefault(made.doc_id, made)
-    return list(documents.values())
 
 
 # What a request will take, told before anything is called: questions, calls, cost and time.
@@ -181,17 +169,22 @@ def plan_request(
     measurement = gather(measurement, request, stamp=utc_text(time.time()))
     measurement = add_experiments(measurement, request)
     estimate = measurement.estimate(store)
+    first: dict[str, Claim] = {}
+    for claim, lens in measurement.pairs():
+        first.setdefault(lens, claim)
     duration_s, basis = _duration(measurement, estimate, store)
     return JobPlan(
         estimate=estimate,
         duration_s=duration_s,
         duration_basis=basis,
-        plans=tuple(_first_plans(measurement)),
+        plans=tuple(
+            {"lens": lens, **plan_content(measurement.plan(claim, model, lens))}
+            for model in measurement.models
+            for lens, claim in first.items()
+        ),
         models=tuple(model.identity for model in measurement.models),
         demonstration=tuple(
-            model.identity
-            for model in measurement.models
-            if model.is_demonstration or model.is_made_up
+            m.identity for m in measurement.models if m.is_demonstration or m.is_made_up
         ),
         unsent=tuple(
             f"{model} doesn't accept `{name}`; it isn't sent"
@@ -205,15 +198,6 @@ def plan_request(
         ),
         missing_keys=tuple(_missing_keys(measurement)) if keys else (),
     )
-
-
-def _first_plans(measurement: Measurement) -> Iterator[dict[str, Any]]:
-    for model in measurement.models:
-        seen: set[str] = set()
-        for claim, lens in measurement.pairs():
-            if lens not in seen:
-                seen.add(lens)
-                yield {"lens": lens, **plan_content(measurement.plan(claim, model, lens))}
 
 
 def _missing_keys(measurement: Measurement) -> Iterator[str]:
@@ -236,22 +220,18 @@ def _duration(
     calls = estimate.to_call / len(measurement.models)
     longest, basis = 0.0, ""
     for model in measurement.models:
-        with store.reading() as connection:
-            latency_ms = select_mean_latency_ms(connection, model.identity)
+        latency_ms = store.read(rows.select_mean_latency_ms, model.identity)
         if latency_ms is None:
             return None, f"{model} hasn't been asked here yet, so its speed isn't known"
-        at_a_time = _at_a_time(model, measurement)
+        at_a_time = _AT_A_TIME
+        if model.endpoint.in_process:
+            provider = open_provider(model, measurement.settings)
+            at_a_time = min(_AT_A_TIME, provider.max_concurrency)
         needed = calls * latency_ms / 1000 / at_a_time
         if needed >= longest:
             longest = needed
             basis = f"{at_a_time} calls at a time, {latency_ms:,.0f} ms each as in its latest runs"
     return longest, basis
-
-
-def _at_a_time(model: ModelId, measurement: Measurement) -> int:
-    if not model.endpoint.in_process:
-        return _AT_A_TIME
-    return min(_AT_A_TIME, open_provider(model, measurement.settings).max_concurrency)
 
 
 # Jobs: submitted within quotas, looked at, cancelled, resumed. Workers do the rest.
@@ -311,10 +291,11 @@ class Jobs:
         owner.require(_role_for(request))
         if key is not None:
             check_key(key)
-        models, wanted = self._checked(request), _budget_of(request)
+        models = self._checked(request)
+        wanted = None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
         with self._store.writing() as connection:
             owner = _fresh(connection, owner, _role_for(request))
-            _take_turn(connection, request)
+            _lock_episode(connection, request)
             known = rows.select_job_by_key(connection, owner.id, key) if key is not None else None
             if known is not None:
                 return _same(known, request)
@@ -336,39 +317,33 @@ class Jobs:
 
     def under(self, owner: Person, key: str) -> Job | None:
         """The job that an owner submitted under a key."""
-        with self._store.reading() as connection:
-            row = rows.select_job_by_key(connection, owner.id, key)
+        row = self._store.read(rows.select_job_by_key, owner.id, key)
         return None if row is None else Job.of(row)
 
     def moving(self, episode_id: str) -> Job | None:
         """The job that moves an episode on, if one is under way."""
-        with self._store.reading() as connection:
-            row = rows.select_job_of_episode(connection, episode_id)
+        row = self._store.read(rows.select_job_of_episode, episode_id)
         return None if row is None else Job.of(row)
 
     def get(self, job_id: str, *, by: Person) -> Job:
         """A job of one's own; operators see all."""
-        with self._store.reading() as connection:
-            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
+        return Job.of(self._store.read(_visible, job_id, by))
 
     def cancel(self, job_id: str, *, by: Person, address: str | None = None) -> Job:
         """Stop a job: at once while it waits, within a second while it runs."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
+            row = _visible(connection, job_id, by, lock=True)
             state = JobState(row["state"])
             if state.ended:
                 raise ConflictError(f"`{job_id}` is {state.value} already; nothing is left to stop")
             values: dict[str, Any] = {"cancel_requested": True, "updated_at": utc_text(now)}
             if state is JobState.QUEUED:
-                values |= {
-                    "state": JobState.CANCELLED.value,
-                    "cancel_requested": False,
-                    "finished_at": utc_text(now),
-                }
+                values |= {"cancel_requested": False, "finished_at": utc_text(now)}
+                values["state"] = JobState.CANCELLED.value
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
-            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
+            return Job.of(_visible(connection, job_id, by))
 
     def resume(
         self,
@@ -384,14 +359,19 @@ class Jobs:
         now = self._clock()
         models = self._checked(request)
         with self._store.writing() as connection:
-            row = _visible(rows.select_job(connection, job_id), job_id, by)
+            row = _visible(connection, job_id, by)
             # The person first, then the job, as `submit` does: no two wait for each other.
-            owner = _owner(connection, row, by, _role_for(request))
-            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
+            # A job counts against its owner's quotas, whoever resumes it.
+            if row["owner_id"] == by.id:
+                owner = _fresh(connection, by, _role_for(request))
+            else:
+                found = select_person(connection, row["owner_id"], lock=True)
+                owner = LOCAL if found is None else Person.of(found)
+            row = _visible(connection, job_id, by, lock=True)
             state = JobState(row["state"])
             if state not in {JobState.FAILED, JobState.CANCELLED}:
                 raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
-            _take_turn(connection, request)
+            _lock_episode(connection, request)
             _require_free(connection, request)
             # All that it has cost counts again, on this day: rather too much than too little.
             day = utc_text(now)[:10]
@@ -411,13 +391,13 @@ class Jobs:
             }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.resume", by=by, subject=job_id, address=address)
-            return Job.of(_visible(rows.select_job(connection, job_id), job_id, by))
+            return Job.of(_visible(connection, job_id, by))
 
     def delete(self, job_id: str, *, by: Person, address: str | None = None) -> None:
         """Forget a job that has ended. What it measured stays, and so does what it cost today."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(rows.select_job(connection, job_id, lock=True), job_id, by)
+            row = _visible(connection, job_id, by, lock=True)
             if not JobState(row["state"]).ended:
                 raise ConflictError(f"`{job_id}` is {row['state']}; cancel it first")
             if row["day"] == utc_text(now)[:10] and by.role < Role.OPERATOR:
@@ -429,29 +409,27 @@ class Jobs:
 
     def usage(self, person: Person) -> Usage:
         """What a person has used today."""
-        with self._store.reading() as connection:
-            found = rows.count_use(connection, person.id, utc_text(self._clock())[:10])
+        found = self._store.read(rows.count_use, person.id, utc_text(self._clock())[:10])
         return Usage(jobs_today=found[0], active_jobs=found[1], usd_micros_today=found[2])
 
     def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
         """What a job has measured so far: of each claim, model and lens the last."""
         with self._store.reading() as connection:
-            _visible(rows.select_job(connection, job_id), job_id, by)
+            _visible(connection, job_id, by)
             found = [JobRun.of(row) for row in rows.select_job_runs(connection, job_id)]
         return list({(r.claim, r.model, r.lens, r.variant): r for r in found}.values())
 
     def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
         """The artifacts of what a job has measured so far, one a claim."""
-        from heretix.measurement.service import assemble
+        from heretix.measurement.record import RunRecord
 
-        with self._store.reading() as connection:
-            row = _visible(rows.select_job(connection, job_id), job_id, by)
+        row = self._store.read(_visible, job_id, by)
         request = Job.of(row).request
         if isinstance(request, EpisodeRequest):
             # The episode's own record has what was measured for it.
             return
         measurement = make_measurement(request, self._settings, budget_usd=None, calls=False)
-        bundles = kept_bundles(self._store, row["bundles_json"]) if row["bundles_json"] else {}
+        bundles = load_bundles(self._store, row["bundles_json"]) if row["bundles_json"] else {}
         measurement = add_experiments(replace(measurement, bundles=bundles), request)
         by_claim: dict[str, list[str]] = {}
         for run in self.runs(job_id, by=by):
@@ -459,7 +437,9 @@ class Jobs:
             by_claim.setdefault(of, []).append(run.execution_id)
         for claim in measurement.claims:
             if executions := by_claim.get(claim.text):
-                yield assemble(measurement, claim, [self._record(name) for name in executions])
+                stored = (self._store.read(find_record, name) for name in executions)
+                records = [RunRecord.model_validate_json(one.record_json) for one in stored]
+                yield service.assemble(measurement, claim, records)
 
     def list(
         self,
@@ -473,22 +453,14 @@ class Jobs:
         """One's own jobs, the newest first; operators see all, or those of the id `owner`."""
         if by.role < Role.OPERATOR:
             owner = by.id
-        with self._store.reading() as connection:
-            found = rows.select_jobs(
-                connection,
-                owner_id=owner,
-                state=state.value if state else None,
-                limit=max(1, min(limit, _MOST)),
-                before=before,
-            )
-        return [Job.of(row) for row in found]
-
-    def _record(self, execution_id: str) -> RunRecord:
-        from heretix.measurement.record import RunRecord
-
-        return RunRecord.model_validate_json(
-            self._store.read(find_record, execution_id).record_json
+        found = self._store.read(
+            rows.select_jobs,
+            owner_id=owner,
+            state=state.value if state else None,
+            limit=max(1, min(limit, _MOST)),
+            before=before,
         )
+        return [Job.of(row) for row in found]
 
     def _checked(self, request: Request) -> tuple[ModelId, ...]:
         """The models that will be asked; what can't work is refused at once."""
@@ -496,9 +468,6 @@ class Jobs:
             from heretix.providers.catalog import resolve_model
 
             return tuple(resolve_model(name, self._settings) for name in request.models)
-        return self._measurable(request)
-
-    def _measurable(self, request: MeasureRequest) -> tuple[ModelId, ...]:
         # Imported as needed, here and above: a server answers before anybody submits.
         from heretix.evidence.demo import DEMO_CORPUS
         from heretix.evidence.sources.corpus import corpus_path
@@ -521,7 +490,8 @@ class Jobs:
 
     def _row(self, owner: Person, request: Request, key: str | None) -> dict[str, Any]:
         stamp = utc_text(self._clock())
-        return {
+        missing = ("budget_micros", "error", "error_kind", "started_at", "finished_at")
+        return dict.fromkeys(missing) | {
             "job_id": f"job-{uuid.uuid4()}",
             "owner_id": owner.id,
             "owner_name": owner.name,
@@ -531,17 +501,12 @@ class Jobs:
             "cancel_requested": False,
             "revision": 1,
             "progress_json": Progress().as_json(),
-            "budget_micros": None,
             "spent_micros": 0,
             "day": stamp[:10],
             "attempt": 0,
             "losses": 0,
-            "error": None,
-            "error_kind": None,
             "created_at": stamp,
             "updated_at": stamp,
-            "started_at": None,
-            "finished_at": None,
         }
 
     def _budget(
@@ -596,12 +561,8 @@ def _role_for(request: Request) -> Role:
     return Role.OPERATOR if isinstance(request, EpisodeRequest) else Role.EXPLORER
 
 
-def _budget_of(request: Request) -> int | None:
-    return None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
-
-
-def _take_turn(connection: Connection, request: Request) -> None:
-    """Nobody else begins to move the same episode in the meantime."""
+def _lock_episode(connection: Connection, request: Request) -> None:
+    """Keep others from beginning to move the same episode."""
     if isinstance(request, EpisodeRequest) and request.episode is not None:
         rows.lock_episode(connection, request.episode)
 
@@ -643,16 +604,11 @@ def _fresh(connection: Connection, person: Person, role: Role) -> Person:
     return fresh
 
 
-def _owner(connection: Connection, row: dict[str, Any], by: Person, role: Role) -> Person:
-    """Whose quotas a job counts against, whoever resumes it."""
-    if row["owner_id"] == by.id:
-        return _fresh(connection, by, role)
-    found = select_person(connection, row["owner_id"], lock=True)
-    return LOCAL if found is None else Person.of(found)
-
-
-def _visible(row: dict[str, Any] | None, job_id: str, by: Person) -> dict[str, Any]:
-    """A job that `by` may see; that of somebody else looks as if it didn't exist."""
+def _visible(
+    connection: Connection, job_id: str, by: Person, *, lock: bool = False
+) -> dict[str, Any]:
+    """Read a job that `by` may see; that of somebody else looks as if it didn't exist."""
+    row = rows.select_job(connection, job_id, lock=lock)
     if row is None or (row["owner_id"] != by.id and by.role < Role.OPERATOR):
         raise RecordError(f"`{job_id[:60]}` names no job of yours; `heretix jobs list` shows them")
     return row

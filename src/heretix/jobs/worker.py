@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.core.canonical import decode
-from heretix.core.clock import HeldClock, utc_text
+from heretix.core.clock import HeldClock, SystemClock, utc_text
 from heretix.core.errors import (
     ConflictError,
     HeretixError,
@@ -35,8 +35,6 @@ from heretix.store import jobs as rows
 from heretix.store import new_owner
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.jobs.job import MeasureRequest
@@ -51,13 +49,6 @@ if TYPE_CHECKING:
 # What a worker sees of the job that it is working on, until it is written down.
 
 
-class _Counts(Tally):
-    """A tally that nobody is shown."""
-
-    def __init__(self) -> None:
-        super().__init__(0, lambda _: None, math.inf)
-
-
 @dataclass(eq=False)
 class Tracker:
     """Watches a run. Only the event loop that measures touches it."""
@@ -68,7 +59,7 @@ class Tracker:
     budget_micros: int | None = None
     """What all attempts may spend together; None: no limit."""
     phase: Phase = "evidence"
-    counts: Tally = field(default_factory=_Counts)
+    counts: Tally = field(default_factory=lambda: Tally(0, lambda _: None, math.inf))
     runs_total: int = 0
     _planned: int = 0
     _ended: set[tuple[str, str, str, str | None]] = field(default_factory=set)
@@ -110,28 +101,21 @@ class Tracker:
         variant = record.evidence.variant if record.evidence else None
         name = (record.claim, record.model, record.lens, variant)
         self._ended.add(name)
+        self._failed.discard(name)
         if record.usage.failed == record.usage.attempted:
             self._failed.add(name)
-        else:
-            self._failed.discard(name)
         lo, hi = record.aggregates.ci95 or (None, None)
-        self._fresh.append(
-            {
-                "job_id": self.job_id,
-                "run_id": record.run_id,
-                "execution_id": record.execution_id,
-                "claim": record.claim,
-                "model": record.model,
-                "lens": record.lens,
-                "variant": variant,
-                "status": record.status,
-                "prob_true": record.aggregates.prob_true_rpl,
-                "ci_lo": lo,
-                "ci_hi": hi,
-                "reason": no_estimate_reason(record.reason) or None,
-                "finished_at": record.finished_at,
-            }
-        )
+        row = {
+            "job_id": self.job_id,
+            "variant": variant,
+            "prob_true": record.aggregates.prob_true_rpl,
+            "ci_lo": lo,
+            "ci_hi": hi,
+            "reason": no_estimate_reason(record.reason) or None,
+        }
+        same = ("run_id", "execution_id", "claim", "model", "lens", "status", "finished_at")
+        row |= {name: getattr(record, name) for name in same}
+        self._fresh.append(row)
 
     def take_runs(self) -> list[dict[str, Any]]:
         """Runs that were finished since this was asked last."""
@@ -140,7 +124,7 @@ class Tracker:
         return list({row["run_id"]: row for row in fresh}.values())
 
     def put_back(self, rows: list[dict[str, Any]]) -> None:
-        """What was taken couldn't be written; it will be next time."""
+        """Keep runs that were taken and couldn't be written for the next time."""
         self._fresh = rows + self._fresh
 
     @property
@@ -169,21 +153,17 @@ class Tracker:
 
     def progress(self, phase: Phase | None = None) -> Progress:
         """How the job is doing at this moment."""
-        counts = self.counts.as_dict()
-        spent = self.spent_micros
+        counts, spent = self.counts.as_dict(), self.spent_micros
         ended = phase == "ended"
+        same = ("done", "total", "cached", "failed", "per_second")
         return Progress(
             phase=phase or self.phase,
-            done=counts["done"],
-            total=counts["total"],
-            cached=counts["cached"],
-            failed=counts["failed"],
             in_flight=0 if ended else counts["in_flight"],
             runs_done=len(self._ended),
             runs_total=max(self.runs_total, len(self._ended)),
             spent_usd=None if spent is None else spent / 1e6,
-            per_second=counts["per_second"],
             eta_s=None if ended else counts["eta_s"],
+            **{name: counts[name] for name in same},
         )
 
 
@@ -225,17 +205,9 @@ class Proceeding:
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""
-        if self._request.move == "draft":
-            await self._draft()
-        else:
-            await self._move_on(self._episode)
-
-    @property
-    def _episode(self) -> str:
-        assert self._request.episode is not None, "only drafts have no episode yet"
-        return self._request.episode
-
-    async def _draft(self) -> None:
+        if self._request.move != "draft":
+            await self._move_on()
+            return
         proposal = decode(Proposal, self._request.proposal, "proposal")
         key = self._tracker.job_id
         self._exchange.ensure_house(proposal.currency)
@@ -243,18 +215,20 @@ class Proceeding:
             self._expect(proposal.K * proposal.R, runs=len(proposal.models))
             await self._workflow.draft(proposal, key=key)
         if self._request.opens:
-            self._open(draft_id(key), proposal)
+            terms = self._exchange.episode(draft_id(key)).terms
+            # Terms count from the moment they were written: that is when it opens, too.
+            written_ms = terms.challenge_from_ms - proposal.challenge_after_ms
+            Exchange(self._store, clock=HeldClock(written_ms)).open(draft_id(key))
+            if terms.challenge_from_ms <= self._clock.now_ms():
+                self._exchange.begin_challenge(draft_id(key))
 
-    def _open(self, episode_id: str, proposal: Proposal) -> None:
-        terms = self._exchange.episode(episode_id).terms
-        # Terms count from the moment they were written: that is when it opens, too.
-        written_ms = terms.challenge_from_ms - proposal.challenge_after_ms
-        Exchange(self._store, clock=HeldClock(written_ms)).open(episode_id)
-        if terms.challenge_from_ms <= self._clock.now_ms():
-            self._exchange.begin_challenge(episode_id)
+    @property
+    def _episode(self) -> str:
+        assert self._request.episode is not None, "only drafts have no episode yet"
+        return self._request.episode
 
-    async def _move_on(self, episode_id: str) -> None:
-        terms, left = self._exchange.episode(episode_id).terms, self._left()
+    async def _move_on(self) -> None:
+        terms, left = self._exchange.episode(self._episode).terms, self._left()
         self._expect(terms.K * terms.R, runs=self._runs_left(left))
         while left:
             try:
@@ -274,33 +248,30 @@ class Proceeding:
         if request.stage is None:
             return () if episode.measured_ms is not None else ("conclusion",)
         if request.move == "measure":
-            told = {found.stage for found in self._exchange.measurements(self._episode)}
-            return () if request.stage in told else (request.stage,)
+            measured = {found.stage for found in self._exchange.measurements(self._episode)}
+            return () if request.stage in measured else (request.stage,)
         dispute = episode.disputes[int(request.stage.removeprefix("round:")) - 1]
         return () if dispute.upheld is not None else (request.stage,)
 
     def _runs_left(self, left: tuple[str | int, ...]) -> int:
         """Every model without and with the evidence: once a challenge, twice in a dispute."""
-        request = self._request
+        request, times = self._request, 0
         if request.move == "judge":
             challenges = self._exchange.episode(self._episode).challenges
             times = sum(challenges[int(number)].bundle_sha256 is not None for number in left)
-        elif request.stage is None:
-            times = 0
-        else:
+        elif request.stage is not None:
             times = len(left) * (2 if request.move == "rule" else 1)
         return 2 * times * len(request.models)
 
     async def _step(self) -> None:
-        request = self._request
-        if request.move == "judge":
-            await self._workflow.judge_next(self._episode, final=request.final)
-        elif request.move == "measure":
-            await self._workflow.measure(self._episode, final=request.final)
+        episode, final = self._episode, self._request.final
+        if self._request.move == "judge":
+            await self._workflow.judge_next(episode, final=final)
+        elif self._request.move == "measure":
+            await self._workflow.measure(episode, final=final)
         else:
-            await self._workflow.rule(
-                self._episode, ground_confirmed=request.confirmed, final=request.final
-            )
+            confirmed = self._request.confirmed
+            await self._workflow.rule(episode, ground_confirmed=confirmed, final=final)
 
     def _expect(self, samples_a_run: int, *, runs: int) -> None:
         self._tracker.expect(samples=samples_a_run * runs, runs=runs)
@@ -318,6 +289,8 @@ _TELL_S: Final = 0.2
 _BEAT_S: Final = 0.5
 """A worker asks at least this often whether to go on."""
 _POLL_S: Final = 0.5
+_NEWS: Final = ("phase", "done", "total", "failed", "in_flight", "runs_done", "spent_usd")
+"""Fields of a progress whose changes are told."""
 _MOST_LOSSES: Final = 5
 """Workers that may vanish with a job before it is taken for what makes them vanish."""
 
@@ -362,7 +335,7 @@ class Worker:
         self._parallel = parallel
         self._lease_s = lease_s
         self._retry = retry
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._models: SharedModels | None = None
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -393,7 +366,9 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 ours = frozenset(at_work.values())
-                job = await self._claim(ours) if len(ours) < self._parallel else None
+                job = None
+                if len(ours) < self._parallel:
+                    job = await asyncio.to_thread(self._claim_now, ours)
                 if job is not None:
                     at_work[asyncio.create_task(self._do(job))] = job.worker
                     taken += 1
@@ -418,42 +393,36 @@ class Worker:
             await asyncio.gather(*at_work, return_exceptions=True)
         return taken
 
-    async def _claim(self, ours: frozenset[str]) -> _Claimed | None:
+    def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
+        worker, now = new_owner(), time.time()
         try:
-            return await asyncio.to_thread(self._claim_now, ours)
+            if not self._store.read(rows.is_job_waiting, now=now, ours=ours):
+                return None
+            until, stamp = now + self._lease_s, utc_text(now)
+            row = self._store.write(
+                rows.claim_job, worker, now=now, until=until, stamp=stamp, ours=ours
+            )
         except StoreError as exc:
             # A worker outlives a database that is away for a moment.
             _log.warning("no job could be claimed: %s", exc)
             return None
-
-    def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
-        with self._store.reading() as connection:
-            if not rows.is_job_waiting(connection, now=time.time(), ours=ours):
-                return None
-        worker = new_owner()
-        now = time.time()
-        with self._store.writing() as connection:
-            until, stamp = now + self._lease_s, utc_text(time.time())
-            row = rows.claim_job(connection, worker, now=now, until=until, stamp=stamp, ours=ours)
         if row is None:
             return None
         return _Claimed(Job.of(row), worker, row["losses"], row["bundles_json"])
 
     async def _do(self, claimed: _Claimed) -> None:
         """Work on a job to its end, whatever that is."""
-        # Here and below: a server has a worker at once, and what measures when it must.
-
         job = claimed.job
         tracker = Tracker(job.id, job.spent_micros, job.budget_micros)
         if job.cancel_requested:
             await self._end(claimed, tracker, JobState.CANCELLED)
             return
         if claimed.losses > _MOST_LOSSES:
-            problem = HeretixError(
+            vanished = HeretixError(
                 f"{claimed.losses} workers vanished while they worked on it, so it isn't tried "
                 "again by itself; resume it to try once more"
             )
-            await self._end(claimed, tracker, JobState.FAILED, problem)
+            await self._end(claimed, tracker, JobState.FAILED, vanished)
             return
         if isinstance(job.request, EpisodeRequest):
             measuring = asyncio.create_task(self._proceed(job.request, tracker))
@@ -463,39 +432,33 @@ class Worker:
         try:
             await asyncio.wait({measuring, beating}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _ended(measuring, beating)
-            await self._give_back(claimed, tracker)
+            await _cancel(measuring, beating)
+            # Let another worker go on. What was answered is stored.
+            queued = _news(tracker, tracker.progress("waiting"), JobState.QUEUED)
+            await self._write_last(claimed, tracker, queued)
             raise
-        await _ended(measuring, beating)
+        await _cancel(measuring, beating)
         verdict = None if beating.cancelled() else beating.result()
         if verdict is _Verdict.LOST:
             _log.warning("job %s was taken over by another worker", claimed.job.id)
         elif measuring.cancelled():
             await self._end(claimed, tracker, JobState.CANCELLED)
-        else:
-            await self._conclude(claimed, tracker, measuring.exception())
-
-    async def _conclude(
-        self, claimed: _Claimed, tracker: Tracker, problem: BaseException | None
-    ) -> None:
-        if problem is None:
+        elif (problem := measuring.exception()) is None:
             await self._end(claimed, tracker, JobState.DONE)
-            return
-        if not isinstance(problem, HeretixError) or isinstance(problem, StoreError):
-            _log.error("job %s failed", claimed.job.id, exc_info=problem)
-        await self._end(claimed, tracker, JobState.FAILED, problem)
+        else:
+            if not isinstance(problem, HeretixError) or isinstance(problem, StoreError):
+                _log.error("job %s failed", claimed.job.id, exc_info=problem)
+            await self._end(claimed, tracker, JobState.FAILED, problem)
 
     async def _proceed(self, request: EpisodeRequest, tracker: Tracker) -> None:
-        from heretix.core.clock import SystemClock
-
-        clock = self._clock or SystemClock()
+        opener = self._shared_models().open
         move = Proceeding(
             request,
             self._store,
             self._settings,
-            clock=clock,
+            clock=self._clock,
             tracker=tracker,
-            opener=self._shared_models().open,
+            opener=opener,
         )
         await move.run()
 
@@ -525,37 +488,31 @@ class Worker:
     def _prepare(
         self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
     ) -> Measurement:
-        from heretix.jobs.jobs import (
-            add_experiments,
-            gather,
-            kept_bundles,
-            make_measurement,
-            name_bundles,
-        )
+        from heretix.jobs import jobs
 
         job = claimed.job
-        measurement = make_measurement(request, self._settings, budget_usd=budget_usd)
+        measurement = jobs.make_measurement(request, self._settings, budget_usd=budget_usd)
         if claimed.bundles_json is not None:
-            bundles = kept_bundles(self._store, claimed.bundles_json)
+            bundles = jobs.load_bundles(self._store, claimed.bundles_json)
             measurement = replace(measurement, bundles=bundles)
         else:
-            measurement = gather(measurement, request, stamp=job.created_at)
+            measurement = jobs.gather(measurement, request, stamp=job.created_at)
             if measurement.bundles:
                 service.keep_bundles(self._store, measurement)
-                kept = {"bundles_json": name_bundles(measurement.bundles)}
-                with self._store.writing() as connection:
-                    rows.update_claimed_job(connection, job.id, claimed.worker, kept)
-        return add_experiments(measurement, request)
+                named = {"bundles_json": jobs.name_bundles(measurement.bundles)}
+                self._store.write(rows.update_claimed_job, job.id, claimed.worker, named)
+        return jobs.add_experiments(measurement, request)
 
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""
-        told: Progress | None = None
-        last = time.monotonic()
-        heard = last
+        told: tuple[Any, ...] = ()
+        last = heard = time.monotonic()
         while True:
             await asyncio.sleep(_TELL_S)
             progress = tracker.progress()
-            news = told is None or _differs(progress, told)
+            # That time has passed alone is no news.
+            new = tuple(getattr(progress, name) for name in _NEWS)
+            news = new != told
             now = time.monotonic()
             if not news and now - last < _BEAT_S:
                 continue
@@ -570,7 +527,7 @@ class Worker:
                     return _Verdict.LOST
                 continue
             heard = time.monotonic()
-            told = progress if news else told
+            told = new
             if verdict is not None:
                 return verdict
 
@@ -604,31 +561,12 @@ class Worker:
         state: JobState,
         problem: BaseException | None = None,
     ) -> None:
-        stamp = utc_text(time.time())
-        values = {
-            **_news(tracker, tracker.progress("ended")),
-            "state": state.value,
-            "worker": None,
-            "lease_until": None,
-            "finished_at": stamp,
-            "cancel_requested": False,
-        }
+        values = _news(tracker, tracker.progress("ended"), state)
+        values |= {"finished_at": utc_text(time.time()), "cancel_requested": False}
         if state is not JobState.CANCELLED:
             # Whoever had it cancelled may have said why, and that stays.
-            values |= {
-                "error": None if problem is None else _told(problem),
-                "error_kind": None if problem is None else type(problem).__name__,
-            }
-        await self._write_last(claimed, tracker, values)
-
-    async def _give_back(self, claimed: _Claimed, tracker: Tracker) -> None:
-        """Let another worker go on. What was answered is stored."""
-        values = {
-            **_news(tracker, tracker.progress("waiting")),
-            "state": JobState.QUEUED.value,
-            "worker": None,
-            "lease_until": None,
-        }
+            values["error"] = None if problem is None else _describe(problem)
+            values["error_kind"] = None if problem is None else type(problem).__name__
         await self._write_last(claimed, tracker, values)
 
     async def _write_last(
@@ -648,22 +586,18 @@ class Worker:
             _log.warning("the end of job %s couldn't be written: %s", claimed.job.id, exc)
 
 
-def _news(tracker: Tracker, progress: Progress) -> dict[str, Any]:
-    return {
+def _news(tracker: Tracker, progress: Progress, last: JobState | None = None) -> dict[str, Any]:
+    """Columns of a job that change as it goes on; with `last`, its worker lets go of it."""
+    left = {"state": last.value, "worker": None, "lease_until": None} if last else {}
+    return left | {
         "progress_json": progress.as_json(),
         "spent_micros": tracker.spent_micros,
         "updated_at": utc_text(time.time()),
     }
 
 
-def _differs(progress: Progress, told: Progress) -> bool:
-    """Something happened; that time has passed alone is no news."""
-    names = ("phase", "done", "total", "failed", "in_flight", "runs_done", "spent_usd")
-    return any(getattr(progress, name) != getattr(told, name) for name in names)
-
-
-def _told(problem: BaseException) -> str:
-    """What whoever asked is told: our own messages, and of anything else only that it happened."""
+def _describe(problem: BaseException) -> str:
+    """Tell our own messages, and of anything else only that it happened."""
     if isinstance(problem, StoreError):
         # It says where the store lies, which is nobody's business who isn't there.
         return "the store couldn't be used at that moment; the server's log says why; resume it"
@@ -672,7 +606,7 @@ def _told(problem: BaseException) -> str:
     return f"an error of Heretix itself ({type(problem).__name__}); the server's log has it"
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -685,16 +619,12 @@ class BackgroundWorker:
     """Works on jobs from `start` to `stop`. Jobs that are under way then go back to the queue."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        *,
-        parallel: int = 1,
-        clock: Clock | None = None,
+        self, store: Store, settings: Settings, *, parallel: int = 1, clock: Clock | None = None
     ) -> None:
-        """`clock` is what episodes go by; without one, the time of the machine."""
         self._worker = Worker(store, settings, parallel=parallel, clock=clock)
-        self._thread = threading.Thread(target=self._run, name="heretix-worker", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._worker.run()), name="heretix-worker", daemon=True
+        )
 
     def start(self) -> None:
         """Begin."""
@@ -710,13 +640,5 @@ class BackgroundWorker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
-
-    def _run(self) -> None:
-        asyncio.run(self._worker.run())

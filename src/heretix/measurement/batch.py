@@ -35,7 +35,7 @@ from heretix.measurement.execution import Execution, begin, finish, make_sample
 from heretix.measurement.runner import Observer, Retry, Silence
 from heretix.measurement.service import bank_of, replan
 from heretix.providers.base import Reply
-from heretix.providers.batch.base import SUBMISSION_WINDOW, BatchProvider, BatchState
+from heretix.providers.batch import SUBMISSION_WINDOW, BatchProvider, BatchState
 from heretix.providers.catalog import (
     ModelId,
     Options,
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from heretix.measurement.service import Measurement
     from heretix.plan import Plan, PlannedSample
     from heretix.prompts.bank import Bank
-    from heretix.providers.batch.base import BatchLimits
+    from heretix.providers.batch import BatchLimits
     from heretix.sample import Sample
     from heretix.store.batches import OwnSample, WaitingExecution
 

@@ -1,10 +1,14 @@
-"""Anthropic's Messages API."""
+"""Anthropic: the Messages API, and Message Batches."""
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
+from heretix.core.errors import CallTimeoutError, ProviderError
+from heretix.providers import batch
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     HttpProvider,
     HttpReply,
@@ -19,7 +23,7 @@ from heretix.providers.http import (
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
 API_VERSION: Final = "2026-10-21"
 PATH: Final = "/v1/messages"
@@ -29,11 +33,21 @@ _FINISHES: Final = {
     "model_context_window_exceeded": Finish.TRUNCATED,
     "refusal": Finish.REFUSED,
 }
-
-
-def open_provider(opening: Opening) -> AnthropicProvider:
-    """Make the adapter ready."""
-    return AnthropicProvider(opening.target)
+_CACHED_TOKENS: Final = ("cache_creation_input_tokens", "cache_read_input_tokens")
+_FAILED: Final = ("errored", "canceled", "expired")
+_STATUSES: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that a single call would have ended with, by the error's type."""
 
 
 class AnthropicProvider(HttpProvider):
@@ -53,7 +67,7 @@ class AnthropicProvider(HttpProvider):
 
 
 def build_body(request: Request) -> dict[str, Any]:
-    """The body of one call. The API takes neither a temperature nor a seed."""
+    """Write the body of one call. The API takes neither a temperature nor a seed."""
     schema = dict(request.answer_schema or ANSWER_SCHEMA)
     body: dict[str, Any] = {
         "model": request.model,
@@ -69,28 +83,125 @@ def build_body(request: Request) -> dict[str, Any]:
 
 
 def read_reply(target: Target, answer: HttpReply) -> Reply:
-    """What came back."""
+    """Read an answer."""
     body = answer.body
     if not isinstance(body.get("content"), list):
         raise misshapen(target, "a `content` list")
     blocks = map(as_object, as_items(body["content"]))
     texts = (as_text(block.get("text")) or "" for block in blocks if block.get("type") == "text")
     usage = as_object(body.get("usage"))
+    tokens_in = as_count(usage.get("input_tokens"))
+    if tokens_in is not None:
+        # Those that went through the prompt cache are counted apart.
+        tokens_in += sum(as_count(usage.get(name)) or 0 for name in _CACHED_TOKENS)
     return Reply(
         text="".join(texts),
         finish=_FINISHES.get(as_text(body.get("stop_reason")) or "", Finish.STOP),
         provider_model_id=as_text(body.get("model")),
         response_id=as_text(body.get("id")),
-        tokens_in=_tokens_in(usage),
+        tokens_in=tokens_in,
         tokens_out=as_count(usage.get("output_tokens")),
         rate_limits=stated_limits(answer.headers),
     )
 
 
-def _tokens_in(usage: Mapping[str, Any]) -> int | None:
-    """All tokens read; those that went through the prompt cache are counted apart."""
-    plain = as_count(usage.get("input_tokens"))
-    if plain is None:
+class AnthropicBatchProvider(batch.HttpBatchProvider, AnthropicProvider):
+    """Batches of Anthropic.
+
+    A batch can't bear a name of ours. One whose confirmation was lost is known by its size, its
+    time, and in the end by the ids in its results.
+    """
+
+    limits: batch.BatchLimits = batch.BatchLimits(requests=100_000, size_bytes=32_000_000)
+    """Anthropic takes 256 MB; smaller batches are easier on memory."""
+    batches_path = f"{PATH}/batches"
+
+    def encode(self, custom_id: str, request: Request) -> bytes:
+        """Write one entry of the list."""
+        return batch.encode_entry({"custom_id": custom_id, "params": build_body(request)})
+
+    async def submit(self, batch_id: str, entries: Sequence[bytes]) -> str:
+        """Send all entries in one body."""
+        payload = b'{"requests":[' + b",".join(entries) + b"]}"
+        with batch.marking_unconfirmed():
+            answer = await self.client.post_bytes(self.batches_path, payload)
+            return self._text(answer.body, "id")
+
+    async def find(self, batch_id: str, *, size: int, since: datetime) -> list[batch.Sighting]:
+        """Look for batches of that size from that time; the newest come first."""
+        earliest = since - batch.CLOCK_SKEW
+        latest = since + batch.SUBMISSION_WINDOW + batch.CLOCK_SKEW
+        sightings: list[batch.Sighting] = []
+        cursor: dict[str, str | int] = {"limit": batch.PAGE}
+        while True:
+            page = (await self.client.get(self.batches_path, cursor)).body
+            batches = [as_object(item) for item in as_items(page.get("data"))]
+            for found in batches:
+                created, counts = _moment(found.get("created_at")), _counts(found)
+                fits = counts is None or counts.total == size
+                if fits and (created is None or earliest <= created <= latest):
+                    sightings.append(batch.Sighting(as_text(found.get("id")) or "", certain=False))
+            last = as_text(page.get("last_id"))
+            oldest = _moment(batches[-1].get("created_at")) if batches else earliest
+            if not page.get("has_more") or not last or (oldest and oldest < earliest):
+                return sightings
+            cursor["after_id"] = last
+
+    async def status(self, provider_batch_id: str) -> batch.BatchState:
+        """Ask how a batch is doing."""
+        found = await self._get(provider_batch_id)
+        status = self._text(found, "processing_status")
+        archived = as_text(found.get("archived_at"))
+        return batch.BatchState(
+            status=status,
+            ended=status == "ended",
+            counts=_counts(found),
+            expires_at=_moment(found.get("expires_at")),
+            ended_at=_moment(found.get("ended_at")),
+            problem=f"the results were archived on {archived}" if archived else None,
+        )
+
+    def results(self, provider_batch_id: str) -> AsyncGenerator[batch.BatchResult, None]:
+        """Read all results, in any order.
+
+        They are read from the documented path, not from `results_url`: the key goes nowhere else.
+        """
+        return self._results(f"{self.batches_path}/{provider_batch_id}/results")
+
+    def _read(self, document: Mapping[str, Any]) -> Reply:
+        target, result = self.client.target, as_object(document.get("result"))
+        match result.get("type"):
+            case "succeeded":
+                return read_reply(target, HttpReply(200, {}, as_object(result.get("message"))))
+            case "errored":
+                error = as_object(result.get("error"))
+                kind = as_text(as_object(error.get("error")).get("type")) or ""
+                status = _STATUSES.get(kind, 500)
+                raise batch.error_of_status(target, status, json.dumps(error).encode())
+            case "expired":
+                raise CallTimeoutError(
+                    f"`{target.provider}` didn't get to it before the batch expired"
+                )
+            case "canceled":
+                raise ProviderError(
+                    f"`{target.provider}` didn't get to it before the batch was ended"
+                )
+        raise misshapen(target, "a `result` of a known type in each result")
+
+
+def _counts(found: Mapping[str, Any]) -> batch.BatchCounts | None:
+    counts = as_object(found.get("request_counts"))
+    processing, succeeded = (as_count(counts.get(name)) for name in ("processing", "succeeded"))
+    if processing is None or succeeded is None:
         return None
-    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
-    return plain + sum(as_count(usage.get(name)) or 0 for name in cached)
+    failed = sum(as_count(counts.get(name)) or 0 for name in _FAILED)
+    total = processing + succeeded + failed
+    return batch.BatchCounts(total=total, succeeded=succeeded, failed=failed)
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(as_text(text) or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heretix.core.settings import Settings
-    from heretix.providers.batch.base import BatchProvider
+    from heretix.providers.batch import BatchProvider
     from heretix.providers.catalog import ModelId, Options
     from heretix.providers.http import Target
 

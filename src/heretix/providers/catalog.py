@@ -7,8 +7,8 @@ Families are matched by prefix, so that a model released tomorrow is known today
 from __future__ import annotations
 
 import contextlib
-import difflib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from heretix.core.errors import ConfigError, MissingKeyError, ModelError, PluginError
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
     from heretix.providers.base import Provider
-    from heretix.providers.batch.base import BatchProvider
+    from heretix.providers.batch import BatchProvider
 
-_COMPATIBLE: Final = "heretix.providers.compatible:open_provider"
+_COMPATIBLE: Final = "heretix.providers.compatible:CompatibleProvider.open"
 _BUILTIN: Final[Mapping[str, Endpoint]] = {
-    "mock": Endpoint(open="heretix.providers.mock:open_provider", in_process=True, no_effort=("",)),
-    "sim": Endpoint(open="heretix.providers.sim:open_provider", in_process=True, no_effort=("",)),
+    "mock": Endpoint(
+        open="heretix.providers.mock:MockProvider.open", in_process=True, no_effort=("",)
+    ),
+    "sim": Endpoint(
+        open="heretix.providers.sim:SimProvider.open", in_process=True, no_effort=("",)
+    ),
     "local": Endpoint(
-        open="heretix.providers.local:open_provider", in_process=True, no_effort=("",)
+        open="heretix.providers.local:LocalProvider.open", in_process=True, no_effort=("",)
     ),
     "openai": Endpoint(
-        open="heretix.providers.openai:open_provider",
-        open_batch="heretix.providers.batch.openai:open_provider",
+        open="heretix.providers.openai:OpenAIProvider.open",
+        open_batch="heretix.providers.openai:OpenAIBatchProvider.open",
         base_url="https://api.openai.com/v1",
         key_variable="OPENAI_API_KEY",
         needs_key=True,
@@ -39,15 +43,15 @@ _BUILTIN: Final[Mapping[str, Endpoint]] = {
         no_effort=("gpt-3", "gpt-4", "chatgpt-"),
     ),
     "anthropic": Endpoint(
-        open="heretix.providers.anthropic:open_provider",
-        open_batch="heretix.providers.batch.anthropic:open_provider",
+        open="heretix.providers.anthropic:AnthropicProvider.open",
+        open_batch="heretix.providers.anthropic:AnthropicBatchProvider.open",
         base_url="https://api.anthropic.com",
         key_variable="ANTHROPIC_API_KEY",
         needs_key=True,
         no_temperature=("",),
     ),
     "gemini": Endpoint(
-        open="heretix.providers.gemini:open_provider",
+        open="heretix.providers.gemini:GeminiProvider.open",
         base_url="https://generativelanguage.googleapis.com/v1beta",
         key_variable="GEMINI_API_KEY",
         needs_key=True,
@@ -167,12 +171,7 @@ class Options:
 
     def as_dict(self) -> dict[str, float | str]:
         """The options that are set, by name."""
-        pairs = (
-            ("temperature", self.temperature),
-            ("reasoning_effort", self.reasoning_effort),
-            ("base_url", self.base_url),
-        )
-        return {name: value for name, value in pairs if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def parse_model(text: str) -> ModelId:
@@ -189,8 +188,11 @@ def parse_model(text: str) -> ModelId:
     if home is not None:
         return ModelId(home, text)
     known = ", ".join(sorted(PROVIDERS.names()))
-    near = _nearest(provider, name) if colon else _nearest_name(text)
-    hint = f" (did you mean `{near}`?)" if near else ""
+    if colon:
+        near = [f"{n}:{name}" for n in get_close_matches(provider, PROVIDERS.names(), n=1)]
+    else:
+        near = _nearest_names(text)
+    hint = f" (did you mean `{near[0]}`?)" if near else ""
     raise ModelError(
         f"`model` {text!r} has no known provider{hint}; write provider:model with one of: {known}"
     )
@@ -198,10 +200,8 @@ def parse_model(text: str) -> ModelId:
 
 def default_model(settings: Settings) -> ModelId:
     """The model to measure when nobody named one: the first with a key, else the embedded one."""
-    for variable, name in _DEFAULT_MODELS:
-        if settings.env.get(variable):
-            return parse_model(name)
-    return parse_model(_DEFAULT_LOCAL_MODEL)
+    named = (name for variable, name in _DEFAULT_MODELS if settings.env.get(variable))
+    return parse_model(next(named, _DEFAULT_LOCAL_MODEL))
 
 
 def endpoints() -> dict[str, Endpoint]:
@@ -259,19 +259,13 @@ def require_keys(models: Iterable[ModelId], settings: Settings) -> None:
         )
 
 
-def _nearest(provider: str, name: str) -> str | None:
-    near = difflib.get_close_matches(provider, PROVIDERS.names(), n=1)
-    return f"{near[0]}:{name}" if near else None
-
-
-def _nearest_name(text: str) -> str | None:
-    """The id of a model that is called nearly so: those with a price, and the embedded one."""
+def _nearest_names(text: str) -> list[str]:
+    """Find the model that is called nearly so: those with a price, and the embedded one."""
     from heretix.providers.prices import priced_models
 
     ids = (*priced_models(), parse_model(_DEFAULT_LOCAL_MODEL))
     written = {model.name: model.name if _home(model.name) else model.identity for model in ids}
-    near = difflib.get_close_matches(text.lower(), written, n=1)
-    return written[near[0]] if near else None
+    return [written[name] for name in get_close_matches(text.lower(), written, n=1)]
 
 
 def _home(name: str) -> str | None:

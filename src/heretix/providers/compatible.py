@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.core.errors import RejectedError
 from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
@@ -58,17 +58,17 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 }
 
 
-def open_provider(opening: Opening) -> CompatibleProvider:
-    """Make the adapter ready, with what is known of the server's dialect."""
-    return CompatibleProvider(opening.target, DIALECTS.get(opening.model.provider))
-
-
 class CompatibleProvider(HttpProvider):
     """Any server that speaks Chat Completions."""
 
     def __init__(self, target: Target, dialect: Dialect | None = None) -> None:
         super().__init__(target)
-        self._dialect = Dialect() if dialect is None else dialect
+        self._dialect = dialect or Dialect()
+
+    @classmethod
+    def open(cls, opening: Opening) -> Self:
+        """Make the adapter ready, with what is known of the server's dialect."""
+        return cls(opening.target, DIALECTS.get(opening.model.provider))
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
@@ -78,21 +78,17 @@ class CompatibleProvider(HttpProvider):
         except RejectedError as exc:
             if not (dialect.json_schema and _rejects_json_schema(exc)):
                 raise
-            self._do_without_json_schema(exc)
+            # Remembered, so that only the calls already under way pay for finding out.
+            if self._dialect.json_schema:
+                _log.warning("%s; asking for `json_object` instead from now on", exc)
+                self._dialect = replace(self._dialect, json_schema=False)
             answer = await self.client.post(PATH, build_body(request, self._dialect))
-        reply = read_reply(self.client.target, answer)
-        return replace(reply, temperature=request.temperature)
-
-    def _do_without_json_schema(self, exc: RejectedError) -> None:
-        # Remembered, so that only the calls already under way pay for finding out.
-        if self._dialect.json_schema:
-            _log.warning("%s; asking for `json_object` instead from now on", exc)
-            self._dialect = replace(self._dialect, json_schema=False)
+        return replace(read_reply(self.client.target, answer), temperature=request.temperature)
 
 
 def build_body(request: Request, dialect: Dialect | None = None) -> dict[str, Any]:
     """The body of one call. The prompt is never changed to suit a server: it is measured."""
-    dialect = Dialect() if dialect is None else dialect
+    dialect = dialect or Dialect()
     messages = [{"role": "user", "content": request.user}]
     if request.system:
         messages.insert(0, {"role": "system", "content": request.system})
@@ -100,8 +96,12 @@ def build_body(request: Request, dialect: Dialect | None = None) -> dict[str, An
         "model": request.model,
         "messages": messages,
         "max_tokens": request.max_output_tokens,
-        "response_format": _response_format(request, dialect),
+        "response_format": {"type": "json_object"},
     }
+    if dialect.json_schema:
+        schema = dict(request.answer_schema or ANSWER_SCHEMA)
+        form = {"name": "answer", "schema": schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
     if request.temperature is not None:
         body["temperature"] = request.temperature
     if request.reasoning_effort is not None:
@@ -135,16 +135,6 @@ def read_reply(target: Target, answer: HttpReply) -> Reply:
         tokens_out=_tokens_out(usage),
         rate_limits=stated_limits(answer.headers),
     )
-
-
-def _response_format(request: Request, dialect: Dialect) -> dict[str, Any]:
-    if not dialect.json_schema:
-        return {"type": "json_object"}
-    schema = dict(request.answer_schema or ANSWER_SCHEMA)
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": schema, "strict": True},
-    }
 
 
 def _rejects_json_schema(exc: RejectedError) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from heretix.core.errors import RejectedError
-from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     HttpProvider,
     HttpReply,
@@ -33,15 +33,11 @@ _BUDGETS: Final[Mapping[str, int]] = {
 }
 """Thinking tokens for each effort, as in Google's own table for OpenAI-compatible clients."""
 
-_TRUNCATED_REASONS: Final = frozenset({"MAX_TOKENS", "CONTINUATION"})
-_REFUSED_REASONS: Final = frozenset(
-    {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"}
-)
-
-
-def open_provider(opening: Opening) -> GeminiProvider:
-    """Make the adapter ready."""
-    return GeminiProvider(opening.target)
+_REFUSED: Final = ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII")
+_FINISHES: Final[Mapping[str | None, Finish]] = {
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), Finish.TRUNCATED),
+    **dict.fromkeys(_REFUSED, Finish.REFUSED),
+}
 
 
 class GeminiProvider(HttpProvider):
@@ -55,8 +51,7 @@ class GeminiProvider(HttpProvider):
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
         answer = await self.client.post(path_of(request.model), build_body(request))
-        reply = read_reply(self.client.target, answer)
-        return replace(reply, temperature=request.temperature)
+        return replace(read_reply(self.client.target, answer), temperature=request.temperature)
 
 
 def path_of(model: str) -> str:
@@ -92,14 +87,18 @@ def read_reply(target: Target, answer: HttpReply) -> Reply:
     candidate = as_object(next(iter(candidates), None))
     parts = map(as_object, as_items(as_object(candidate.get("content")).get("parts")))
     texts = (as_text(part.get("text")) or "" for part in parts if not part.get("thought"))
+    reason = as_text(candidate.get("finishReason"))
     usage = as_object(body.get("usageMetadata"))
+    # Visible and thinking tokens are counted apart and billed alike.
+    counts = [as_count(usage.get(n)) for n in ("candidatesTokenCount", "thoughtsTokenCount")]
+    known = [count for count in counts if count is not None]
     return Reply(
         text="".join(texts),
-        finish=Finish.REFUSED if blocked else _finish(as_text(candidate.get("finishReason"))),
+        finish=Finish.REFUSED if blocked else _FINISHES.get(reason, Finish.STOP),
         provider_model_id=as_text(body.get("modelVersion")),
         response_id=as_text(body.get("responseId")),
         tokens_in=as_count(usage.get("promptTokenCount")),
-        tokens_out=_tokens_out(usage),
+        tokens_out=sum(known) if known else None,
     )
 
 
@@ -116,16 +115,3 @@ def _thinking(model: str, effort: str) -> dict[str, Any]:
             f"`reasoning_effort` for {model} must be one of {', '.join(_BUDGETS)}, got {effort!r}"
         )
     return {"thinkingBudget": _BUDGETS[effort]}
-
-
-def _finish(reason: str | None) -> Finish:
-    if reason in _TRUNCATED_REASONS:
-        return Finish.TRUNCATED
-    return Finish.REFUSED if reason in _REFUSED_REASONS else Finish.STOP
-
-
-def _tokens_out(usage: Mapping[str, Any]) -> int | None:
-    """Visible and thinking tokens, which are counted apart and billed alike."""
-    counts = [as_count(usage.get(n)) for n in ("candidatesTokenCount", "thoughtsTokenCount")]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None

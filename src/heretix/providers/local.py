@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
 from heretix.providers import catalog, gguf
@@ -61,7 +61,7 @@ class _Prompt(NamedTuple):
 
     @property
     def head(self) -> list[dict[str, str]]:
-        """The messages that the prompts of a run have in common."""
+        """Messages that the prompts of a run have in common."""
         return [{"role": "system", "content": self.system}] if self.system else []
 
     @property
@@ -81,36 +81,47 @@ class _Outcome:
     tokens_out: int
 
 
-def open_provider(opening: Opening) -> LocalProvider:
-    """Make the adapter ready."""
-    return LocalProvider(opening.model.file or opening.model.name, settings=opening.settings)
-
-
 class LocalProvider:
     """Answers requests with one or more copies of a model, each on a thread of its own."""
 
     def __init__(self, name: str, *, settings: Settings, servers: int = 2) -> None:
         """Find and check the file of `name`, a known model or a path; it is loaded when asked."""
-        xllamacpp = _import_engine(name)
+        try:
+            # An extra, and slow to import: only who measures with it pays for it.
+            xllamacpp = importlib.import_module("xllamacpp")
+        except ImportError as exc:
+            raise ModelError(
+                f"`local:{name}` needs the embedded engine, which isn't installed: "
+                "`uv sync --extra local`, or `pip install '.[local]'` in the clone"
+            ) from exc
         model = gguf.resolve(name, settings)
         self._name = model.name
         self._fingerprint = f"{model.sha256[:12]}/xllamacpp-{xllamacpp.__version__}"
         self._to_grammar = xllamacpp.json_schema_to_grammar
         self._engines = [_Engine(model, xllamacpp) for _ in range(servers)]
         self._queue = _Queue(self._engines)
-
-    @property
-    def max_concurrency(self) -> int:
+        self.max_concurrency = 2 * servers
         """Twice the copies: a copy that is done finds a repeat of the prompt that it holds."""
-        return 2 * len(self._engines)
+
+    @classmethod
+    def open(cls, opening: Opening) -> Self:
+        """Make the adapter ready."""
+        return cls(opening.model.file or opening.model.name, settings=opening.settings)
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request; temperature defaults to `DEFAULT_TEMPERATURE`."""
+        # The engine would read the mark as a turn of the conversation, not as text: the claim
+        # would no longer be what is measured.
+        if found := _CONTROL_MARK.search(f"{request.user}\n{request.system}"):
+            raise RejectedError(
+                f"`local:{self._name}` can't take a text with the control mark {found[0]!r}; "
+                "write the claim without it"
+            )
         prompt = _Prompt(request.system, request.user)
-        self._refuse_control_marks(prompt)
         temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
+        schema = _brief(request.answer_schema or ANSWER_SCHEMA)
         options = {
-            "grammar": self._grammar(request.answer_schema or ANSWER_SCHEMA),
+            "grammar": self._to_grammar(json.dumps({**schema, "x-guidance": _ONE_LINE_JSON})),
             "max_tokens": request.max_output_tokens,
             "seed": request.seed,
             "temperature": temperature,
@@ -131,30 +142,12 @@ class LocalProvider:
         """Give up what is under way, then let go of the copies, their memory and threads."""
         await asyncio.gather(*(engine.aclose() for engine in self._engines))
 
-    def _grammar(self, schema: Mapping[str, Any]) -> str:
-        """What the model may write: the schema, and a probability that is one.
-
-        Bounds belong to `prob_true` in every lens; the shared schema leaves them out because
-        other providers reject them.
-        """
-        bounded = {**_brief(schema), "x-guidance": _ONE_LINE_JSON}
-        return str(self._to_grammar(json.dumps(bounded)))
-
-    def _refuse_control_marks(self, prompt: _Prompt) -> None:
-        # The engine would read the mark as a turn of the conversation, not as text: the claim
-        # would no longer be what is measured.
-        found = _CONTROL_MARK.search(prompt.user) or _CONTROL_MARK.search(prompt.system)
-        if found:
-            raise RejectedError(
-                f"`local:{self._name}` can't take a text with the control mark {found[0]!r}; "
-                "write the claim without it"
-            )
-
 
 def _brief(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`schema` with bounds: probabilities are ones, and lists and texts end.
 
-    A small model that may go on for ever does, and each word costs it dearly.
+    A small model that may go on for ever does, and each word costs it dearly. The shared schema
+    leaves the bounds of `prob_true` out because other providers reject them.
     """
     brief = dict(schema)
     match schema.get("type"):
@@ -216,10 +209,8 @@ class _Queue:
             turn.engine.set_result(engine)
 
     def _worth(self, pair: tuple[_Turn, _Engine]) -> int:
-        turn, engine = pair
-        if self._given.get(engine) == turn.prompt:
-            return 2
-        return 0 if turn.prompt in self._given.values() else 1
+        prompt, engine = pair[0].prompt, pair[1]
+        return 2 if self._given.get(engine) == prompt else prompt not in self._given.values()
 
 
 @dataclass(eq=False, slots=True)
@@ -379,7 +370,14 @@ def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
     text, finish, usage = "", None, None
     for chunk in chunks:
         if "error" in chunk:
-            raise _refusal(chunk["error"], name)
+            error, status = chunk["error"], chunk["error"].get("code")
+            reason = f"refused: {error.get('message')}"
+            if error.get("type") == "exceed_context_size_error":
+                reason = (
+                    f"reads at most {error['n_ctx']} tokens, got {error['n_prompt_tokens']}; "
+                    "shorten the claim or its evidence"
+                )
+            raise RejectedError(f"`local:{name}` {reason}", status=status)
         usage = chunk.get("usage") or usage
         for choice in chunk.get("choices", ()):
             text += choice["delta"].get("content") or ""
@@ -393,28 +391,6 @@ def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
         tokens_in_held=usage["prompt_tokens_details"]["cached_tokens"],
         tokens_out=usage["completion_tokens"],
     )
-
-
-def _refusal(error: Mapping[str, Any], name: str) -> RejectedError:
-    status = error.get("code")
-    if error.get("type") == "exceed_context_size_error":
-        return RejectedError(
-            f"`local:{name}` reads at most {error['n_ctx']} tokens, "
-            f"got {error['n_prompt_tokens']}; shorten the claim or its evidence",
-            status=status,
-        )
-    return RejectedError(f"`local:{name}` refused: {error.get('message')}", status=status)
-
-
-def _import_engine(name: str) -> Any:
-    """The engine is an extra, and slow to import: only who measures with it pays for it."""
-    try:
-        return importlib.import_module("xllamacpp")
-    except ImportError as exc:
-        raise ModelError(
-            f"`local:{name}` needs the embedded engine, which isn't installed: "
-            "`uv sync --extra local`, or `pip install '.[local]'` in the clone"
-        ) from exc
 
 
 # An embedded model is loaded once, however many measurements of a process ask it at a time.
@@ -444,19 +420,22 @@ class SharedModels:
         return _Share(self, name, held)
 
     async def give_back(self, name: str, held: _Held) -> None:
-        """One user less."""
+        """Let one user go; the last closes it."""
         held.users -= 1
         if held.users:
             return
         del self._held[name]
-        closing = self._closing[name] = asyncio.create_task(held.let_go())
-        closing.add_done_callback(lambda done: self._closed(name, done))
+        closing = self._closing[name] = asyncio.create_task(self._close(name, held))
         # To its end: whoever opens the model next waits until this one's memory is free.
         await asyncio.shield(closing)
 
-    def _closed(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._closing.get(name) is task:
-            del self._closing[name]
+    async def _close(self, name: str, held: _Held) -> None:
+        try:
+            await held.wait()
+            await held.provider.aclose()
+        finally:
+            if self._closing.get(name) is asyncio.current_task():
+                del self._closing[name]
 
 
 @dataclass(eq=False, slots=True)
@@ -468,17 +447,8 @@ class _Held:
     """How the one before it is let go of."""
     users: int = 0
 
-    async def ask(self, request: Request) -> Reply:
-        """Answer one request, once the memory of the one before is free."""
-        await self._wait()
-        return await self.provider.ask(request)
-
-    async def let_go(self) -> None:
-        """Close it; its memory is free once that of the one before is, too."""
-        await self._wait()
-        await self.provider.aclose()
-
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
+        """Wait until the memory of the one before is free."""
         if self.after is not None:
             await asyncio.wait([self.after])
 
@@ -491,15 +461,13 @@ class _Share:
         self._name = name
         self._held = held
         self._closed = False
-
-    @property
-    def max_concurrency(self) -> int:
-        """As if there were nobody else: calls of several users wait for each other."""
-        return self._held.provider.max_concurrency
+        # As if there were nobody else: calls of several users wait for each other.
+        self.max_concurrency = held.provider.max_concurrency
 
     async def ask(self, request: Request) -> Reply:
         """Answer one request, once the model's memory is free."""
-        return await self._held.ask(request)
+        await self._held.wait()
+        return await self._held.provider.ask(request)
 
     async def aclose(self) -> None:
         """Let go of it. A second time is no harm."""

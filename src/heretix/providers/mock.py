@@ -9,26 +9,21 @@ spoilt samples never mix with sound ones.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import sigmoid
-from heretix.core.errors import (
-    CallTimeoutError,
-    ConnectionFailedError,
-    ModelError,
-    ProviderError,
-    RateLimitedError,
-    RejectedError,
-    ServerError,
-)
+from heretix.core import errors
+from heretix.core.errors import ModelError, ServerError
+from heretix.core.yaml_lines import hint
 from heretix.providers.base import Opening, Provider, Reply, Request
 from heretix.sample import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def normal(*parts: str | int) -> float:
@@ -58,35 +53,33 @@ _RETRY_AFTER_S: Final = 0.01
 _CHARS_PER_TOKEN: Final = 4
 _MAX_LATENCY_MS: Final = 600_000.0
 
-_Answer = Callable[[str, str], tuple[str, Finish]]
-"""From a probability and the sound answer, both as text, to what a faulty model writes instead."""
-
-_SPOILT: Final[Mapping[str, _Answer]] = {
-    "not_json": lambda p, _: (f"I would put the probability at about {p}.", Finish.STOP),
-    "fenced": lambda _, sound: (f"```json\n{sound}\n```", Finish.STOP),
-    "extra_text": lambda _, sound: (f"Here is my answer: {sound}", Finish.STOP),
-    "empty": lambda _, __: ("", Finish.STOP),
-    "no_prob_true": lambda p, _: (f'{{"probability": {p}}}', Finish.STOP),
-    "string": lambda p, _: (f'{{"prob_true": "{p}"}}', Finish.STOP),
-    "bool": lambda _, __: ('{"prob_true": true}', Finish.STOP),
-    "nan": lambda _, __: ('{"prob_true": NaN}', Finish.STOP),
-    "out_of_range": lambda p, _: (f'{{"prob_true": {100 * float(p) + 2:.0f}}}', Finish.STOP),
-    "citation": lambda p, _: (
-        f'{{"prob_true": {p}, "source": "https://example.org/"}}',
-        Finish.STOP,
-    ),
-    "truncated": lambda _, sound: (sound[:-3], Finish.TRUNCATED),
-    "refused": lambda _, __: ("I can't help with that.", Finish.REFUSED),
+_SPOILT: Final[Mapping[str, Callable[[str, str], str]]] = {
+    "not_json": lambda p, _: f"I would put the probability at about {p}.",
+    "fenced": lambda _, sound: f"```json\n{sound}\n```",
+    "extra_text": lambda _, sound: f"Here is my answer: {sound}",
+    "empty": lambda _, __: "",
+    "no_prob_true": lambda p, _: f'{{"probability": {p}}}',
+    "string": lambda p, _: f'{{"prob_true": "{p}"}}',
+    "bool": lambda _, __: '{"prob_true": true}',
+    "nan": lambda _, __: '{"prob_true": NaN}',
+    "out_of_range": lambda p, _: f'{{"prob_true": {100 * float(p) + 2:.0f}}}',
+    "citation": lambda p, _: f'{{"prob_true": {p}, "source": "https://example.org/"}}',
+    "truncated": lambda _, sound: sound[:-3],
+    "refused": lambda _, __: "I can't help with that.",
 }
-_FAILED: Final[Mapping[str, Callable[[], ProviderError]]] = {
+"""From a probability and the sound answer, both as text, to what a faulty model writes instead."""
+_FINISHES: Final = {"truncated": Finish.TRUNCATED, "refused": Finish.REFUSED}
+_FAILED: Final[Mapping[str, Callable[[], errors.ProviderError]]] = {
     "error": lambda: ServerError("`mock` failed, as its name asks (`error`)", status=500),
     "flaky": lambda: ServerError("`mock` failed once, as its name asks (`flaky`)", status=503),
-    "timeout": lambda: CallTimeoutError("`mock` gave no answer in time, as its name asks"),
-    "reset": lambda: ConnectionFailedError("`mock` broke the connection, as its name asks"),
-    "rate_limit": lambda: RateLimitedError(
+    "timeout": lambda: errors.CallTimeoutError("`mock` gave no answer in time, as its name asks"),
+    "reset": lambda: errors.ConnectionFailedError("`mock` broke the connection, as its name asks"),
+    "rate_limit": lambda: errors.RateLimitedError(
         "`mock` asked for patience, as its name asks", retry_after_s=_RETRY_AFTER_S
     ),
-    "rejected": lambda: RejectedError("`mock` refused the request, as its name asks", status=400),
+    "rejected": lambda: errors.RejectedError(
+        "`mock` refused the request, as its name asks", status=400
+    ),
 }
 
 FAULTS: Final = (*_SPOILT, *_FAILED)
@@ -95,13 +88,11 @@ at the first attempt and answer at the second; those chosen by another failure f
 _NO_FAULT: Final = "none"
 
 
-def open_provider(opening: Opening) -> MockProvider:
-    """Make the adapter ready."""
-    return MockProvider(opening.model.name)
-
-
 class MockProvider:
     """Makes up the answers of one mock, `NAME` or `NAME?fault=rate&…&latency_ms=N`."""
+
+    max_concurrency: int = 256
+    """Nothing is shared between calls; more than this only costs memory."""
 
     def __init__(self, name: str, *, latency_ms: float = 0) -> None:
         self._full_name = name
@@ -114,10 +105,10 @@ class MockProvider:
         self._rates = {fault: settings[fault] for fault in FAULTS if fault in settings}
         self._failed_once: set[bytes] = set()
 
-    @property
-    def max_concurrency(self) -> int:
-        """Nothing is shared between calls; more than this only costs memory."""
-        return 256
+    @classmethod
+    def open(cls, opening: Opening) -> Self:
+        """Make the adapter ready."""
+        return cls(opening.model.name)
 
     async def ask(self, request: Request) -> Reply:
         """Answer, or do wrong what the name asks for."""
@@ -126,9 +117,17 @@ class MockProvider:
         if fault in _FAILED and not self._recovers(fault, request):
             failure = _FAILED[fault]()
             raise failure
-        prob = _spoken(self._prob(request))
+        claim, template, replicate = _key(request)
+        log_odds = (
+            _SD_SHARED * normal("shared", claim)
+            + _SD_OWN * normal("own", self._name, claim)
+            + _SD_TEMPLATE * normal("template", self._name, claim, template)
+            + _SD_REPLICATE * normal("replicate", self._name, claim, template, replicate)
+        )
+        prob = _spoken(sigmoid(log_odds))
         sound = f'{{"prob_true": {prob}}}'
-        text, finish = _SPOILT[fault](prob, sound) if fault in _SPOILT else (sound, Finish.STOP)
+        text = _SPOILT[fault](prob, sound) if fault in _SPOILT else sound
+        finish = _FINISHES.get(fault, Finish.STOP)
         if _tokens(text) > request.max_output_tokens:
             text = text[: request.max_output_tokens * _CHARS_PER_TOKEN]
             finish = Finish.TRUNCATED
@@ -144,16 +143,6 @@ class MockProvider:
 
     async def aclose(self) -> None:
         """Nothing is held."""
-
-    def _prob(self, request: Request) -> float:
-        claim, template, replicate = _key(request)
-        log_odds = (
-            _SD_SHARED * normal("shared", claim)
-            + _SD_OWN * normal("own", self._name, claim)
-            + _SD_TEMPLATE * normal("template", self._name, claim, template)
-            + _SD_REPLICATE * normal("replicate", self._name, claim, template, replicate)
-        )
-        return sigmoid(log_odds)
 
     def _fault(self, request: Request) -> str:
         if not self._rates:
@@ -186,10 +175,9 @@ def _parse_query(name: str, query: str) -> dict[str, float]:
     for part in query.split("&"):
         key, _, text = part.partition("=")
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-            hint = f" (did you mean `{near[0]}`?)" if near else ""
+            near = hint(key, known)
             raise ModelError(
-                f"`mock:{name}` has an unknown key {key!r}{hint}; known: {', '.join(known)}"
+                f"`mock:{name}` has an unknown key {key!r}{near}; known: {', '.join(known)}"
             )
         if key in settings:
             raise ModelError(f"`mock:{name}` has `{key}` twice; keep one")

@@ -1,12 +1,16 @@
-"""OpenAI's Responses API."""
+"""OpenAI: the Responses API, and the Batch API over it."""
 
 from __future__ import annotations
 
+import json
+from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.errors import ProviderError, RateLimitedError, RejectedError
-from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
+from heretix.core.errors import CallTimeoutError, ProviderError, RateLimitedError, RejectedError
+from heretix.providers import batch
+from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
 from heretix.providers.http import (
     HttpProvider,
     HttpReply,
@@ -22,17 +26,18 @@ from heretix.providers.http import (
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
 PATH: Final = "/responses"
 
 _POLICY_CODES: Final = frozenset({"bio_policy", "misalignment_policy_violation"})
 _HOPELESS_CODES: Final = frozenset({"invalid_prompt", "data_residency_mismatch"})
-
-
-def open_provider(opening: Opening) -> OpenAIProvider:
-    """Make the adapter ready."""
-    return OpenAIProvider(opening.target)
+_ENDPOINT: Final = "/v1/responses"
+_NAME: Final = "heretix_batch"
+"""The key under which a batch's metadata holds our name for it."""
+_SHOWN: Final = 3
+_ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
+_ENDED_AT: Final = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
 class OpenAIProvider(HttpProvider):
@@ -41,12 +46,11 @@ class OpenAIProvider(HttpProvider):
     async def ask(self, request: Request) -> Reply:
         """Answer one request, or raise a `ProviderError`."""
         answer = await self.client.post(PATH, build_body(request))
-        reply = read_reply(self.client.target, answer)
-        return replace(reply, temperature=request.temperature)
+        return replace(read_reply(self.client.target, answer), temperature=request.temperature)
 
 
 def build_body(request: Request) -> dict[str, Any]:
-    """The body of one call. Nothing is stored at the provider; the API takes no seed."""
+    """Write the body of one call. Nothing is stored at the provider; the API takes no seed."""
     body: dict[str, Any] = {
         "model": request.model,
         "input": request.user,
@@ -71,25 +75,29 @@ def build_body(request: Request) -> dict[str, Any]:
 
 
 def read_reply(target: Target, answer: HttpReply) -> Reply:
-    """What came back, or the error that it reports."""
+    """Read an answer, or raise the error that it reports."""
     body = answer.body
     error = as_object(body.get("error"))
-    refused = as_text(error.get("code")) in _POLICY_CODES
+    code = as_text(error.get("code"))
+    refused = code in _POLICY_CODES
     if not refused and (body.get("status") == "failed" or error):
-        raise _failure(target, error, answer.headers)
+        failure = reported_error(target, error, answer.headers)
+        if code == "rate_limit_exceeded":
+            raise RateLimitedError(str(failure), status=None)
+        raise RejectedError(str(failure)) if code in _HOPELESS_CODES else failure
     if not refused and not isinstance(body.get("output"), list):
         raise misshapen(target, "an `output` list")
-    texts: list[str] = []
-    refusals: list[str] = []
-    for part in _parts(body):
-        if part.get("type") == "output_text":
-            texts.append(as_text(part.get("text")) or "")
-        elif part.get("type") == "refusal":
-            refusals.append(as_text(part.get("refusal")) or "")
+    parts = list(_parts(body))
+    texts = [as_text(p.get("text")) or "" for p in parts if p.get("type") == "output_text"]
+    refusals = [as_text(p.get("refusal")) or "" for p in parts if p.get("type") == "refusal"]
+    finish = Finish.STOP
+    if body.get("status") == "incomplete":
+        filtered = as_object(body.get("incomplete_details")).get("reason") == "content_filter"
+        finish = Finish.REFUSED if filtered else Finish.TRUNCATED
     usage = as_object(body.get("usage"))
     return Reply(
         text="".join(texts or refusals),
-        finish=Finish.REFUSED if refused or refusals else _finish(body),
+        finish=Finish.REFUSED if refused or refusals else finish,
         provider_model_id=as_text(body.get("model")),
         response_id=as_text(body.get("id")),
         tokens_in=as_count(usage.get("input_tokens")),
@@ -105,18 +113,119 @@ def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from map(as_object, as_items(item.get("content")))
 
 
-def _finish(body: Mapping[str, Any]) -> Finish:
-    if body.get("status") != "incomplete":
-        return Finish.STOP
-    reason = as_object(body.get("incomplete_details")).get("reason")
-    return Finish.REFUSED if reason == "content_filter" else Finish.TRUNCATED
+class OpenAIBatchProvider(batch.HttpBatchProvider):
+    """Batches of OpenAI: a file goes up, files come down.
+
+    A batch bears our name in its metadata, so that one whose confirmation was lost can be found.
+    """
+
+    limits: batch.BatchLimits = batch.BatchLimits(requests=50_000, size_bytes=32_000_000)
+    """OpenAI takes files of 200 MB; smaller ones are easier on memory."""
+    batches_path = "/batches"
+
+    def encode(self, custom_id: str, request: Request) -> bytes:
+        """Write one line of the file."""
+        entry = {"custom_id": custom_id, "method": "POST", "url": _ENDPOINT}
+        return batch.encode_entry({**entry, "body": build_body(request)})
+
+    async def submit(self, batch_id: str, entries: Sequence[bytes]) -> str:
+        """Upload the file, then make a batch of it. An upload alone costs nothing."""
+        payload = b"".join(entry + b"\n" for entry in entries)
+        uploaded = await self.client.upload(
+            "/files", {"purpose": "batch"}, filename=f"{batch_id}.jsonl", payload=payload
+        )
+        order = {
+            "completion_window": "24h",
+            "endpoint": _ENDPOINT,
+            "input_file_id": self._text(uploaded.body, "id"),
+            "metadata": {_NAME: batch_id},
+        }
+        with batch.marking_unconfirmed():
+            return self._text((await self.client.post("/batches", order)).body, "id")
+
+    async def find(self, batch_id: str, *, size: int, since: datetime) -> list[batch.Sighting]:
+        """Look for the batches that bear our name: one, or none."""
+        earliest = (since - batch.CLOCK_SKEW).timestamp()
+        cursor: dict[str, str | int] = {"limit": batch.PAGE}
+        while True:
+            page = (await self.client.get("/batches", cursor)).body
+            batches = [as_object(item) for item in as_items(page.get("data"))]
+            named = [
+                batch.Sighting(identity, certain=True)
+                for found in batches
+                if as_object(found.get("metadata")).get(_NAME) == batch_id
+                and (identity := as_text(found.get("id")))
+            ]
+            if named or not page.get("has_more") or _all_before(batches, earliest):
+                return named
+            cursor["after"] = as_text(batches[-1].get("id")) or ""
+
+    async def status(self, provider_batch_id: str) -> batch.BatchState:
+        """Ask how a batch is doing."""
+        found = await self._get(provider_batch_id)
+        status = self._text(found, "status")
+        names = ("total", "completed", "failed")
+        numbers = as_object(found.get("request_counts"))
+        total, completed, failed = (as_count(numbers.get(name)) for name in names)
+        counts = None
+        if total is not None and completed is not None and failed is not None:
+            counts = batch.BatchCounts(total=total, succeeded=completed, failed=failed)
+        ends = [_moment(found.get(name)) for name in _ENDED_AT if found.get(name)]
+        return batch.BatchState(
+            status=status,
+            ended=status in _ENDED,
+            counts=counts,
+            expires_at=_moment(found.get("expires_at")),
+            ended_at=next(filter(None, ends), None),
+            problem=_problem(self.client.target, found) if status == "failed" else None,
+        )
+
+    async def results(self, provider_batch_id: str) -> AsyncGenerator[batch.BatchResult, None]:
+        """Read what was answered, then what failed."""
+        found = await self._get(provider_batch_id)
+        for name in ("output_file_id", "error_file_id"):
+            file_id = as_text(found.get(name))
+            if file_id:
+                async with aclosing(self._results(f"/files/{file_id}/content")) as results:
+                    async for result in results:
+                        yield result
+
+    def _read(self, document: Mapping[str, Any]) -> Reply:
+        target = self.client.target
+        if error := as_object(document.get("error")):
+            failure = reported_error(target, error, {})
+            code = as_text(error.get("code"))
+            if code == "batch_expired":
+                raise CallTimeoutError(str(failure))
+            raise ProviderError(str(failure)) if code == "batch_cancelled" else failure
+        response = as_object(document.get("response"))
+        status, body = as_count(response.get("status_code")), response.get("body")
+        if status is None or not isinstance(body, dict):
+            raise misshapen(target, "a `response` with a body in each result")
+        if status != 200:
+            raise batch.error_of_status(target, status, json.dumps(body).encode())
+        return read_reply(target, HttpReply(200, {}, body))
 
 
-def _failure(target: Target, error: Mapping[str, Any], headers: Mapping[str, str]) -> ProviderError:
-    failure = reported_error(target, error, headers)
-    code = as_text(error.get("code"))
-    if code == "rate_limit_exceeded":
-        return RateLimitedError(str(failure), status=None)
-    if code in _HOPELESS_CODES:
-        return RejectedError(str(failure))
-    return failure
+def _all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
+    """Whether this page and those behind it are too old to matter.
+
+    The newest come first, though the documentation doesn't promise it: a page that runs the other
+    way ends nothing, since what it hides might be paid for a second time.
+    """
+    if not batches:
+        return True
+    first, last = (as_count(batches[end].get("created_at")) or 0 for end in (0, -1))
+    return first >= last and last < earliest
+
+
+def _problem(target: Target, found: Mapping[str, Any]) -> str:
+    errors = map(as_object, as_items(as_object(found.get("errors")).get("data")))
+    words = [text for error in errors if (text := as_text(error.get("message")))]
+    listed = "; ".join(dict.fromkeys(words[:_SHOWN])) or "no reason given"
+    return str(reported_error(target, {"message": listed}, {}))
+
+
+def _moment(value: Any) -> datetime | None:
+    seconds = as_count(value)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -7,17 +7,18 @@ mock and the embedded models, costs nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from heretix.core.errors import ConfigError
-from heretix.core.yaml_lines import YamlFault, compose, entries, listed, shown
+from heretix.core.validation import explain
+from heretix.core.yaml_lines import YamlFault, hint, listed, load
 from heretix.providers.catalog import ModelId, endpoints
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
 
-__all__ = ["FREE", "Price", "PriceTable", "cost_micros", "load_prices", "priced_models"]
-
-_BLOCK_KEYS: Final = ("batch_discount", "models")
-_PRICE_KEYS: Final = ("input", "output", "as_of")
 # The day a snapshot was made: -2025-08-07 or -20251001. Anything else makes another model.
 _SNAPSHOT: Final = re.compile(r"-20\d\d(-?)[01]\d\1[0-3]\d$")
 
@@ -92,8 +89,31 @@ def cost_micros(price: Price, tokens_in: int, tokens_out: int) -> int:
     return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
 
+class _Row(BaseModel):
+    """Price of one model in a file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: Annotated[Decimal, Field(ge=0)]
+    output: Annotated[Decimal, Field(ge=0)]
+    as_of: date
+
+
+class _Block(BaseModel):
+    """Prices of one provider in a file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    batch_discount: Annotated[Decimal, Field(ge=0, le=1)] | None = None
+    models: dict[str, _Row] = {}
+
+
+_FILE: Final = TypeAdapter(dict[str, _Block])
+_KEYS: Final = (*_Block.model_fields, *_Row.model_fields)
+
+
 def load_prices(settings: Settings) -> PriceTable:
-    """The packaged table, with the file named by HERETIX_PRICES laid over it."""
+    """Read the packaged table, with the file named by HERETIX_PRICES laid over it."""
     blocks = dict(_packaged())
     path = settings.prices_file
     if path is not None:
@@ -104,34 +124,27 @@ def load_prices(settings: Settings) -> PriceTable:
         except UnicodeDecodeError as exc:
             raise ConfigError(f"`HERETIX_PRICES` {path} isn't UTF-8 text") from exc
         for provider, block in _read_prices(text, str(path)).items():
-            blocks[provider] = _over(block, blocks.get(provider, _Block()))
-    return PriceTable({provider: block.priced() for provider, block in blocks.items()})
+            under = blocks.get(provider, _Block())
+            discount = block.batch_discount
+            blocks[provider] = _Block(
+                batch_discount=under.batch_discount if discount is None else discount,
+                models=under.models | block.models,
+            )
+    prices = {
+        provider: {
+            name: Price(row.input, row.output, row.as_of, block.batch_discount)
+            for name, row in block.models.items()
+        }
+        for provider, block in blocks.items()
+    }
+    return PriceTable(prices)
 
 
 def priced_models() -> tuple[ModelId, ...]:
-    """The models of the packaged table."""
+    """List the models of the packaged table."""
     return tuple(
         ModelId(provider, name) for provider, block in _packaged().items() for name in block.models
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """What a file says about one provider."""
-
-    batch_discount: Decimal | None = None
-    models: Mapping[str, Price] = field(default_factory=dict)
-
-    def priced(self) -> dict[str, Price]:
-        return {
-            name: replace(price, batch_discount=self.batch_discount)
-            for name, price in self.models.items()
-        }
-
-
-def _over(upper: _Block, lower: _Block) -> _Block:
-    discount = lower.batch_discount if upper.batch_discount is None else upper.batch_discount
-    return _Block(discount, {**lower.models, **upper.models})
 
 
 @cache
@@ -141,63 +154,21 @@ def _packaged() -> Mapping[str, _Block]:
 
 
 def _read_prices(text: str, source: str) -> dict[str, _Block]:
-    """Check one file. Numbers are read as they were typed, so that a price is exact."""
     paid = tuple(name for name, endpoint in endpoints().items() if not endpoint.in_process)
     try:
-        root = compose(text)
-        if root is None:
-            return {}
-        providers = _entries(root, "provider", known=paid)
-        return {provider: _block(node) for provider, node in providers.items()}
+        document = load(text)
+        values = {} if document.values is None else document.values
+        if not isinstance(values, dict):
+            raise YamlFault(1, "a mapping of each provider to its value must stand here")
+        for name in values:
+            if name not in paid:
+                raise YamlFault(
+                    document.line_of((name,)),
+                    f"unknown provider `{name}`{hint(name, paid)}; known: {listed(paid)}",
+                )
+        return _FILE.validate_python(values)
     except YamlFault as fault:
         raise ConfigError(fault.at(source)) from fault
-
-
-def _block(node: yaml.Node) -> _Block:
-    found = _entries(node, "key", known=_BLOCK_KEYS)
-    discount = None
-    if "batch_discount" in found:
-        discount = _amount("batch_discount", found["batch_discount"], most=1)
-    models = {}
-    if "models" in found:
-        named = _entries(found["models"], "model")
-        models = {name: _price(name, value) for name, value in named.items()}
-    return _Block(discount, models)
-
-
-def _price(name: str, node: yaml.Node) -> Price:
-    found = _entries(node, "key", known=_PRICE_KEYS)
-    missing = [key for key in _PRICE_KEYS if key not in found]
-    if missing:
-        raise YamlFault(node, f"`{name}` lacks {listed(missing)}")
-    return Price(
-        _amount("input", found["input"]),
-        _amount("output", found["output"]),
-        _date(found["as_of"]),
-    )
-
-
-def _entries(
-    node: yaml.Node, what: str, *, known: tuple[str, ...] | None = None
-) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        raise YamlFault(node, f"a mapping of each {what} to its value must stand here")
-    return entries(node, known, what=what)
-
-
-def _amount(name: str, node: yaml.Node, *, most: int | None = None) -> Decimal:
-    limit = f"from 0 to {most}" if most is not None else "of 0 or more"
-    try:
-        amount = Decimal(node.value) if isinstance(node.value, str) else Decimal("nan")
-    except InvalidOperation:
-        amount = Decimal("nan")
-    if not amount.is_finite() or amount < 0 or (most is not None and amount > most):
-        raise YamlFault(node, f"`{name}` must be a number {limit}, got {shown(node)}")
-    return amount
-
-
-def _date(node: yaml.Node) -> date:
-    try:
-        return date.fromisoformat(node.value)
-    except (TypeError, ValueError) as exc:
-        raise YamlFault(node, f"`as_of` must be a date like 2026-10-03, got {shown(node)}") from exc
+    except ValidationError as exc:
+        faults = (YamlFault(document.line_of(e["loc"]), explain(e, _KEYS)) for e in exc.errors())
+        raise ConfigError("\n".join(fault.at(source) for fault in faults)) from exc

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import ModelError
@@ -49,11 +49,6 @@ class Planted:
         return sigmoid(self.center(lens))
 
 
-def open_provider(opening: Opening) -> SimProvider:
-    """Make the adapter ready."""
-    return SimProvider(opening.model.name)
-
-
 class SimProvider:
     """Answers as planted."""
 
@@ -63,15 +58,20 @@ class SimProvider:
         self._name, _, query = name.partition("?")
         self.planted = _parse(name, query)
 
+    @classmethod
+    def open(cls, opening: Opening) -> Self:
+        """Make the adapter ready."""
+        return cls(opening.model.name)
+
     async def ask(self, request: Request) -> Reply:
         """Draw an answer; with documents, name one and quote it."""
         answer: dict[str, object] = {"prob_true": self._prob(request)}
         if LENSES[request.lens].framed:
-            items = _ITEM.findall(request.user)
-            answer["used"] = [name for name, _, _ in items[:1]]
+            shown = _ITEM.findall(request.user)[:1]
+            answer["used"] = [name for name, _, _ in shown]
             answer["quotes"] = [
                 {"id": name, "text": " ".join(text.split()[:_QUOTE_WORDS])}
-                for name, _, text in items[:1]
+                for name, _, text in shown
             ]
         text = json.dumps(answer, ensure_ascii=False)
         return Reply(
@@ -86,17 +86,12 @@ class SimProvider:
         """Nothing is held."""
 
     def _prob(self, request: Request) -> float:
-        planted = self.planted
-        claim, stem = request.claim, request.paraphrase_idx
-        log_odds = planted.center(request.lens)
-        log_odds += planted.template_sd * normal("stem", self._name, claim, stem)
-        if LENSES[request.lens].framed:
-            log_odds += planted.response_sd * normal(
-                "response", self._name, claim, stem, request.lens
-            )
-        log_odds += planted.noise_sd * normal(
-            "noise", self._name, claim, stem, request.lens, request.seed
-        )
+        planted, lens = self.planted, request.lens
+        stem = (self._name, request.claim, request.paraphrase_idx)
+        log_odds = planted.center(lens) + planted.template_sd * normal("stem", *stem)
+        if LENSES[lens].framed:
+            log_odds += planted.response_sd * normal("response", *stem, lens)
+        log_odds += planted.noise_sd * normal("noise", *stem, lens, request.seed)
         return round(sigmoid(log_odds), 6)
 
 
@@ -121,10 +116,7 @@ def _parse(name: str, query: str) -> Planted:
         planted = replace(planted, **{key: value})
     if not 0 < planted.prior < 1:
         raise ModelError(f"`sim:{name}`: `prior` must lie between 0 and 1, got {planted.prior}")
-    for name_of_sd in ("template_sd", "response_sd", "noise_sd"):
-        if getattr(planted, name_of_sd) < 0:
-            raise ModelError(
-                f"`sim:{name}`: `{name_of_sd}` must be at least 0, got "
-                f"{getattr(planted, name_of_sd)}"
-            )
+    for sd in ("template_sd", "response_sd", "noise_sd"):
+        if (value := getattr(planted, sd)) < 0:
+            raise ModelError(f"`sim:{name}`: `{sd}` must be at least 0, got {value}")
     return planted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heretix.store.db import Store
 from heretix.store.runs import (
     ExecutionResult,
     ExecutionStart,
@@ -12,7 +13,6 @@ from heretix.store.runs import (
     StoredRecord,
 )
 from heretix.store.samples import LEASE_S, SampleWriter, new_owner
-from heretix.store.store import Store
 
 __all__ = [
     "LEASE_S",

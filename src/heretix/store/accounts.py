@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.db import conflict_insert
+from heretix.store.db import conflict_insert, where_given
 from heretix.store.schema import attempts, audit, idempotency, people, sessions, tokens
 
 if TYPE_CHECKING:
@@ -57,20 +57,18 @@ def select_person_by_name(
     connection: Connection, folded_name: str, *, lock: bool = False
 ) -> Row | None:
     """Read the account of a folded name; with `lock`, nobody else changes it in the meantime."""
-    statement = select(people).where(people.c.folded_name == folded_name)
-    return _first(connection, statement.with_for_update() if lock else statement)
+    return _first(connection, select(people).filter_by(folded_name=folded_name), lock=lock)
 
 
 def select_person(connection: Connection, person_id: str, *, lock: bool = False) -> Row | None:
     """Read the account of an id; with `lock`, nobody else changes it in the meantime."""
-    statement = select(people).where(people.c.person_id == person_id)
-    return _first(connection, statement.with_for_update() if lock else statement)
+    return _first(connection, select(people).filter_by(person_id=person_id), lock=lock)
 
 
 def select_people(connection: Connection, *, limit: int, offset: int) -> list[Row]:
     """Read accounts by name."""
-    statement = select(people).order_by(people.c.folded_name).limit(limit).offset(offset)
-    return _all(connection, statement)
+    query = select(people).order_by(people.c.folded_name).limit(limit).offset(offset)
+    return _all(connection, query)
 
 
 def count_people(connection: Connection) -> int:
@@ -99,8 +97,7 @@ def insert_session(connection: Connection, row: dict[str, Any]) -> None:
 
 def select_session(connection: Connection, token_sha256: str) -> Row | None:
     """Read a session with the account that it belongs to."""
-    statement = _SESSION.where(sessions.c.token_sha256 == token_sha256)
-    return _first(connection, statement)
+    return _first(connection, _SESSION.where(sessions.c.token_sha256 == token_sha256))
 
 
 def update_session_seen(connection: Connection, token_sha256: str, seen_at: float) -> None:
@@ -133,22 +130,18 @@ def insert_token(connection: Connection, row: dict[str, Any]) -> None:
 
 def select_token_with_person(connection: Connection, token_sha256: str) -> Row | None:
     """Read a token with the account that it belongs to."""
-    statement = _TOKEN.where(tokens.c.token_sha256 == token_sha256)
-    return _first(connection, statement)
+    return _first(connection, _TOKEN.where(tokens.c.token_sha256 == token_sha256))
 
 
 def select_token(connection: Connection, token_id: str) -> Row | None:
     """Read a token by its public id."""
-    statement = select(tokens).where(tokens.c.token_id == token_id)
-    return _first(connection, statement)
+    return _first(connection, select(tokens).filter_by(token_id=token_id))
 
 
 def select_tokens(connection: Connection, person_id: str | None) -> list[Row]:
     """Read tokens, the newest first: of one person, or of all."""
-    statement = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.token_id)
-    if person_id is not None:
-        statement = statement.where(tokens.c.person_id == person_id)
-    return _all(connection, statement)
+    query = where_given(select(tokens), person_id=person_id)
+    return _all(connection, query.order_by(tokens.c.created_at.desc(), tokens.c.token_id))
 
 
 def update_token(connection: Connection, token_id: str, values: dict[str, Any]) -> None:
@@ -191,32 +184,23 @@ def insert_audit_entry(connection: Connection, row: dict[str, Any]) -> None:
 
 
 def select_audit_entries(
-    connection: Connection,
-    *,
-    before: int | None,
-    limit: int,
-    who: str | None,
-    what: str | None,
+    connection: Connection, *, before: int | None, limit: int, who: str | None, what: str | None
 ) -> list[Row]:
     """Read entries of the log, the newest first."""
-    statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+    query = where_given(select(audit), who=who, what=what)
     if before is not None:
-        statement = statement.where(audit.c.seq < before)
-    if who is not None:
-        statement = statement.where(audit.c.who == who)
-    if what is not None:
-        statement = statement.where(audit.c.what == what)
-    return _all(connection, statement)
+        query = query.where(audit.c.seq < before)
+    return _all(connection, query.order_by(audit.c.seq.desc()).limit(limit))
 
 
-def _first(connection: Connection, statement: Select[*tuple[Any, ...]]) -> Row | None:
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else {str(name): value for name, value in row.items()}
+def _first(connection: Connection, query: Select[Any], *, lock: bool = False) -> Row | None:
+    rows = connection.execute(query.with_for_update() if lock else query)
+    row = rows.mappings().first()
+    return None if row is None else dict(row)
 
 
-def _all(connection: Connection, statement: Select[*tuple[Any, ...]]) -> list[Row]:
-    rows = connection.execute(statement).mappings()
-    return [{str(name): value for name, value in row.items()} for row in rows]
+def _all(connection: Connection, query: Select[Any]) -> list[Row]:
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 @cache
@@ -246,19 +230,15 @@ def insert_reply(connection: Connection, row: dict[str, Any]) -> bool:
 
 def select_reply(connection: Connection, scope: str, key: str) -> Row | None:
     """Read what is known of a key; nobody else changes it in the meantime."""
-    statement = select(idempotency).where(_is(scope, key)).with_for_update()
-    return _first(connection, statement)
+    return _first(connection, select(idempotency).where(_is(scope, key)), lock=True)
 
 
 def update_reply(
     connection: Connection, scope: str, key: str, *, status: int, response_json: str
 ) -> None:
     """Keep the answer."""
-    connection.execute(
-        update(idempotency)
-        .where(_is(scope, key))
-        .values(status=status, response_json=response_json)
-    )
+    values = {"status": status, "response_json": response_json}
+    connection.execute(update(idempotency).where(_is(scope, key)).values(values))
 
 
 def delete_open_reply(connection: Connection, scope: str, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Databases: locations, engines, faults in our own words, and the schema's version."""
+"""The store: location, faults in our own words, engine, schema version, transactions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ import time
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 from urllib.parse import quote, unquote
 
 from sqlalchemy import (
     URL,
     Connection,
     Engine,
+    Select,
     Table,
     create_engine,
     event,
@@ -42,7 +53,19 @@ from heretix.core.errors import (
 from heretix.store.schema import CHAIN_START, HEAD, chain, metadata, schema_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from sqlalchemy.dialects import postgresql, sqlite
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+    ConflictInsert: TypeAlias = sqlite.Insert | postgresql.Insert
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+BUSY_TIMEOUT_MS: Final = 10_000
+"""How long to wait for another process's lock before saying so."""
 
 # Where a store is: a path or a URL, read once and named without its password.
 
@@ -92,7 +115,9 @@ class Location:
         if driver.startswith("sqlite"):
             path = _file_of(url)
             return cls(url=url, path=path, name=str(path))
-        return cls(url=url, path=None, name=_without_secrets(url))
+        # SQLAlchemy masks the password before the `@`; libpq takes one from the query as well.
+        shown = url.update_query_dict({name: "***" for name in _SECRETS if name in url.query})
+        return cls(url=url, path=None, name=shown.render_as_string(hide_password=True))
 
 
 def _file_of(url: URL) -> Path:
@@ -102,12 +127,6 @@ def _file_of(url: URL) -> Path:
     if database == ":memory:" or url.query.get("mode") == "memory":
         raise ConfigError(f"`db` must be a file, got a database in memory; {_REMEDY}")
     return Path(database)
-
-
-def _without_secrets(url: URL) -> str:
-    """SQLAlchemy masks the password before the `@`; libpq takes one from the query as well."""
-    hidden = {name: "***" for name in _SECRETS if name in url.query}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 # What databases complain of, in our own words: each foreign error is mapped here and only here.
@@ -181,54 +200,28 @@ def mapped_faults(name: str) -> Iterator[None]:
         ) from exc
 
 
-def unwritable(name: str) -> StoreReadOnlyError:
-    """The answer to whoever has to write to a store that can only be read."""
-    return StoreReadOnlyError(f"`{name}` {_READ_ONLY}")
-
-
-def _primary_code(exc: BaseException) -> int | None:
-    """SQLite keeps the kind of an error in the low byte of its code."""
-    code: int | None = getattr(exc, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
+def _primary_code(exc: BaseException | None) -> int:
+    """Read the kind of an error, which SQLite keeps in the low byte of its code; 0 if unknown."""
+    return (getattr(exc, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def _fault(
     exc: BaseException, name: str, *, lost: bool = False, connecting: bool = False
 ) -> StoreError:
-    if isinstance(exc, sqlite3.Error):
-        kind, rule = _SQLITE.get(_primary_code(exc) or 0, (StoreError, _REFUSED))
-    else:
-        sqlstate: str | None = getattr(exc, "sqlstate", None)
-        kind, rule = _server_fault(sqlstate, lost=lost, connecting=connecting)
-    # The first line says what happened; further ones quote the statement, data included.
-    return kind(f"`{name}` {rule} ({_first_line(exc)})")
-
-
-def _server_fault(
-    sqlstate: str | None, *, lost: bool, connecting: bool
-) -> tuple[type[StoreError], str]:
-    for prefix, kind, rule in _POSTGRESQL:
-        if sqlstate is not None and sqlstate.startswith(prefix):
-            return kind, rule
-    if lost:
-        return StoreError, _LOST
+    sqlstate: str = getattr(exc, "sqlstate", None) or ""
     # A refusal to connect comes from libpq, before there is a statement or an SQLSTATE.
-    return StoreError, _UNREACHABLE if connecting and sqlstate is None else _REFUSED
-
-
-def _first_line(exc: BaseException) -> str:
-    lines = str(exc).strip().splitlines()
-    return lines[0] if lines else type(exc).__name__
+    unreachable = connecting and not sqlstate and not isinstance(exc, sqlite3.Error)
+    kind, rule = StoreError, _LOST if lost else _UNREACHABLE if unreachable else _REFUSED
+    if isinstance(exc, sqlite3.Error):
+        kind, rule = _SQLITE.get(_primary_code(exc), (StoreError, _REFUSED))
+    elif found := next((row for row in _POSTGRESQL if sqlstate.startswith(row[0])), None):
+        _, kind, rule = found
+    # The first line says what happened; further ones quote the statement, data included.
+    lines = str(exc).strip().splitlines() or [type(exc).__name__]
+    return kind(f"`{name}` {rule} ({lines[0]})")
 
 
 # Engines: how a connection is made, and how its transactions begin.
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
-    from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.pool import ConnectionPoolEntry
-
-    ConflictInsert: TypeAlias = sqlite.Insert | postgresql.Insert
 
 WRITES: Final = "heretix_writes"
 """Execution option of a connection whose transactions write."""
@@ -239,7 +232,7 @@ _CONNECT_TIMEOUT_S: Final = 10
 
 
 def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
-    """An engine for the store at `location`; nothing is opened yet."""
+    """Make an engine for the store at `location`; nothing is opened yet."""
     # Parameters are what models wrote: an error message is no place for them.
     options: dict[str, Any] = {"hide_parameters": True}
     if location.path is not None:
@@ -271,7 +264,7 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
 
 
 def conflict_insert(dialect: str, table: Table) -> ConflictInsert:
-    """An INSERT that can say what happens when the row exists; each dialect has its own."""
+    """Make an INSERT that can say what happens when the row exists, in a dialect's own way."""
     # Imported as needed: PostgreSQL's dialect brings all of its drivers along.
     if dialect == "postgresql":
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
@@ -282,6 +275,11 @@ def conflict_insert(dialect: str, table: Table) -> ConflictInsert:
     return sqlite_insert(table)
 
 
+def where_given(query: Select[Any], **wanted: object) -> Select[Any]:
+    """Ask only for rows whose columns are as wanted; None asks for nothing."""
+    return query.filter_by(**{name: value for name, value in wanted.items() if value is not None})
+
+
 def _set_up_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
     # The driver would begin transactions by itself, late and never immediately: it is told not
     # to, and `_begin_sqlite` does. (Its `autocommit` attribute only exists from Python 3.12 on.)
@@ -290,7 +288,7 @@ def _set_up_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> No
     # A commit survives the end of the process; a power cut may cost the last ones, nothing else.
     connection.execute("PRAGMA synchronous = NORMAL")
     # SQLite itself lowers ASCII only, and a claim may be in any language.
-    connection.create_function("lower", 1, _lower, deterministic=True)
+    connection.create_function("lower", 1, lambda text: text and text.lower(), deterministic=True)
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -298,10 +296,6 @@ def _begin_sqlite(connection: Connection) -> None:
     # written in between; one that takes the write lock first waits for its turn.
     writes = connection.get_execution_options().get(WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _lower(text: str | None) -> str | None:
-    return None if text is None else text.lower()
 
 
 # Read-only files: SQLite keeps a log and an index beside a store, and makes them to read it as
@@ -323,12 +317,7 @@ class FileVersion:
     def of(cls, path: Path) -> Self:
         """Look at the file now."""
         found = path.stat()
-        return cls(
-            path=path,
-            size=found.st_size,
-            changed_ns=found.st_mtime_ns,
-            log_size=_log_size(path),
-        )
+        return cls(path, found.st_size, found.st_mtime_ns, _log_size(path))
 
     def is_current(self) -> bool:
         """Check that nobody who may write to the file has done so since."""
@@ -338,22 +327,19 @@ class FileVersion:
             return False
 
 
-def can_be_written(location: Location) -> bool:
+def _can_be_written(location: Location) -> bool:
     """False for a file that may only be read. What a server allows, it says when it is asked."""
     if location.path is None or not location.path.exists():
         return True
     query = location.url.query
-    if query.get("mode") == "ro" or query.get("immutable") == "1":
-        return False
-    return os.access(location.path, os.W_OK)
+    read_only = query.get("mode") == "ro" or query.get("immutable") == "1"
+    return not read_only and os.access(location.path, os.W_OK)
 
 
-def needs_immutable(exc: DBAPIError, location: Location) -> bool:
+def _needs_immutable(exc: DBAPIError, location: Location) -> bool:
     """Tell that a file couldn't be read because nothing can be made beside it."""
-    code = getattr(exc.orig, "sqlite_errorcode", None)
     return (
-        code is not None
-        and code & 0xFF in _NO_LOG_CAN_BE_MADE
+        _primary_code(exc.orig) in _NO_LOG_CAN_BE_MADE
         and location.path is not None
         and location.path.is_file()
         and os.access(location.path, os.R_OK)
@@ -418,7 +404,7 @@ def ensure_schema(
     if version == HEAD:
         return
     if version is None and not create:
-        raise absent_store(location, absent)
+        raise _absent_store(location, absent)
     if not writable:
         _refuse_newer(location, version)
         raise StoreReadOnlyError(
@@ -433,11 +419,16 @@ def ensure_schema(
             _create_tables(connection, location)
         elif version != HEAD:
             _refuse_newer(location, version)
-            _upgrade(connection)
+            # Imported here: most find their store up to date, and it takes a third of a second.
+            from alembic import command
+            from alembic.config import Config
+
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", MIGRATIONS)
+            command.upgrade(config, "head")
 
 
-def absent_store(location: Location, absent: str) -> RecordError:
-    """Answer a question about a store that doesn't exist."""
+def _absent_store(location: Location, absent: str) -> RecordError:
     return RecordError(
         f"`{location.name}` holds no store: {absent}, or name another store with --db or HERETIX_DB"
     )
@@ -454,17 +445,6 @@ def _create_tables(connection: Connection, location: Location) -> None:
     metadata.create_all(connection, checkfirst=False)
     connection.execute(insert(schema_version), {"version_num": HEAD})
     connection.execute(insert(chain), CHAIN_START)
-
-
-def _upgrade(connection: Connection) -> None:
-    """Run the migrations that a store lacks, inside the connection's transaction."""
-    # Imported here: most commands find their store up to date, and it takes a third of a second.
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", MIGRATIONS)
-    command.upgrade(config, "head")
 
 
 def _refuse_newer(location: Location, version: str | None) -> None:
@@ -520,11 +500,194 @@ def _read_version(connection: Connection) -> str | None:
     return cast("str | None", connection.scalar(_VERSION))
 
 
-_T = TypeVar("_T")
-
-
 def chunked(values: Iterable[_T], size: int) -> Iterator[list[_T]]:
     """Cut values into lists of `size`; `itertools.batched` needs Python 3.12."""
     iterator = iter(values)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+# The store: opened once, it gives transactions to the queries of this room.
+
+
+class Store:
+    """Transactions on SQLite or PostgreSQL, for the queries of this room. Threads may share one.
+
+    A query is a function that takes a connection first: `store.read(query, …)` and
+    `store.write(query, …)` give it a transaction of its own, `reading()` and `writing()` one for
+    several. Whatever the database raises comes out as a `StoreError` that says what to do.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        location: Location,
+        *,
+        writable: bool = True,
+        file: FileVersion | None = None,
+    ) -> None:
+        self._use(engine)
+        self._location = location
+        # SQLite has one writer. Threads that wait here get their turn as soon as it is free;
+        # waiting inside SQLite means asking again every so often, and a busy writer may always
+        # be quicker.
+        self._turn: contextlib.AbstractContextManager[object] = (
+            threading.RLock() if location.path is not None else contextlib.nullcontext()
+        )
+        self._held = threading.local()
+        self._file = file
+        self._looking_again = threading.Lock()
+        self.writable = writable
+        """False where everything can be read, and nothing kept."""
+
+    @classmethod
+    def open(
+        cls,
+        url_or_path: str,
+        *,
+        create: bool = True,
+        absent: str = NOTHING_MEASURED,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> Store:
+        """Open a store, made and brought up to date as needed.
+
+        Takes a path, `sqlite:///…` or `postgresql+psycopg://…`. With `create=False` a store that
+        doesn't exist is an error and nothing is made; `absent` says what that means to whoever
+        asks, and what to do first. One that can't be written to is then opened to be read;
+        otherwise it is refused, before anything is paid for that couldn't be kept.
+        """
+        location = Location.parse(url_or_path)
+        engine, writable, file = _open(location, busy_timeout_ms, create=create, absent=absent)
+        return cls(engine, location, writable=writable, file=file)
+
+    def _use(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writes = engine.execution_options(**{WRITES: True})
+        # SQLite shows a transaction one moment as it is; PostgreSQL would show each statement what
+        # was committed meanwhile.
+        self._reads = engine
+        if engine.dialect.name == "postgresql":
+            self._reads = engine.execution_options(isolation_level="REPEATABLE READ")
+
+    @property
+    def name(self) -> str:
+        """The store's path or URL, fit to be shown."""
+        return self._location.name
+
+    @property
+    def is_file(self) -> bool:
+        """The store is a file of this machine: a look-up waits for no network."""
+        return self._location.path is not None
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def read(
+        self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Ask one query in a transaction of its own: `store.read(select_runs, limit=20)`."""
+        with self.reading() as connection:
+            return query(connection, *args, **kwargs)
+
+    def write(
+        self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Make one change in a transaction of its own: `store.write(save_samples, batch)`."""
+        with self.writing() as connection:
+            return query(connection, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Begin a transaction that only reads, and that sees one moment."""
+        held: Connection | None = getattr(self._held, "connection", None)
+        if held is not None:
+            yield held
+            return
+        file = self._file
+        try:
+            with mapped_faults(self.name), self._reads.connect() as connection:
+                yield connection
+        except StoreError:
+            # Half old and half new looks like damage.
+            self._check(file)
+            raise
+        self._check(file)
+
+    def _check(self, file: FileVersion | None) -> None:
+        """Refuse what was read while somebody else wrote; the next read sees what they wrote."""
+        if file is None or file.is_current():
+            return
+        with self._looking_again:
+            if self._file is file:
+                engine, _, fresh = _open(
+                    self._location, BUSY_TIMEOUT_MS, create=False, absent=NOTHING_MEASURED
+                )
+                self._engine.dispose()
+                self._use(engine)
+                # Last: a reader takes the version first, and never the new one for the old file.
+                self._file = fresh
+        raise StoreError(
+            f"`{self.name}` was changed by another program while it was read; run the command again"
+        )
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let everything that this thread reads inside share one transaction: for a page that is
+        made of several look-ups. Nothing is written inside, and nothing awaited."""
+        with self.reading() as connection:
+            self._held.connection = connection
+            try:
+                yield
+            finally:
+                self._held.connection = None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Begin a transaction that writes: all of it is kept, or nothing."""
+        with self._turn, mapped_faults(self.name), self._writes.begin() as connection:
+            yield connection
+
+
+def _open(
+    location: Location, busy_timeout_ms: int, *, create: bool, absent: str
+) -> tuple[Engine, bool, FileVersion | None]:
+    """Open an engine; with it, whether it may write, and the version of an immutable file."""
+    if location.path is not None:
+        try:
+            if create:
+                location.path.parent.mkdir(parents=True, exist_ok=True)
+            elif not location.path.exists():
+                raise _absent_store(location, absent)
+        except OSError as exc:
+            raise StoreError(
+                f"`{location.name}` can't be made: {exc.strerror or exc}; "
+                "choose another path with --db or HERETIX_DB"
+            ) from exc
+    writable = _can_be_written(location)
+    if create and not writable:
+        raise StoreReadOnlyError(f"`{location.name}` {_READ_ONLY}")
+
+    def connect(place: Location, *, writes: bool) -> Engine:
+        engine = make_engine(place, busy_timeout_ms=busy_timeout_ms)
+        with contextlib.ExitStack() as stack:
+            stack.callback(engine.dispose)
+            ensure_schema(engine, place, create=create, absent=absent, writable=writes)
+            stack.pop_all()
+        return engine
+
+    with mapped_faults(location.name):
+        try:
+            return connect(location, writes=writable), writable, None
+        except DBAPIError as exc:
+            if create or location.path is None or not _needs_immutable(exc, location):
+                raise
+            # Nothing can be made beside the file.
+            file = FileVersion.of(location.path)
+            return connect(as_immutable(location), writes=False), False, file

@@ -9,26 +9,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import (
-    Connection,
-    and_,
-    case,
-    delete,
-    func,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, and_, case, delete, func, or_, select, tuple_, update
 
-from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, where_given
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, Select
 
 Row = dict[str, Any]
 """By column."""
@@ -46,28 +36,23 @@ def insert_job(connection: Connection, row: Row) -> bool:
 
 def select_job(connection: Connection, job_id: str, *, lock: bool = False) -> Row | None:
     """Read a job; with `lock`, nobody else changes it in the meantime."""
-    statement = select(jobs).where(jobs.c.job_id == job_id)
-    found = connection.execute(statement.with_for_update() if lock else statement)
-    row = found.mappings().first()
-    return None if row is None else _plain(row)
+    query = select(jobs).filter_by(job_id=job_id)
+    return _first(connection, query.with_for_update() if lock else query)
 
 
 def select_job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
     """Read the job that an owner submitted under a key."""
-    statement = select(jobs).where(jobs.c.owner_id == owner_id, jobs.c.key == key)
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else _plain(row)
+    return _first(connection, select(jobs).filter_by(owner_id=owner_id, key=key))
 
 
 def select_job_of_episode(connection: Connection, episode_id: str) -> Row | None:
     """Read the job under way that moves an episode on."""
     # Requests are canonical JSON: within its texts a quotation mark is always escaped.
     named = f'"episode":{json.dumps(episode_id)}'
-    statement = select(jobs).where(
+    query = select(jobs).where(
         jobs.c.state.in_(_ACTIVE), jobs.c.request_json.contains(named, autoescape=True)
     )
-    row = connection.execute(statement).mappings().first()
-    return None if row is None else _plain(row)
+    return _first(connection, query)
 
 
 def lock_episode(connection: Connection, episode_id: str) -> None:
@@ -85,18 +70,15 @@ def select_jobs(
     before: str | None,
 ) -> list[Row]:
     """Read jobs, the newest first; `before` is the id at which the last page ended."""
-    statement = select(jobs).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc()).limit(limit)
-    if owner_id is not None:
-        statement = statement.where(jobs.c.owner_id == owner_id)
-    if state is not None:
-        statement = statement.where(jobs.c.state == state)
+    query = where_given(select(jobs), owner_id=owner_id, state=state)
     if before is not None:
         last = select(jobs.c.created_at, jobs.c.job_id).where(jobs.c.job_id == before)
         at = connection.execute(last).first()
         if at is None:
             return []
-        statement = statement.where(tuple_(jobs.c.created_at, jobs.c.job_id) < tuple_(*at))
-    return [_plain(row) for row in connection.execute(statement).mappings()]
+        query = query.where(tuple_(jobs.c.created_at, jobs.c.job_id) < tuple_(*at))
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc()).limit(limit)
+    return _all(connection, query)
 
 
 def count_use(
@@ -164,7 +146,7 @@ def claim_job(
         "updated_at": stamp,
     }
     connection.execute(update(jobs).where(jobs.c.job_id == row["job_id"]).values(values))
-    return {**_plain(row), **values}
+    return {**row, **values}
 
 
 def extend_job_lease(
@@ -192,9 +174,8 @@ def update_claimed_job(connection: Connection, job_id: str, worker: str, values:
 
 def update_job(connection: Connection, job_id: str, values: Row) -> None:
     """Change a job."""
-    connection.execute(
-        update(jobs).where(jobs.c.job_id == job_id).values({**values, "revision": _NEXT})
-    )
+    changed = {**values, "revision": _NEXT}
+    connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(changed))
 
 
 def stop_jobs(
@@ -244,23 +225,18 @@ def save_job_runs(connection: Connection, rows: Sequence[Row]) -> None:
 
 def select_job_runs(connection: Connection, job_id: str) -> list[Row]:
     """Read what a job has measured, in the order in which it was finished."""
-    statement = (
-        select(job_runs)
-        .where(job_runs.c.job_id == job_id)
-        .order_by(job_runs.c.finished_at, job_runs.c.run_id)
-    )
-    return [_plain(row) for row in connection.execute(statement).mappings()]
+    query = select(job_runs).filter_by(job_id=job_id)
+    return _all(connection, query.order_by(job_runs.c.finished_at, job_runs.c.run_id))
 
 
 def select_revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
     """Read how jobs are doing: what changes of them while they run, and nothing else."""
-    found = []
-    for chunk in chunked(job_ids, KEYS_PER_STATEMENT):
-        statement = select(
-            jobs.c.job_id, jobs.c.revision, jobs.c.state, jobs.c.progress_json, jobs.c.error
-        ).where(jobs.c.job_id.in_(chunk))
-        found += [_plain(row) for row in connection.execute(statement).mappings()]
-    return found
+    query = select(jobs.c.job_id, jobs.c.revision, jobs.c.state, jobs.c.progress_json, jobs.c.error)
+    return [
+        row
+        for chunk in chunked(job_ids, KEYS_PER_STATEMENT)
+        for row in _all(connection, query.where(jobs.c.job_id.in_(chunk)))
+    ]
 
 
 def select_mean_latency_ms(connection: Connection, model: str) -> float | None:
@@ -305,5 +281,10 @@ def _fewest_under_way(connection: Connection, now: float) -> list[ColumnElement[
     return [case(counts, value=jobs.c.owner_id, else_=0)] if counts else []
 
 
-def _plain(row: Any) -> Row:
-    return {str(name): value for name, value in row.items()}
+def _first(connection: Connection, query: Select[Any]) -> Row | None:
+    row = connection.execute(query).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _all(connection: Connection, query: Select[Any]) -> list[Row]:
+    return [dict(row) for row in connection.execute(query).mappings()]

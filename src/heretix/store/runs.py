@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, fields
-from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -27,16 +26,15 @@ from heretix.core.canonical import sha256_text
 from heretix.core.clock import utc_now
 from heretix.core.errors import BankError, RecordError
 from heretix.core.lenses import SHOWING
-from heretix.store.db import conflict_insert
+from heretix.store.db import conflict_insert, where_given
 from heretix.store.schema import execution_samples, executions, prompts, results, runs, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import RowMapping
-    from sqlalchemy.sql.dml import Insert
 
-    from heretix.store.store import Store
+    from heretix.store.db import Store
 
 Status = Literal["ok", "no_estimate", "interrupted"]
 """How an execution ended."""
@@ -44,11 +42,10 @@ Status = Literal["ok", "no_estimate", "interrupted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionStart:
-    """An execution that begins."""
+    """An execution that begins. `run` holds the columns of `runs` that are known by then."""
 
     execution_id: str
     run: Mapping[str, Any]
-    """Columns of `runs` that are known before anything was measured."""
     config_json: str
     created_at: str
 
@@ -70,7 +67,8 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The latest summary of a recipe. Numbers are None until an execution gave some."""
+    """The latest summary of a recipe, and the execution that it speaks of. Numbers are None until
+    an execution gave some."""
 
     run_id: str
     claim: str
@@ -98,7 +96,6 @@ class RunSummary:
     rpl_compliance_rate: float | None
     cache_hit_rate: float | None
     execution_id: str
-    """The execution that this row speaks of."""
     created_at: str
     updated_at: str
 
@@ -179,7 +176,6 @@ _OF_RUN: Final = (
     .where(executions.c.run_id == bindparam("run_id"))
     .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
 )
-_LAST_OF_RUN: Final = _OF_RUN.limit(bindparam("most"))
 
 
 def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -> None:
@@ -187,21 +183,15 @@ def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -
     if not starts:
         return
     rows = [_started_run(start) for start in starts]
-    connection.execute(_insert_run(connection.dialect.name), _ordered(rows, "run_id"))
-    connection.execute(
-        insert(executions),
-        [
-            {
-                "execution_id": start.execution_id,
-                "run_id": row["run_id"],
-                "claim": row["claim"],
-                "model": row["model"],
-                "config_json": start.config_json,
-                "created_at": start.created_at,
-            }
-            for start, row in zip(starts, rows, strict=True)
-        ],
-    )
+    insertion = conflict_insert(connection.dialect.name, runs)
+    new = insertion.on_conflict_do_nothing(index_elements=[runs.c.run_id])
+    connection.execute(new, _ordered(rows, "run_id"))
+    names = ("execution_id", "run_id", "claim", "model", "config_json", "created_at")
+    begun = [
+        {name: row[name] for name in names} | {"config_json": start.config_json}
+        for start, row in zip(starts, rows, strict=True)
+    ]
+    connection.execute(insert(executions), begun)
 
 
 def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) -> None:
@@ -211,15 +201,7 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
     run_rows = [_finished_run(result) for result in ended]
     connection.execute(
         insert(results),
-        [
-            {
-                "execution_id": result.execution_id,
-                "status": result.status,
-                "finished_at": result.finished_at,
-                "record_json": result.record_json,
-            }
-            for result in ended
-        ],
+        [{column.name: getattr(result, column.name) for column in results.c} for result in ended],
     )
     used = [
         {"execution_id": result.execution_id, "cache_key": cache_key, "from_cache": from_cache}
@@ -245,9 +227,7 @@ def select_executions(
     connection: Connection, run_id: str, *, limit: int | None = None
 ) -> list[ExecutionSummary]:
     """Read a run's executions, the newest first; all of them, or `limit`."""
-    statement = _OF_RUN if limit is None else _LAST_OF_RUN
-    given = {"run_id": run_id} if limit is None else {"run_id": run_id, "most": limit}
-    rows = connection.execute(statement, given)
+    rows = connection.execute(_OF_RUN.limit(limit), {"run_id": run_id})
     return [ExecutionSummary(**row) for row in rows.mappings()]
 
 
@@ -255,11 +235,6 @@ def latest_finished(found: Iterable[ExecutionSummary]) -> ExecutionSummary | Non
     """Pick the first in the order of `_LATEST_FIRST`; None where none has finished."""
     finished = ((one.finished_at, one.execution_id, one) for one in found if one.finished_at)
     return max(finished, key=itemgetter(0, 1), default=(None, None, None))[2]
-
-
-@cache
-def _insert_run(dialect: str) -> Insert:
-    return conflict_insert(dialect, runs).on_conflict_do_nothing(index_elements=[runs.c.run_id])
 
 
 def _started_run(start: ExecutionStart) -> dict[str, Any]:
@@ -277,10 +252,10 @@ def _started_run(start: ExecutionStart) -> dict[str, Any]:
 
 def _finished_run(result: ExecutionResult) -> dict[str, Any]:
     _check_columns(result.run, needed=_THEIRS)
-    row = {name: value for name, value in result.run.items() if name != "run_id"}
+    row = dict(result.run)
     return {
+        "of_run_id": row.pop("run_id"),
         **row,
-        "of_run_id": result.run["run_id"],
         "usable": result.status == "ok",
         "execution_id": result.execution_id,
         "updated_at": result.finished_at,
@@ -290,14 +265,10 @@ def _finished_run(result: ExecutionResult) -> dict[str, Any]:
 
 def _check_columns(run: Mapping[str, Any], *, needed: frozenset[str]) -> None:
     """Refuse a row that lacks a column: it would keep the value of another execution."""
-    if missing := needed - run.keys():
-        raise ValueError(f"`run` must have every column of its row, lacks {_listed(missing)}")
-    if unknown := run.keys() - _THEIRS:
-        raise ValueError(f"`run` may only have columns of `runs`, got {_listed(unknown)}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    if missing := ", ".join(sorted(needed - run.keys())):
+        raise ValueError(f"`run` must have every column of its row, lacks {missing}")
+    if unknown := ", ".join(sorted(run.keys() - _THEIRS)):
+        raise ValueError(f"`run` may only have columns of `runs`, got {unknown}")
 
 
 def _ordered(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
@@ -322,13 +293,7 @@ _BY_EXECUTION: Final = _RECORD.where(executions.c.execution_id == bindparam("ref
 _BY_RUN: Final = (
     _RECORD.where(executions.c.run_id == bindparam("ref")).order_by(*_LATEST_FIRST).limit(1)
 )
-_LATEST_OF_RUN: Final = (
-    select(executions.c.execution_id)
-    .join(results, results.c.execution_id == executions.c.execution_id)
-    .where(executions.c.run_id == bindparam("wanted"))
-    .order_by(*_LATEST_FIRST)
-    .limit(1)
-)
+_LATEST_OF_RUN: Final = _BY_RUN.with_only_columns(executions.c.execution_id)
 _HEX: Final = re.compile(r"[0-9a-f][0-9a-f-]*")
 _SHOWN: Final = 5
 
@@ -377,7 +342,7 @@ def select_runs(
 
     `whole` leaves out what is part of something else: an experiment, an episode.
     """
-    statement = _LATEST_RUNS.where(*_conditions(RunFilter(search=search)))
+    statement = _fitting(_LATEST_RUNS, RunFilter(search=search))
     if whole:
         statement = statement.where(runs.c.variant.is_(None))
     rows = connection.execute(statement.limit(limit).offset(offset))
@@ -455,7 +420,7 @@ def select_record(connection: Connection, ref: str) -> StoredRecord | None:
 
 def select_latest_execution(connection: Connection, run_id: str) -> str | None:
     """Read the id of the latest finished execution of a run; None where there is none."""
-    found: str | None = connection.scalar(_LATEST_OF_RUN, {"wanted": run_id})
+    found: str | None = connection.scalar(_LATEST_OF_RUN, {"ref": run_id})
     return found
 
 
@@ -497,22 +462,12 @@ def _candidates(connection: Connection, wanted: str) -> list[str]:
     if _HEX.fullmatch(wanted):
         run_fits.append(run_id.like(f"heretix-%-{wanted}%"))
         execution_fits.append(execution_id.like(f"exec-{wanted}%"))
-    return [
-        *_ids(connection, run_id, run_fits, wanted),
-        *_ids(connection, execution_id, execution_fits, wanted),
-    ]
-
-
-def _ids(
-    connection: Connection,
-    column: ColumnElement[str],
-    fits: Sequence[ColumnElement[bool]],
-    wanted: str,
-) -> Sequence[str]:
-    if exact := connection.scalars(select(column).where(column == wanted)).all():
-        return exact
-    fitting = select(column).where(or_(*fits)).order_by(column)
-    return connection.scalars(fitting.limit(_SHOWN + 1)).all()
+    found: list[str] = []
+    for column, fits in ((run_id, run_fits), (execution_id, execution_fits)):
+        exact = connection.scalars(select(column).where(column == wanted)).all()
+        fitting = select(column).where(or_(*fits)).order_by(column).limit(_SHOWN + 1)
+        found += exact or connection.scalars(fitting).all()
+    return found
 
 
 # Pages, each from where the one before it ended: a slow reader holds nothing, and a long list costs
@@ -548,7 +503,7 @@ def select_runs_page(
     connection: Connection, wanted: RunFilter, *, limit: int, after: tuple[str, str] | None
 ) -> list[RunSummary]:
     """Read summaries, the latest first; `after` is the last one's `updated_at` and `run_id`."""
-    statement = _LATEST_RUNS.where(*_conditions(wanted))
+    statement = _fitting(_LATEST_RUNS, wanted)
     if after is not None:
         at, run_id = after
         statement = statement.where(
@@ -561,16 +516,15 @@ def select_run_rows(
     connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read rows of runs by id, from behind `after` on: an order that no measurement changes."""
-    statement = _SUMMARY.where(*_conditions(wanted))
-    return _keyed(connection, statement, runs.c.run_id, limit=limit, after=after)
+    return _page(connection, _fitting(_SUMMARY, wanted), runs.c.run_id, limit, after)
 
 
 def select_sample_rows(
     connection: Connection, *, run_id: str | None, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read rows of samples by cache key, all of them or those of a run."""
-    statement = _SAMPLE if run_id is None else _SAMPLE.where(samples.c.run_id == run_id)
-    return _keyed(connection, statement, samples.c.cache_key, limit=limit, after=after)
+    statement = where_given(_SAMPLE, run_id=run_id)
+    return _page(connection, statement, samples.c.cache_key, limit, after)
 
 
 def select_claims_page(
@@ -602,11 +556,10 @@ def select_run(connection: Connection, run_id: str) -> RunSummary | None:
     return None if row is None else RunSummary(**row)
 
 
-def _keyed(
+def _page(
     connection: Connection,
     statement: Select[Any],
     key: ColumnElement[str],
-    *,
     limit: int,
     after: str | None,
 ) -> Sequence[RowMapping]:
@@ -615,17 +568,15 @@ def _keyed(
     return connection.execute(statement.order_by(key).limit(limit)).mappings().all()
 
 
-def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
+def _fitting(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
+    statement = where_given(statement, model=wanted.model, lens=wanted.lens)
     if wanted.search:
         searched = (runs.c.claim, runs.c.model, runs.c.run_id)
-        conditions.append(or_(*(c.icontains(wanted.search, autoescape=True) for c in searched)))
+        fits = (column.icontains(wanted.search, autoescape=True) for column in searched)
+        statement = statement.where(or_(*fits))
     if wanted.claim is not None:
-        conditions.append(runs.c.claim_sha256 == sha256_text(wanted.claim))
-    for column, value in ((runs.c.model, wanted.model), (runs.c.lens, wanted.lens)):
-        if value is not None:
-            conditions.append(column == value)
-    return conditions
+        statement = statement.where(runs.c.claim_sha256 == sha256_text(wanted.claim))
+    return statement
 
 
 # Prompt banks: the text behind each version, kept once.

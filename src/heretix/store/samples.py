@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from sqlalchemy import Connection, Select, bindparam, delete, or_, select, update
 
 from heretix.core.errors import HeretixError, StoreError
-from heretix.sample import Noncompliance, Sample
+from heretix.sample import Sample
 from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
 from heretix.store.schema import leases, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from sqlalchemy.sql.dml import Insert, ReturningInsert
+    from sqlalchemy.sql.dml import Insert
 
-    from heretix.store.store import Store
+    from heretix.store.db import Store
 
 _FIELDS: Final = tuple(field.name for field in fields(Sample))
 _VALUES: Final = attrgetter(*_FIELDS)
@@ -61,7 +61,8 @@ def save_samples(
     if batch:
         # In one order everywhere: two processes that save the same keys wait for each other
         # and never for ever. The sort is stable, so the later of two equal keys stays later.
-        rows = sorted(map(_row, batch), key=lambda row: row["cache_key"])
+        ordered = sorted(batch, key=lambda sample: sample.cache_key)
+        rows = [dict(zip(_FIELDS, _VALUES(sample), strict=True)) for sample in ordered]
         connection.execute(_upsert(connection.dialect.name), rows)
     if owner is not None:
         release_leases(connection, [sample.cache_key for sample in batch], owner)
@@ -81,26 +82,11 @@ def _upsert(dialect: str) -> Insert:
 def _look_up(
     connection: Connection, statement: Select[Any], cache_keys: Sequence[str]
 ) -> dict[str, Sample]:
-    found: dict[str, Sample] = {}
-    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
-        rows = connection.execute(statement, {"keys": chunk})
-        found.update((sample.cache_key, sample) for sample in _samples(rows.all()))
-    return found
-
-
-def _row(sample: Sample) -> dict[str, Any]:
-    row = dict(zip(_FIELDS, _VALUES(sample), strict=True))
-    if sample.noncompliance is not None:
-        row["noncompliance"] = sample.noncompliance.value
-    return row
-
-
-def _samples(rows: Sequence[Any]) -> Iterator[Sample]:
-    for row in rows:
-        values = dict(zip(_FIELDS, row, strict=True))
-        if values["noncompliance"] is not None:
-            values["noncompliance"] = Noncompliance(values["noncompliance"])
-        yield Sample(**values)
+    return {
+        row.cache_key: Sample(**dict(zip(_FIELDS, row, strict=True)))
+        for chunk in chunked(cache_keys, KEYS_PER_STATEMENT)
+        for row in connection.execute(statement, {"keys": chunk})
+    }
 
 
 # Leases: taken before a call, and given back after it, so that two processes on one store, or two
@@ -135,7 +121,8 @@ def claim_leases(
     if not free:
         return set()
     rows = [{"cache_key": key, "owner": owner, "expires_at": now + lease_s} for key in free]
-    return set(connection.execute(_claim(connection.dialect.name), rows).scalars())
+    claim = conflict_insert(connection.dialect.name, leases).on_conflict_do_nothing()
+    return set(connection.execute(claim.returning(leases.c.cache_key), rows).scalars())
 
 
 def extend_leases(connection: Connection, owner: str, *, lease_s: float = LEASE_S) -> None:
@@ -162,34 +149,22 @@ def release_all_leases(connection: Connection, owner: str) -> None:
     connection.execute(delete(leases).where(leases.c.owner == owner))
 
 
-@cache
-def _claim(dialect: str) -> ReturningInsert[str]:
-    insert = conflict_insert(dialect, leases)
-    return insert.on_conflict_do_nothing().returning(leases.c.cache_key)
-
-
-def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Iterator[str]:
-    """List the keys that nobody has a lease on, once orphaned leases are ended."""
+def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Sequence[str]:
+    """List the keys that nobody has a lease on, once orphaned leases are ended: those whose time
+    is over, and those of processes of this machine that are gone."""
     rows = connection.execute(
         select(leases.c.cache_key, leases.c.owner).where(leases.c.cache_key.in_(cache_keys))
     ).all()
+    if not rows:
+        return cache_keys
     held = {row.cache_key for row in rows}
-    if held:
-        held -= _end_orphans(connection, sorted(held), {row.owner for row in rows}, now)
-    return (key for key in cache_keys if key not in held)
-
-
-def _end_orphans(
-    connection: Connection, cache_keys: Sequence[str], owners: set[str], now: float
-) -> set[str]:
-    """End leases whose time is over, and those of processes of this machine that are gone."""
-    gone = [owner for owner in owners if is_gone(owner)]
+    gone = [owner for owner in {row.owner for row in rows} if is_gone(owner)]
     # One that somebody else is ending or extending at this moment is left to them: whoever never
     # waits for a lease while holding another can't be part of a deadlock.
     orphans = connection.execute(
         select(leases.c.cache_key)
         .where(
-            leases.c.cache_key.in_(cache_keys),
+            leases.c.cache_key.in_(sorted(held)),
             or_(leases.c.expires_at < now, leases.c.owner.in_(gone)),
         )
         .with_for_update(skip_locked=True)
@@ -197,14 +172,12 @@ def _end_orphans(
     ended = set(orphans)
     if ended:
         connection.execute(delete(leases).where(leases.c.cache_key.in_(sorted(ended))))
-    return ended
+    return [key for key in cache_keys if key not in held - ended]
 
 
 def is_gone(owner: str) -> bool:
     """Tell that the owner was a process of this machine, and isn't there any more."""
-    machine, _, rest = owner.partition("/")
-    pid, _, rest = rest.partition("/")
-    started, _, _ = rest.partition("/")
+    machine, pid, started = (*owner.split("/"), "", "")[:3]
     if machine != _machine() or not pid.isdigit():
         return False
     # The start time tells a process from a later one that was given the same number.
@@ -232,20 +205,16 @@ def _started(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         # Not every system has this file, and some hide that of another user.
-        return _UNTOLD if _is_alive(pid) else ""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            pass
+        return _UNTOLD
     # The second field is the program's name in brackets, and may hold anything.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] == "Z" else fields[19]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 CAPACITY: Final = 4096
@@ -310,7 +279,11 @@ class SampleWriter:
 
         The sample is taken first: a caller that is cancelled while it waits loses nothing.
         """
-        self._start()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._thread.start()
+        assert self._loop is loop, "a writer belongs to one event loop"
         with self._changed:
             self._raise_failure()
             if self._closing:
@@ -357,13 +330,6 @@ class SampleWriter:
             # What ended the body comes first; that samples were lost as well is added to it.
             if failure is not exc:
                 exc.add_note(f"Besides, {len(self.unsaved)} samples weren't stored: {failure}")
-
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-            self._thread.start()
-        assert self._loop is loop, "a writer belongs to one event loop"
 
     async def _until_committed(self, count: int) -> None:
         """Wait until `count` samples are committed, or the thread has ended."""

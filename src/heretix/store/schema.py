@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, get_args, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
@@ -12,6 +14,7 @@ from sqlalchemy import (
     Column,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -23,7 +26,11 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from heretix.sample import Sample
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Dialect
 
 HEAD: Final = "0001"
@@ -49,13 +56,11 @@ class AnyText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Escape what a database can't hold."""
         if value is None or _UNSTORABLE.search(value) is None:
             return value
         return _UNSTORABLE.sub(lambda found: f"{_ESCAPE}{ord(found[0]):04x}", value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Give the text back as it was."""
         if value is None or _ESCAPE not in value:
             return value
         return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
@@ -72,7 +77,6 @@ class Unsigned64(TypeDecorator[int]):
     cache_ok = True
 
     def process_bind_param(self, value: int | str | None, dialect: Dialect) -> str | None:
-        """Write the digits, of an integer or of a string of them."""
         if value is None:
             return None
         number = int(value)
@@ -81,8 +85,24 @@ class Unsigned64(TypeDecorator[int]):
         return str(number)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> int | None:
-        """Read the digits."""
         return None if value is None else int(value)
+
+
+class Word(TypeDecorator[StrEnum]):
+    """A member of an enumeration, kept as its text."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: StrEnum | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
+        return None if value is None else self.kind(value)
 
 
 metadata: Final = MetaData(
@@ -94,6 +114,15 @@ metadata: Final = MetaData(
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
     }
 )
+
+
+def _required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
 
 schema_version: Final = Table(
     "alembic_version",
@@ -107,79 +136,64 @@ runs: Final = Table(
     "runs",
     metadata,
     Column("run_id", String, primary_key=True),
-    Column("claim", AnyText, nullable=False),
-    Column("model", String, nullable=False),
-    Column("provider", String, nullable=False),
-    Column("prompt_version", String, nullable=False),
+    *_required(AnyText, "claim"),
+    *_required(String, "model", "provider", "prompt_version"),
     Column("lens", String, nullable=False, server_default="RPL"),
-    Column("bundle_id", String),
-    Column("variant", String),
-    Column("K", Integer, nullable=False),
-    Column("R", Integer, nullable=False),
-    Column("T", Integer, nullable=False),
-    Column("B", Integer, nullable=False),
-    Column("seed", Unsigned64),
-    Column("bootstrap_seed", Unsigned64),
-    Column("prob_true_rpl", Double),
-    Column("ci_lo", Double),
-    Column("ci_hi", Double),
-    Column("ci_width", Double),
-    Column("stability_score", Double),
-    Column("stability_band", String),
-    Column("is_stable", Boolean),
-    Column("template_iqr_logit", Double),
-    Column("imbalance_ratio", Double),
-    Column("rpl_compliance_rate", Double),
-    Column("cache_hit_rate", Double),
-    Column("counts_by_template_json", AnyText),
-    Column("sampler_json", AnyText),
-    Column("config_json", AnyText, nullable=False),
+    *_optional(String, "bundle_id", "variant"),
+    *_required(Integer, "K", "R", "T", "B"),
+    *_optional(Unsigned64, "seed", "bootstrap_seed"),
+    *_optional(Double, "prob_true_rpl", "ci_lo", "ci_hi", "ci_width", "stability_score"),
+    *_optional(String, "stability_band"),
+    *_optional(Boolean, "is_stable"),
+    *_optional(
+        Double, "template_iqr_logit", "imbalance_ratio", "rpl_compliance_rate", "cache_hit_rate"
+    ),
+    *_optional(AnyText, "counts_by_template_json", "sampler_json"),
+    *_required(AnyText, "config_json"),
     # The execution that the row speaks of. Not a foreign key: `executions` already points here.
-    Column("execution_id", String, nullable=False),
-    Column("created_at", String, nullable=False),
-    Column("updated_at", String, nullable=False),
+    *_required(String, "execution_id", "created_at", "updated_at"),
     Column("claim_sha256", String, nullable=False, server_default=""),
     Index(None, "updated_at"),
     Index(None, "claim_sha256", "updated_at"),
 )
 """One row a recipe: the latest summary. It exists from the first start on, without numbers."""
 
+_NUMBERS: Final = {int: Integer, float: Double, bool: Boolean}
+
+
+def _sample_columns() -> Iterator[Column[Any]]:
+    hints = get_type_hints(Sample)
+    # Keys first; the rest in the order of the record.
+    for field in sorted(fields(Sample), key=lambda one: one.name not in {"cache_key", "run_id"}):
+        kind, *none = get_args(hints[field.name]) or (hints[field.name],)
+        column: Any = _NUMBERS.get(kind)
+        if column is None and issubclass(kind, StrEnum):
+            column = Word(kind)
+        elif column is None:
+            # What may be missing is another's text; the rest are names of ours.
+            column = AnyText if none else String
+        yield Column(field.name, column, nullable=bool(none))
+
+
 samples: Final = Table(
     "samples",
     metadata,
-    Column("cache_key", String, primary_key=True),
-    Column("run_id", ForeignKey(runs.c.run_id), nullable=False),
-    Column("prompt_sha256", String, nullable=False),
-    Column("paraphrase_idx", Integer, nullable=False),
-    Column("replicate_idx", Integer, nullable=False),
-    Column("prob_true", Double),
-    Column("logit", Double),
-    Column("json_valid", Boolean, nullable=False),
-    Column("noncompliance", String),
-    Column("raw_answer", AnyText),
-    Column("error", AnyText),
-    Column("provider_model_id", AnyText),
-    Column("response_id", AnyText),
-    Column("fingerprint", AnyText),
-    Column("tokens_in", Integer),
-    Column("tokens_out", Integer),
-    Column("temperature", Double),
-    Column("attempts", Integer, nullable=False, server_default="1"),
-    Column("latency_ms", Integer, nullable=False),
-    Column("created_at", String, nullable=False),
+    *_sample_columns(),
+    PrimaryKeyConstraint("cache_key"),
+    ForeignKeyConstraint(["run_id"], [runs.c.run_id]),
     Index(None, "run_id"),
 )
-"""One row a `cache_key`: the fields of `heretix.sample.Sample`, under their names."""
+"""One row a `cache_key`: a column for each field of `heretix.sample.Sample`, under its name."""
 
 executions: Final = Table(
     "executions",
     metadata,
     Column("execution_id", String, primary_key=True),
     Column("run_id", ForeignKey(runs.c.run_id), nullable=False),
-    Column("claim", AnyText, nullable=False),
-    Column("model", String, nullable=False),
-    Column("config_json", AnyText, nullable=False),
-    Column("created_at", String, nullable=False),
+    *_required(AnyText, "claim"),
+    *_required(String, "model"),
+    *_required(AnyText, "config_json"),
+    *_required(String, "created_at"),
     Index(None, "run_id", "created_at"),
 )
 """One row an invocation, written when it starts and never updated."""
@@ -188,9 +202,8 @@ results: Final = Table(
     "results",
     metadata,
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
-    Column("status", String, nullable=False),
-    Column("finished_at", String, nullable=False),
-    Column("record_json", AnyText, nullable=False),
+    *_required(String, "status", "finished_at"),
+    *_required(AnyText, "record_json"),
     CheckConstraint("status IN ('ok', 'no_estimate', 'interrupted')", name="status"),
 )
 """How an execution ended, written once. An execution without one is running, or was killed."""
@@ -200,7 +213,7 @@ execution_samples: Final = Table(
     metadata,
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     Column("cache_key", ForeignKey(samples.c.cache_key), primary_key=True),
-    Column("from_cache", Boolean, nullable=False),
+    *_required(Boolean, "from_cache"),
     # Nothing but its key and one bit: the key alone is the table.
     sqlite_with_rowid=False,
 )
@@ -210,12 +223,9 @@ prompts: Final = Table(
     "prompts",
     metadata,
     Column("prompt_version", String, primary_key=True),
-    Column("bank_sha256", String, nullable=False),
-    Column("source", AnyText, nullable=False),
-    Column("system", AnyText, nullable=False),
-    Column("user_template", AnyText, nullable=False),
-    Column("paraphrases_json", AnyText, nullable=False),
-    Column("created_at", String, nullable=False),
+    *_required(String, "bank_sha256"),
+    *_required(AnyText, "source", "system", "user_template", "paraphrases_json"),
+    *_required(String, "created_at"),
 )
 """The text behind each prompt version, so that one version never means two texts."""
 
@@ -223,10 +233,10 @@ bundles: Final = Table(
     "bundles",
     metadata,
     Column("bundle_id", String, primary_key=True),
-    Column("claim", AnyText, nullable=False),
-    Column("lens", String, nullable=False),
-    Column("bundle_json", AnyText, nullable=False),
-    Column("created_at", String, nullable=False),
+    *_required(AnyText, "claim"),
+    *_required(String, "lens"),
+    *_required(AnyText, "bundle_json"),
+    *_required(String, "created_at"),
 )
 """What evidence lenses showed, content-addressed: a row never changes."""
 
@@ -234,8 +244,8 @@ leases: Final = Table(
     "leases",
     metadata,
     Column("cache_key", String, primary_key=True),
-    Column("owner", String, nullable=False),
-    Column("expires_at", Double, nullable=False),
+    *_required(String, "owner"),
+    *_required(Double, "expires_at"),
     Index(None, "owner"),
 )
 """Samples that somebody is about to pay for. `expires_at` counts seconds since 1970."""
@@ -245,16 +255,14 @@ batches: Final = Table(
     "batches",
     metadata,
     Column("batch_id", String, primary_key=True),
-    Column("provider", String, nullable=False),
-    Column("model", String, nullable=False),
-    Column("base_url", AnyText),
-    Column("provider_batch_id", String),
-    Column("state", String, nullable=False),
-    Column("requests", Integer, nullable=False),
-    Column("submitted_at", String, nullable=False),
-    Column("updated_at", String, nullable=False),
-    Column("expires_at", String),
-    Column("note", AnyText),
+    *_required(String, "provider", "model"),
+    *_optional(AnyText, "base_url"),
+    *_optional(String, "provider_batch_id"),
+    *_required(String, "state"),
+    *_required(Integer, "requests"),
+    *_required(String, "submitted_at", "updated_at"),
+    *_optional(String, "expires_at"),
+    *_optional(AnyText, "note"),
     UniqueConstraint("provider", "provider_batch_id"),
     CheckConstraint("state IN ('submitting', 'submitted', 'collected', 'abandoned')", name="state"),
     Index(None, "state"),
@@ -267,9 +275,9 @@ batch_samples: Final = Table(
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     Column("cache_key", String, primary_key=True),
     Column("batch_id", ForeignKey(batches.c.batch_id)),
-    Column("owned", Boolean, nullable=False),
-    Column("collected_at", String),
-    Column("error", AnyText),
+    *_required(Boolean, "owned"),
+    *_optional(String, "collected_at"),
+    *_optional(AnyText, "error"),
     Index(None, "batch_id"),
     sqlite_with_rowid=False,
 )
@@ -289,8 +297,8 @@ chain: Final = Table(
     "chain",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("last_seq", BigInteger, nullable=False),
-    Column("last_hash", String, nullable=False),
+    *_required(BigInteger, "last_seq"),
+    *_required(String, "last_hash"),
     CheckConstraint("id = 1", name="one_row"),
 )
 """The end of the chain, in one row (`CHAIN_START`). Every writer locks it first."""
@@ -299,12 +307,9 @@ accounts: Final = Table(
     "accounts",
     metadata,
     Column("id", String, primary_key=True),
-    Column("kind", String, nullable=False),
-    Column("currency", String, nullable=False),
-    Column("episode", String),
-    Column("person", String),
-    Column("balance", BigInteger, nullable=False),
-    Column("created_ms", BigInteger, nullable=False),
+    *_required(String, "kind", "currency"),
+    *_optional(String, "episode", "person"),
+    *_required(BigInteger, "balance", "created_ms"),
     Index(None, "episode"),
     Index(None, "person"),
 )
@@ -314,18 +319,14 @@ transfers: Final = Table(
     "transfers",
     metadata,
     Column("seq", _SEQ, primary_key=True, autoincrement=False),
-    Column("id", String, nullable=False),
-    Column("body_hash", String, nullable=False),
+    *_required(String, "id", "body_hash"),
     Column("debit", ForeignKey(accounts.c.id), nullable=False),
     Column("credit", ForeignKey(accounts.c.id), nullable=False),
-    Column("amount", BigInteger, nullable=False),
-    Column("currency", String, nullable=False),
-    Column("code", String, nullable=False),
-    Column("episode", String),
-    Column("group_id", String, nullable=False),
-    Column("prev_hash", String, nullable=False),
-    Column("hash", String, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
+    *_required(BigInteger, "amount"),
+    *_required(String, "currency", "code"),
+    *_optional(String, "episode"),
+    *_required(String, "group_id", "prev_hash", "hash"),
+    *_required(BigInteger, "at_ms"),
     CheckConstraint("amount > 0", name="amount"),
     Index(None, "id", unique=True),
     Index(None, "group_id"),
@@ -339,26 +340,22 @@ episodes: Final = Table(
     "episodes",
     metadata,
     Column("episode_id", String, primary_key=True),
-    Column("claim", AnyText, nullable=False),
-    Column("currency", String, nullable=False),
-    Column("state", String, nullable=False),
-    Column("is_open", Boolean, nullable=False),
-    Column("terms_hash", String),
+    *_required(AnyText, "claim"),
+    *_required(String, "currency", "state"),
+    *_required(Boolean, "is_open"),
+    *_optional(String, "terms_hash"),
     # What a bet changes stands in columns; `record_json` is everything else, so that a bet
     # neither reads nor writes it. The hash lets a reader keep what it has decoded.
-    Column("market_money", BigInteger),
-    Column("market_heretic", BigInteger),
-    Column("market_orthodox", BigInteger),
-    Column("position_count", Integer, nullable=False),
-    Column("clock_ms", BigInteger, nullable=False),
-    Column("close_ms", BigInteger),
-    Column("record_json", AnyText, nullable=False),
-    Column("record_sha256", String, nullable=False),
+    *_optional(BigInteger, "market_money", "market_heretic", "market_orthodox"),
+    *_required(Integer, "position_count"),
+    *_required(BigInteger, "clock_ms"),
+    *_optional(BigInteger, "close_ms"),
+    *_required(AnyText, "record_json"),
+    *_required(String, "record_sha256"),
     # The seed that the close and the judges are drawn from, in hex. Nothing shows it before the
     # freeze; then it is part of `record_json`.
-    Column("secret", String, nullable=False),
-    Column("created_ms", BigInteger, nullable=False),
-    Column("updated_ms", BigInteger, nullable=False),
+    *_required(String, "secret"),
+    *_required(BigInteger, "created_ms", "updated_ms"),
     Index(None, "created_ms"),
     Index(None, "state", "created_ms"),
 )
@@ -370,11 +367,9 @@ positions: Final = Table(
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("account", ForeignKey(accounts.c.id), nullable=False),
-    Column("side", String, nullable=False),
-    Column("stake", BigInteger, nullable=False),
-    Column("shares", BigInteger, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
-    Column("house", Boolean, nullable=False),
+    *_required(String, "side"),
+    *_required(BigInteger, "stake", "shares", "at_ms"),
+    *_required(Boolean, "house"),
     Index(None, "account"),
     CheckConstraint("side IN ('heretic', 'orthodox')", name="side"),
 )
@@ -384,15 +379,14 @@ statements: Final = Table(
     "statements",
     metadata,
     Column("group_id", String, primary_key=True),
-    Column("episode_id", String),
-    Column("move", String, nullable=False),
+    *_optional(String, "episode_id"),
+    *_required(String, "move"),
     # What was asked for under the key, and which bet, challenge or dispute came of it: enough
     # to answer a retry with the first result, or to refuse a key used for something else.
-    Column("request_hash", String, nullable=False),
-    Column("subject", Integer),
-    Column("lines_json", AnyText, nullable=False),
-    Column("first_seq", BigInteger, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
+    *_required(String, "request_hash"),
+    *_optional(Integer, "subject"),
+    *_required(AnyText, "lines_json"),
+    *_required(BigInteger, "first_seq", "at_ms"),
     Index(None, "episode_id", "first_seq"),
 )
 """One row a group of transfers: the move that asked for it, and a sentence for each transfer."""
@@ -402,10 +396,9 @@ episode_measurements: Final = Table(
     metadata,
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("stage", String, primary_key=True),
-    Column("measurement_json", AnyText, nullable=False),
-    Column("executions_json", AnyText, nullable=False),
-    Column("bundle_id", String),
-    Column("at_ms", BigInteger, nullable=False),
+    *_required(AnyText, "measurement_json", "executions_json"),
+    *_optional(String, "bundle_id"),
+    *_required(BigInteger, "at_ms"),
 )
 """What an episode was told by a measurement, and the executions that it came from.
 
@@ -415,14 +408,12 @@ exploration_grants: Final = Table(
     "exploration_grants",
     metadata,
     Column("claim_id", String, primary_key=True),
-    Column("claim", AnyText, nullable=False),
-    Column("person", String, nullable=False),
-    Column("amount", BigInteger, nullable=False),
-    Column("found", BigInteger, nullable=False),
-    Column("day", Integer, nullable=False),
-    Column("week", Integer, nullable=False),
-    Column("evidence_json", AnyText, nullable=False),
-    Column("at_ms", BigInteger, nullable=False),
+    *_required(AnyText, "claim"),
+    *_required(String, "person"),
+    *_required(BigInteger, "amount", "found"),
+    *_required(Integer, "day", "week"),
+    *_required(AnyText, "evidence_json"),
+    *_required(BigInteger, "at_ms"),
     Index(None, "person", "week"),
 )
 """Credits by claim: a claim is credited once. Days and weeks are counted from 1970."""
@@ -433,11 +424,10 @@ reputation_events: Final = Table(
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("kind", String, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("account", String, nullable=False),
-    Column("passed", Boolean),
-    Column("amount", BigInteger),
-    Column("scale", BigInteger),
-    Column("at_ms", BigInteger, nullable=False),
+    *_required(String, "account"),
+    *_optional(Boolean, "passed"),
+    *_optional(BigInteger, "amount", "scale"),
+    *_required(BigInteger, "at_ms"),
     Index(None, "account", "at_ms"),
     CheckConstraint("kind IN ('attempt', 'reward')", name="kind"),
 )
@@ -452,15 +442,13 @@ people: Final = Table(
     "people",
     metadata,
     Column("person_id", String, primary_key=True),
-    Column("name", AnyText, nullable=False),
-    Column("folded_name", AnyText, nullable=False),
-    Column("role", String, nullable=False),
-    Column("active", Boolean, nullable=False),
-    Column("password_hash", String),
-    Column("jobs_per_day", Integer),
-    Column("running_jobs", Integer),
-    Column("usd_micros_per_day", BigInteger),
-    Column("created_at", String, nullable=False),
+    *_required(AnyText, "name", "folded_name"),
+    *_required(String, "role"),
+    *_required(Boolean, "active"),
+    *_optional(String, "password_hash"),
+    *_optional(Integer, "jobs_per_day", "running_jobs"),
+    *_optional(BigInteger, "usd_micros_per_day"),
+    *_required(String, "created_at"),
     UniqueConstraint("folded_name"),
     CheckConstraint("role IN ('reader', 'explorer', 'operator')", name="role"),
 )
@@ -471,10 +459,8 @@ sessions: Final = Table(
     metadata,
     Column("token_sha256", String, primary_key=True),
     Column("person_id", ForeignKey(people.c.person_id), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("seen_at", Double, nullable=False),
-    Column("expires_at", Double, nullable=False),
-    Column("address", AnyText),
+    *_required(Double, "created_at", "seen_at", "expires_at"),
+    *_optional(AnyText, "address"),
     Index(None, "person_id"),
     Index(None, "expires_at"),
 )
@@ -484,14 +470,12 @@ tokens: Final = Table(
     "tokens",
     metadata,
     Column("token_id", String, primary_key=True),
-    Column("token_sha256", String, nullable=False),
+    *_required(String, "token_sha256"),
     Column("person_id", ForeignKey(people.c.person_id), nullable=False),
-    Column("label", AnyText, nullable=False),
-    Column("role", String, nullable=False),
-    Column("created_at", String, nullable=False),
-    Column("expires_at", Double),
-    Column("last_used_at", Double),
-    Column("revoked_at", String),
+    *_required(AnyText, "label"),
+    *_required(String, "role", "created_at"),
+    *_optional(Double, "expires_at", "last_used_at"),
+    *_optional(String, "revoked_at"),
     UniqueConstraint("token_sha256"),
     CheckConstraint("role IN ('reader', 'explorer', 'operator')", name="role"),
     Index(None, "person_id"),
@@ -502,8 +486,8 @@ attempts: Final = Table(
     "attempts",
     metadata,
     Column("subject", AnyText, primary_key=True),
-    Column("count", Integer, nullable=False),
-    Column("since", Double, nullable=False),
+    *_required(Integer, "count"),
+    *_required(Double, "since"),
     Index(None, "since"),
 )
 """How often signing in was tried lately, by name, by address, and by both."""
@@ -512,12 +496,11 @@ audit: Final = Table(
     "audit",
     metadata,
     Column("seq", _SEQ, primary_key=True),
-    Column("at", String, nullable=False),
-    Column("person_id", String),
-    Column("who", AnyText, nullable=False),
-    Column("what", String, nullable=False),
-    Column("subject", AnyText),
-    Column("address", AnyText),
+    *_required(String, "at"),
+    *_optional(String, "person_id"),
+    *_required(AnyText, "who"),
+    *_required(String, "what"),
+    *_optional(AnyText, "subject", "address"),
     Index(None, "who"),
     Index(None, "what"),
 )
@@ -528,10 +511,10 @@ idempotency: Final = Table(
     metadata,
     Column("scope", AnyText, primary_key=True),
     Column("key", AnyText, primary_key=True),
-    Column("body_sha256", String, nullable=False),
-    Column("status", Integer),
-    Column("response_json", AnyText),
-    Column("begun_at", Double, nullable=False),
+    *_required(String, "body_sha256"),
+    *_optional(Integer, "status"),
+    *_optional(AnyText, "response_json"),
+    *_required(Double, "begun_at"),
     Index(None, "begun_at"),
 )
 """Answers to writes, so that the same write again gets the same answer. No status: under way."""
@@ -540,28 +523,24 @@ jobs: Final = Table(
     "jobs",
     metadata,
     Column("job_id", String, primary_key=True),
-    Column("owner_id", String, nullable=False),
-    Column("owner_name", AnyText, nullable=False),
-    Column("key", AnyText),
-    Column("request_json", AnyText, nullable=False),
-    Column("state", String, nullable=False),
-    Column("cancel_requested", Boolean, nullable=False),
-    Column("revision", Integer, nullable=False),
-    Column("progress_json", AnyText, nullable=False),
-    Column("bundles_json", AnyText),
-    Column("budget_micros", BigInteger),
-    Column("spent_micros", BigInteger),
-    Column("day", String, nullable=False),
-    Column("worker", String),
-    Column("lease_until", Double),
-    Column("attempt", Integer, nullable=False),
-    Column("losses", Integer, nullable=False),
-    Column("error", AnyText),
-    Column("error_kind", String),
-    Column("created_at", String, nullable=False),
-    Column("updated_at", String, nullable=False),
-    Column("started_at", String),
-    Column("finished_at", String),
+    *_required(String, "owner_id"),
+    *_required(AnyText, "owner_name"),
+    *_optional(AnyText, "key"),
+    *_required(AnyText, "request_json"),
+    *_required(String, "state"),
+    *_required(Boolean, "cancel_requested"),
+    *_required(Integer, "revision"),
+    *_required(AnyText, "progress_json"),
+    *_optional(AnyText, "bundles_json"),
+    *_optional(BigInteger, "budget_micros", "spent_micros"),
+    *_required(String, "day"),
+    *_optional(String, "worker"),
+    *_optional(Double, "lease_until"),
+    *_required(Integer, "attempt", "losses"),
+    *_optional(AnyText, "error"),
+    *_optional(String, "error_kind"),
+    *_required(String, "created_at", "updated_at"),
+    *_optional(String, "started_at", "finished_at"),
     UniqueConstraint("owner_id", "key"),
     CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled')", name="state"),
     Index(None, "state", "created_at"),
@@ -576,16 +555,13 @@ job_runs: Final = Table(
     metadata,
     Column("job_id", ForeignKey(jobs.c.job_id), primary_key=True),
     Column("run_id", String, primary_key=True),
-    Column("execution_id", String, nullable=False),
-    Column("claim", AnyText, nullable=False),
-    Column("model", String, nullable=False),
-    Column("lens", String, nullable=False),
-    Column("variant", String),
-    Column("status", String, nullable=False),
-    Column("prob_true", Double),
-    Column("ci_lo", Double),
-    Column("ci_hi", Double),
-    Column("reason", AnyText),
-    Column("finished_at", String, nullable=False),
+    *_required(String, "execution_id"),
+    *_required(AnyText, "claim"),
+    *_required(String, "model", "lens"),
+    *_optional(String, "variant"),
+    *_required(String, "status"),
+    *_optional(Double, "prob_true", "ci_lo", "ci_hi"),
+    *_optional(AnyText, "reason"),
+    *_required(String, "finished_at"),
 )
 """What a job has measured so far, by recipe: the latest execution of each."""

@@ -307,7 +307,7 @@ CREATE TABLE samples (
 	tokens_in INTEGER,
 	tokens_out INTEGER,
 	temperature DOUBLE PRECISION,
-	attempts INTEGER DEFAULT '1' NOT NULL,
+	attempts INTEGER NOT NULL,
 	latency_ms INTEGER NOT NULL,
 	created_at VARCHAR NOT NULL,
 	CONSTRAINT pk_samples PRIMARY KEY (cache_key),

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import aiohttp
-
 from heretix.core.errors import (
     ConnectionFailedError,
     ProviderError,
@@ -23,19 +21,12 @@ from heretix.core.errors import (
     ServerError,
     UnconfirmedError,
 )
-from heretix.providers.http import (
-    HttpClient,
-    HttpReply,
-    Target,
-    as_object,
-    as_text,
-    misshapen,
-    read_response,
-    transport_error,
-)
+from heretix.providers import http
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+
+    import aiohttp
 
     from heretix.providers.base import Reply, Request
 
@@ -43,6 +34,12 @@ CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far a provider's clock may be from ours."""
 SUBMISSION_WINDOW: Final = timedelta(minutes=15)
 """A submission that the provider hasn't made a batch of after this long never reached it."""
+PAGE: Final = 100
+"""Batches asked for at a time when one is looked for."""
+_SLOWEST_BYTES_PER_S: Final = 250_000
+"""An upload gets this much more time for its size."""
+_LINE_LIMIT_BYTES: Final = 16_000_000
+"""A line longer than this is no result, and isn't kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +77,9 @@ class BatchState:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of one request."""
+    """The outcome of one request; `custom_id` is None when it can't be assigned to any."""
 
     custom_id: str | None
-    """None when the line that came can't be assigned to a request."""
     outcome: Reply | ProviderError
 
 
@@ -136,40 +132,45 @@ class BatchProvider(Protocol):
         ...
 
 
-class HttpBatchProvider(ABC):
+class HttpBatchProvider(http.HttpProvider, ABC):
     """What batches of all providers share: a client, and results that come as lines of JSON."""
 
-    def __init__(self, target: Target) -> None:
-        self._client = BatchClient(target, self.headers(target.key))
+    client: BatchClient
+    batches_path: str
+    """Lists the batches; each has its id behind it."""
 
-    @abstractmethod
-    def headers(self, key: str | None) -> dict[str, str]:
-        """Headers of every call."""
+    def __init__(self, target: http.Target) -> None:
+        self.client = BatchClient(target, self.headers(target.key))
 
     @abstractmethod
     def _read(self, document: Mapping[str, Any]) -> Reply:
         """One result's answer, or the error that it stands for."""
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+    async def cancel(self, provider_batch_id: str) -> None:
+        """Ask for an early end."""
+        await self.client.post_empty(f"{self.batches_path}/{provider_batch_id}/cancel")
 
-    def _id(self, answer: HttpReply) -> str:
-        identity = as_text(answer.body.get("id"))
-        if not identity:
-            raise misshapen(self._client.target, "an `id`")
-        return identity
+    async def _get(self, provider_batch_id: str) -> Mapping[str, Any]:
+        return (await self.client.get(f"{self.batches_path}/{provider_batch_id}")).body
+
+    def _text(self, body: Mapping[str, Any], name: str) -> str:
+        text = http.as_text(body.get(name))
+        if not text:
+            article = "an" if name[0] in "aeiou" else "a"
+            raise http.misshapen(self.client.target, f"{article} `{name}`")
+        return text
 
     async def _results(self, path: str) -> AsyncGenerator[BatchResult, None]:
-        async with contextlib.aclosing(self._client.lines(path)) as lines:
+        async with contextlib.aclosing(self.client.lines(path)) as lines:
             async for line in lines:
                 yield self._result(line)
 
     def _result(self, line: bytes) -> BatchResult:
-        document = as_object(_parse(line))
-        custom_id = as_text(document.get("custom_id"))
+        document = http.as_object(http.parse_json(line))
+        custom_id = http.as_text(document.get("custom_id"))
         if custom_id is None:
-            return BatchResult(None, misshapen(self._client.target, "a `custom_id` in each result"))
+            lost = http.misshapen(self.client.target, "a `custom_id` in each result")
+            return BatchResult(None, lost)
         try:
             return BatchResult(custom_id, self._read(document))
         except ProviderError as exc:
@@ -177,13 +178,15 @@ class HttpBatchProvider(ABC):
 
 
 def encode_entry(entry: Mapping[str, Any]) -> bytes:
-    """An entry as one line of JSON."""
+    """Write an entry as one line of JSON."""
     return json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @contextlib.contextmanager
 def marking_unconfirmed() -> Iterator[None]:
-    """Around the one call that makes a batch: tell "refused" from "who knows"."""
+    """Tell "refused" from "who knows", around the one call that makes a batch."""
+    import aiohttp
+
     try:
         yield
     except RetryableError as exc:
@@ -193,48 +196,41 @@ def marking_unconfirmed() -> Iterator[None]:
         raise UnconfirmedError(str(exc), status=exc.status) from exc
 
 
-_SLOWEST_BYTES_PER_S: Final = 250_000
-"""An upload gets this much more time for its size."""
-_LINE_LIMIT_BYTES: Final = 16_000_000
-"""A line longer than this is no result, and isn't kept in memory."""
-
-
-class BatchClient(HttpClient):
+class BatchClient(http.HttpClient):
     """Transfers that batches need besides plain posts: files up, lines of results down.
 
     No redirect is followed and no address from an answer is called: the key goes to the base URL
     only.
     """
 
-    async def post_empty(self, path: str) -> HttpReply:
+    async def post_empty(self, path: str) -> http.HttpReply:
         """Ask for something that needs no body."""
         return await self._send("POST", path)
 
-    async def post_bytes(self, path: str, payload: bytes) -> HttpReply:
+    async def post_bytes(self, path: str, payload: bytes) -> http.HttpReply:
         """Send JSON that is encoded already."""
-        return await self._send(
-            "POST",
-            path,
-            data=payload,
-            headers={"Content-Type": "application/json"},
-            timeout=self._time_for(len(payload)),
-        )
+        headers, timeout = {"Content-Type": "application/json"}, self._time_for(payload)
+        return await self._send("POST", path, data=payload, headers=headers, timeout=timeout)
 
     async def upload(
         self, path: str, fields: Mapping[str, str], *, filename: str, payload: bytes
-    ) -> HttpReply:
+    ) -> http.HttpReply:
         """Send a file as a form."""
+        import aiohttp
+
         form = aiohttp.FormData()
         for name, value in fields.items():
             form.add_field(name, value)
         form.add_field("file", payload, filename=filename, content_type="application/jsonl")
-        return await self._send("POST", path, data=form, timeout=self._time_for(len(payload)))
+        return await self._send("POST", path, data=form, timeout=self._time_for(payload))
 
     async def lines(self, path: str) -> AsyncGenerator[bytes, None]:
         """The lines of a text that may be larger than memory.
 
         A text that breaks off raises, rather than ending early.
         """
+        import aiohttp
+
         url = self.target.base_url.rstrip("/") + path
         patience = aiohttp.ClientTimeout(total=None, sock_read=self.target.timeout_s)
         try:
@@ -248,61 +244,50 @@ class BatchClient(HttpClient):
             return
         except aiohttp.ClientResponseError as exc:
             # As in `HttpClient`: its `repr` shows the key, so it becomes no cause.
-            failure = transport_error(self.target, exc)
+            failure = http.transport_error(self.target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise transport_error(self.target, exc) from exc
+            raise http.transport_error(self.target, exc) from exc
         raise failure
 
-    def _time_for(self, size_bytes: int) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(
-            total=self.target.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
-        )
+    def _time_for(self, payload: bytes) -> aiohttp.ClientTimeout:
+        import aiohttp
+
+        extra_s = len(payload) / _SLOWEST_BYTES_PER_S
+        return aiohttp.ClientTimeout(total=self.target.timeout_s + extra_s)
 
 
 def error_of_status(
-    target: Target, status: int, body: bytes, headers: Mapping[str, str] | None = None
+    target: http.Target, status: int, body: bytes, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
     """The error that a call ends with when this comes back, and isn't what was asked for."""
     try:
-        read_response(target, status, headers or {}, body)
+        http.read_response(target, status, headers or {}, body)
     except ProviderError as exc:
         return exc
     return ServerError(f"`{target.provider}` answered {status}, which is no result", status=status)
 
 
-async def _split(target: Target, content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+async def _split(target: http.Target, content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
     rest = bytearray()
     # Not `readline`: it refuses lines beyond the reader's buffer, which an answer may be.
     async for chunk in content.iter_any():
         rest += chunk
-        if b"\n" not in chunk:
-            _refuse_endless(target, rest)
-            continue
-        *lines, last = bytes(rest).split(b"\n")
-        rest = bytearray(last)
-        for line in lines:
-            if line.strip():
-                yield line
+        if b"\n" in chunk:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in lines:
+                if line.strip():
+                    yield line
+        elif len(rest) > _LINE_LIMIT_BYTES:
+            raise ServerError(
+                f"`{target.provider}` must send results in lines of at most "
+                f"{_LINE_LIMIT_BYTES:,} bytes, got a longer one"
+            )
     if rest.strip():
         # The last line may lack its end; one that isn't JSON was cut off on the way.
-        if _parse(bytes(rest)) is None:
+        if http.parse_json(bytes(rest)) is None:
             raise ConnectionFailedError(
                 f"`{target.provider}` at {target.base_url} broke off in the middle of a result; "
                 "read the results again"
             )
         yield bytes(rest)
-
-
-def _refuse_endless(target: Target, line: bytearray) -> None:
-    if len(line) > _LINE_LIMIT_BYTES:
-        raise ServerError(
-            f"`{target.provider}` must send results in lines of at most "
-            f"{_LINE_LIMIT_BYTES:,} bytes, got a longer one"
-        )
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None

@@ -1,1 +1,0 @@
-"""Batch providers: many requests at once, answered within a day, at half price."""
