@@ -30,10 +30,9 @@ from heretix.core.errors import (
     TooManyRequestsError,
 )
 from heretix.core.validation import explain
-from heretix.economy.episode.state import Challenge, Dispute, Episode, Ground
+from heretix.economy.episode.state import Challenge, Direction, Dispute, Episode, Ground
 from heretix.economy.exchange import EpisodeSummary
 from heretix.economy.exploration_service import Standing
-from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Position, Side
 from heretix.measurement.record import RunRecord, SampleRecord, read_sample
 from heretix.report.export import format_of, write_export

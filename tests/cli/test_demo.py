@@ -124,7 +124,7 @@ def test_there_is_evidence_influence_drift_and_standing(world):
         for ref in again
     ]
     assert len({belief.prob_true_rpl for belief in beliefs}) > 3
-    board = ExplorationService(world, clock=SystemClock()).leaderboard()
+    board = ExplorationService(Exchange(world, clock=SystemClock())).leaderboard()
     assert any(standing.reputation_ppm > 0 for standing in board)
     assert any(standing.credits > 0 for standing in board)
 

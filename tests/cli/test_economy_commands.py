@@ -261,7 +261,8 @@ def test_an_unrevealed_challenge_is_charged(play):
     play.done("episode", "challenge", episode, "--document", "paper.txt", "--as", "cat")
     play.done("episode", "freeze", episode, "--at", "+9d")
     (heard,) = play.data("episode", "judge", episode, "--at", "+9d")
-    assert (heard["fate"], heard["hearing"]["reason"]) == ("failed", "it was never revealed")
+    assert (heard["fate"], heard["text"]) == ("failed", "it was never revealed")
+    assert heard["hearing"]["reason"]["code"] == "never_revealed"
     held = {h["account"]["id"]: h["balance"] for h in play.data("ledger", "balances")}
     assert held["operations:PLAY"] == 600
     assert held["user:bob:PLAY"] > 1_000_000 - 4_000

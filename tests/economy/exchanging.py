@@ -9,8 +9,8 @@ from playing import GATE_PASSED, PURSE, make_measurement, make_terms, sha
 
 from heretix.core.clock import HeldClock
 from heretix.economy.episode.challenges import BroughtEvidence, evidence_commitment
+from heretix.economy.episode.state import Direction
 from heretix.economy.exchange import Exchange, Source
-from heretix.economy.judging.gate import Direction
 from heretix.economy.market import Side
 from heretix.store import Store, schema
 

@@ -13,9 +13,8 @@ from playing import make_terms
 
 from heretix.core.canonical import sha256_text
 from heretix.core.settings import Settings
-from heretix.economy.episode.state import Challenge, Fate, State, draft_episode
-from heretix.economy.judging.gate import Direction
-from heretix.economy.judging.panel import Panel, Question
+from heretix.economy.episode.state import Challenge, Direction, Fate, State, draft_episode
+from heretix.economy.judging.panel import Panel
 from heretix.economy.rewards import Step
 from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.document import Document
@@ -113,11 +112,8 @@ class Bench:
         )
         return replace(episode, steps=steps)
 
-    def question(self, episode) -> Question:
-        return Question.of(episode.id, episode.terms)
-
     def open(self, episode):
-        return asyncio.run(self.panel.open(self.question(episode), episode.terms.models))
+        return asyncio.run(self.panel.open(episode.id, episode.terms, episode.terms.models))
 
     def measure_gate(self, episode, number=0, **options):
         return asyncio.run(self.panel.measure_gate(episode, number, **options))

@@ -15,13 +15,13 @@ from invariants import breaches
 
 from heretix.economy.episode.challenges import (
     BroughtEvidence,
+    GateReading,
     commit,
     evidence_commitment,
     judge_challenge,
     reveal,
     seed_commitment,
 )
-from heretix.economy.episode.disputes import raise_dispute, rule_on_dispute
 from heretix.economy.episode.moves import (
     begin_challenge,
     close_episode,
@@ -29,19 +29,21 @@ from heretix.economy.episode.moves import (
     freeze,
     measure,
     open_episode,
+    raise_dispute,
+    rule_on_dispute,
     stake,
 )
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.episode.state import (
     Denial,
     Denied,
+    Direction,
     Ground,
     Moved,
     Parameters,
     Terms,
     draft_episode,
 )
-from heretix.economy.judging.gate import Direction, GateReading
 from heretix.economy.ledger import (
     AccountKind,
     Applied,
@@ -55,7 +57,7 @@ from heretix.economy.ledger import (
     stake_mismatch,
     user_account,
 )
-from heretix.economy.market import Position, Side, buy, seed_market
+from heretix.economy.market import Position, Side, buy, market_of, seed_market
 
 H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741
 SEED = bytes(range(32))
@@ -133,17 +135,17 @@ def make_measurement(judges, *, shift="0.8", p_up_ppm=990_000, margin="0.3", **c
 def build_market(bets, *, stake_=10_000, heretic_ppm=500_000):
     """Positions after the seed and these (account, side, amount) bets."""
     seeded = seed_market("house", stake=stake_, heretic_ppm=heretic_ppm)
-    market, positions = seeded.market, list(seeded.positions)
+    market, positions = market_of(seeded), list(seeded)
     for account, side, amount in bets:
         bought = buy(market, side, amount, min_shares=0)
-        market = bought.market
+        market = bought.after
         positions.append(
             Position(
                 number=len(positions),
                 account=account,
                 side=side,
                 stake=amount,
-                shares=bought.quote.shares,
+                shares=bought.shares,
             )
         )
     return positions
@@ -271,8 +273,8 @@ class Play:
                 account=account,
                 direction=direction,
                 commitment=evidence_commitment(nonce, sha(bundle), account),
-                stake=amount,
-                min_stake=min_stake,
+                amount=amount,
+                least=min_stake,
                 at_ms=at_ms,
             )
         )

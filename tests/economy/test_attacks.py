@@ -25,8 +25,16 @@ from playing import (
 )
 
 from heretix.economy.episode.challenges import commit, draw_close, reveal, seed_commitment
-from heretix.economy.episode.settlement import JudgeReading, Measurement, VoidReason, decide
-from heretix.economy.episode.state import Denial, Fate, Moved, Parameters, State
+from heretix.economy.episode.settlement import (
+    JudgeReading,
+    JudgeShift,
+    Measurement,
+    VoidReason,
+    decide,
+    shift_belief,
+    target_belief,
+)
+from heretix.economy.episode.state import Denial, Direction, Fate, Moved, Parameters, State
 from heretix.economy.exploration import (
     CreditRules,
     Interval,
@@ -38,7 +46,6 @@ from heretix.economy.exploration import (
     min_stake,
     reputation,
 )
-from heretix.economy.judging.gate import Direction, JudgeShift, shift_belief, target_belief
 from heretix.economy.ledger import AccountKind
 from heretix.economy.market import Side, settle_market
 from heretix.economy.rewards import (
@@ -272,7 +279,7 @@ def test_attack_stolen_evidence():
     play.judge(0, GATE_PASSED, 650_000)
     moved = play.judge(1, GATE_PASSED, 650_000)
     assert [c.fate for c in play.episode.challenges] == [Fate.ACCEPTED, Fate.FAILED]
-    assert "same evidence" in sentence(moved.lines[0].reason)
+    assert "same evidence" in sentence(moved.group.lines[0].reason)
     play.finish()
     assert play.profit("cat") > 0
     assert play.profit("dan") == -60_000
@@ -294,7 +301,7 @@ def test_attack_stolen_evidence_revealed_first():
 def test_attack_stolen_commitment():
     """A copied commitment can't be revealed by the copier, nor does it shut out its owner."""
     play = started()
-    options = {"direction": Direction.UP, "stake": 1_000, "min_stake": 0, "at_ms": 3_000}
+    options = {"direction": Direction.UP, "amount": 1_000, "least": 0, "at_ms": 3_000}
     owner = Play(play.terms)
     owner.start()
     owner.commit("cat", "study")
@@ -318,7 +325,7 @@ def test_attack_option_by_two_commitments():
     play.freeze()
     play.judge(0, GATE_PASSED, 600_000)
     moved = play.judge(1, GATE_PASSED_DOWN, 400_000)
-    assert "never revealed" in sentence(moved.lines[0].reason)
+    assert "never revealed" in sentence(moved.group.lines[0].reason)
     assert play.episode.challenges[1].fate is Fate.FAILED
 
 

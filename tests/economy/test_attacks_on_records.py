@@ -18,8 +18,8 @@ from playing import (
 
 from heretix.core.errors import RecordError
 from heretix.economy.episode.moves import stake
-from heretix.economy.episode.settlement import settle, settlement_id
-from heretix.economy.episode.state import Denial, Parameters, State, settlement_record
+from heretix.economy.episode.settlement import settle
+from heretix.economy.episode.state import Denial, Parameters, State
 from heretix.economy.ledger import Draft, Escrow, Group, Status
 
 
@@ -48,7 +48,7 @@ def test_attack_terms_changed_after_open(changes):
     play.episode = replace(measured, terms=replace(measured.terms, **changes))
     assert denial(play.close()) is Denial.TERMS_CHANGED
     with pytest.raises(RecordError, match="must be those it opened with"):
-        settle(settlement_record(play.episode, play.positions))
+        settle(play.episode, play.positions)
 
 
 def test_attack_double_settle():
@@ -62,18 +62,12 @@ def test_attack_double_settle():
     chain, balances = play.ledger.transfers, dict(play.ledger.state.balances)
     assert play.ledger.post(moved.group).status is Status.ALREADY_APPLIED
     opposite = make_measurement(measured.judges, shift="-0.8", p_up_ppm=0)
-    forged = settle(
-        settlement_record(replace(measured, measurements=(opposite, opposite)), play.positions)
-    )
-    assert forged.group.id == moved.group.id
+    forged = settle(replace(measured, measurements=(opposite, opposite)), play.positions)
+    # It follows from the episode alone, so that a second settlement can't have another.
+    assert forged.group.id == moved.group.id == f"settle:{play.episode.id}"
     assert play.ledger.post(forged.group).status is Status.ID_CONFLICT
     assert denial(play.close()) is Denial.WRONG_STATE
     assert (play.ledger.transfers, dict(play.ledger.state.balances)) == (chain, balances)
-
-
-def test_an_episode_has_one_settlement_id():
-    """It follows from the episode alone, so that a second settlement can't have another."""
-    assert settlement_id("ep-7") == "settle:ep-7"
 
 
 def test_attack_retry():
@@ -153,6 +147,4 @@ def test_attack_replaying_the_settlement_offline():
     )
     play.freeze()
     moved = play.finish()
-    record = settlement_record(play.episode, play.positions)
-    assert settle(record).group == moved.group
-    assert settle(record).lines == moved.lines
+    assert settle(play.episode, play.positions).group == moved.group

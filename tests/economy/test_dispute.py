@@ -8,7 +8,7 @@ from playing import (
     make_measurement,
 )
 
-from heretix.economy.episode.disputes import dispute_bond, rule_on_dispute
+from heretix.economy.episode.moves import dispute_bond, rule_on_dispute
 from heretix.economy.episode.state import HOUR_MS, Denial, Moved, Parameters, State
 
 

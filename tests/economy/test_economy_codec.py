@@ -13,10 +13,9 @@ from playing import H, O, economy_settings, make_measurement, make_terms, starte
 
 from heretix.core.canonical import decode, decode_json, encode, encode_json
 from heretix.core.errors import RecordError
-from heretix.economy.episode.challenges import BroughtEvidence
+from heretix.economy.episode.challenges import BroughtEvidence, GateReading
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.episode.state import Episode, Terms
-from heretix.economy.judging.gate import GateReading
 from heretix.economy.market import Position
 
 

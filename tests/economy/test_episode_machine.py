@@ -26,8 +26,7 @@ from playing import (
 )
 
 from heretix.economy.episode.challenges import draw_close
-from heretix.economy.episode.state import Denied, Moved, State
-from heretix.economy.judging.gate import Direction
+from heretix.economy.episode.state import Denied, Direction, Moved, State
 from heretix.economy.ledger import AccountKind, Escrow
 from heretix.economy.market import Side
 

@@ -12,9 +12,8 @@ from heretix.core.canonical import sha256_hex
 from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageError
 from heretix.economy.episode.challenges import evidence_commitment, seed_commitment
 from heretix.economy.episode.settlement import VoidReason
-from heretix.economy.episode.state import Fate, Ground, State
+from heretix.economy.episode.state import Direction, Fate, Ground, State
 from heretix.economy.exchange import Source
-from heretix.economy.judging.gate import Direction
 from heretix.store import economy as queries
 
 
@@ -41,7 +40,7 @@ def test_a_whole_episode_settles(table):
     assert profit(table, "cat") > 0
     settled = table.exchange.settlement(table.id)
     assert settled.outcome.winner is H
-    assert table.exchange.statements(table.id)[-1].lines == settled.lines
+    assert table.exchange.statements(table.id)[-1].lines == settled.group.lines
 
 
 def test_the_moves_are_told_in_their_order(table):

@@ -18,9 +18,8 @@ from sqlalchemy import event
 from heretix.core.clock import HeldClock
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import evidence_commitment
-from heretix.economy.episode.state import Ground, State
+from heretix.economy.episode.state import Direction, Ground, State
 from heretix.economy.exchange import Exchange
-from heretix.economy.judging.gate import Direction
 from heretix.store import Store
 
 KILLS = int(os.environ.get("HERETIX_KILLS", "200"))

@@ -16,7 +16,7 @@ from heretix.core.clock import HeldClock
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.settings import Settings
 from heretix.economy.episode.state import draft_episode
-from heretix.economy.exchange import EpisodeRepository, Exchange, LedgerTransaction, StoredEpisode
+from heretix.economy.exchange import EpisodeRepository, Exchange, LedgerTransaction
 from heretix.economy.exploration import CreditRules, NoCredit
 from heretix.economy.exploration_service import DAY_MS, ExplorationService, claim_id_of
 from heretix.economy.ledger import user_account
@@ -56,7 +56,7 @@ def measured(store, *, claim=CLAIM, model=MOVED, **size):
 def test_a_stored_finding_earns_what_its_intervals_are_apart(store, clock):
     """Credits follow from the two records, and are on the ledger."""
     measured(store)
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     credited = track.credit("ada", CLAIM, simulated=True)
     assert credited.finding.lens == "SEL"
     assert credited.finding.evidence.hi_ppm < credited.finding.prior.lo_ppm
@@ -72,7 +72,7 @@ def test_a_claim_is_credited_once_whoever_asks(store, clock):
     measured(store, model="sim:other?sel=-2.5")
     shouted = CLAIM.upper().rstrip(".") + " ."
     measured(store, claim=shouted)
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     assert track.credit("ada", CLAIM, model=MOVED, simulated=True).crediting.amount > 0
     for claim, model in ((CLAIM, "sim:other?sel=-2.5"), (shouted, MOVED)):
         again = track.credit("bob", claim, model=model, simulated=True)
@@ -83,7 +83,7 @@ def test_a_claim_is_credited_once_whoever_asks(store, clock):
 def test_overlapping_and_unstable_intervals_earn_nothing(store, clock):
     """What could be chance, or isn't steady, is no finding; the claim stays open to others."""
     measured(store, model="sim:still?sel=0")
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     still = track.credit("ada", CLAIM, simulated=True)
     assert still.crediting.reason is NoCredit.INTERVALS_OVERLAP
     wild = "sim:wild?sel=-3&template_sd=2.5"
@@ -99,7 +99,7 @@ def test_credits_of_a_week_are_capped(store, clock):
     claims = [f"{CLAIM[:-1]}, case {n}." for n in range(3)]
     for claim in claims:
         measured(store, claim=claim)
-    track = ExplorationService(store, clock=clock, credits_=CreditRules(weekly_cap=500))
+    track = ExplorationService(Exchange(store, clock=clock), credits_=CreditRules(weekly_cap=500))
     amounts = []
     for claim in claims[:2]:
         amounts.append(track.credit("ada", claim, simulated=True).crediting)
@@ -115,9 +115,11 @@ def test_a_clock_held_earlier_opens_no_earlier_week(store, clock):
     for claim in claims:
         measured(store, claim=claim)
     rules = CreditRules(weekly_cap=100)
-    now = ExplorationService(store, clock=clock, credits_=rules)
+    now = ExplorationService(Exchange(store, clock=clock), credits_=rules)
     assert now.credit("ada", claims[0], simulated=True).crediting.amount == 100
-    earlier = ExplorationService(store, clock=HeldClock(MONDAY - 7 * DAY_MS), credits_=rules)
+    earlier = ExplorationService(
+        Exchange(store, clock=HeldClock(MONDAY - 7 * DAY_MS)), credits_=rules
+    )
     assert earlier.credit("ada", claims[1], simulated=True).crediting.amount == 0
 
 
@@ -126,14 +128,14 @@ def test_one_persons_clock_holds_up_nobodys_decay(store, clock):
     claims = [f"{CLAIM[:-1]}, case {n}." for n in range(3)]
     for claim in claims:
         measured(store, claim=claim)
-    track = ExplorationService(store, clock=clock)
-    ahead = ExplorationService(store, clock=HeldClock(MONDAY + 400 * DAY_MS))
+    track = ExplorationService(Exchange(store, clock=clock))
+    ahead = ExplorationService(Exchange(store, clock=HeldClock(MONDAY + 400 * DAY_MS)))
     ahead.credit("ada", claims[0], simulated=True)
     track.credit("bob", claims[1], simulated=True)
     assert track.decay() == []
     clock.advance(90 * DAY_MS)
     assert [burn.person for burn in track.decay()] == ["bob"]
-    late = ExplorationService(store, clock=HeldClock(MONDAY + 30 * DAY_MS))
+    late = ExplorationService(Exchange(store, clock=HeldClock(MONDAY + 30 * DAY_MS)))
     late.credit("bob", claims[2], simulated=True)
     assert track.decay() == []
     clock.advance(DAY_MS)
@@ -143,7 +145,7 @@ def test_one_persons_clock_holds_up_nobodys_decay(store, clock):
 def test_decay_is_posted_as_burns_once_a_day(store, clock):
     """After one half-life half is left; burning daily or once comes to the same balance."""
     measured(store)
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     granted = track.credit("ada", CLAIM, simulated=True).balance
     assert track.decay() == []
     clock.advance(45 * DAY_MS)
@@ -161,7 +163,7 @@ def test_decay_is_posted_as_burns_once_a_day(store, clock):
 def test_a_stake_counts_credits_as_they_are_worth_now(store, clock):
     """Nobody stakes less because decay wasn't posted yet; posting it changes nothing."""
     measured(store)
-    track, exchange = ExplorationService(store, clock=clock), Exchange(store, clock=clock)
+    track, exchange = ExplorationService(Exchange(store, clock=clock)), Exchange(store, clock=clock)
     exchange.ensure_house()
     episode = exchange.draft(make_terms())
     fresh = exchange.min_stake(episode, "ada")
@@ -178,12 +180,12 @@ def test_simulated_models_are_for_practice(store, clock):
     """Planted beliefs earn nothing unless somebody asks for practice."""
     measured(store)
     with pytest.raises(UsageError, match="--simulated"):
-        ExplorationService(store, clock=clock).credit("ada", CLAIM)
+        ExplorationService(Exchange(store, clock=clock)).credit("ada", CLAIM)
 
 
 def test_a_finding_must_be_named_and_be_there(store, clock):
     """Several findings must be told apart; without one there is nothing to credit."""
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     with pytest.raises(RecordError, match="heretix lens"):
         track.credit("ada", CLAIM)
     measured(store)
@@ -206,7 +208,7 @@ def test_a_changed_record_earns_nothing(store, clock):
             change = results.update().where(results.c.execution_id == row["execution_id"])
             connection.execute(change.values(record_json=json.dumps(record)))
     with pytest.raises(RecordError, match="must follow from its own samples"):
-        ExplorationService(store, clock=clock).credit("ada", CLAIM, simulated=True)
+        ExplorationService(Exchange(store, clock=clock)).credit("ada", CLAIM, simulated=True)
 
 
 def add_events(store, clock, *rows):
@@ -215,7 +217,7 @@ def add_events(store, clock, *rows):
     episode = replace(draft_episode("ep-1", terms), terms_hash=terms.hash())
     with store.writing() as connection:
         transaction = LedgerTransaction(connection, clock)
-        EpisodeRepository().insert(connection, StoredEpisode(episode=episode, secret=SEED), at_ms=0)
+        EpisodeRepository().insert(connection, episode, secret=SEED, at_ms=0)
         for name in {row[0] for row in rows}:
             transaction.add_accounts([user_account(name, "PLAY")], person=name)
         for name, kind, number, passed, amount, at_ms in rows:
@@ -242,7 +244,7 @@ def test_reputation_shrinks_and_fades_and_ranks(store, clock):
         ("bob", "attempt", 1, False, None, MONDAY),
         ("bob", "reward", 1, None, -55_000, MONDAY),
     )
-    track = ExplorationService(store, clock=clock)
+    track = ExplorationService(Exchange(store, clock=clock))
     board = track.leaderboard()
     assert [standing.person for standing in board] == ["ada", "bob"]
     assert board[0].reputation_ppm == 100_000

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from playing import economy_settings
 
 from heretix.core.errors import UsageError
-from heretix.economy.judging.gate import (
-    Direction,
-    GateFailure,
-    GateReading,
-    GateRules,
-    JudgeShift,
-    both_halves,
-    pass_gate,
-    shift_belief,
-    target_belief,
-)
+from heretix.economy.episode.challenges import GateReading, find_gate_failure
+from heretix.economy.episode.settlement import JudgeShift, both_halves, shift_belief, target_belief
+from heretix.economy.episode.state import Direction, GateRules
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 shifts = st.decimals(-5, 5, places=6)
@@ -40,25 +32,26 @@ def judges(*moves, start="0"):
     [
         ({}, None),
         ({"p_up_ppm": 975_000, "slots": 16, "ci_width_ppm": 200_000}, None),
-        ({"p_up_ppm": 974_999}, GateFailure.DIRECTION_UNCERTAIN),
-        ({"ci_width_ppm": 200_001, "p_up_ppm": 0}, GateFailure.INTERVAL_TOO_WIDE),
-        ({"slots": 15, "ci_width_ppm": 900_000}, GateFailure.TOO_FEW_SLOTS),
+        ({"p_up_ppm": 974_999}, "direction_uncertain"),
+        ({"ci_width_ppm": 200_001, "p_up_ppm": 0}, "interval_too_wide"),
+        ({"slots": 15, "ci_width_ppm": 900_000}, "too_few_slots"),
     ],
 )
 def test_the_gate_has_three_thresholds(changes, failure):
     """Each threshold is inclusive, and the first that fails is named."""
     reading = GateReading(**({"p_up_ppm": 990_000, "slots": 32, "ci_width_ppm": 10_000} | changes))
-    assert pass_gate(reading, Direction.UP, GateRules()).failure is failure
+    found = find_gate_failure(reading, Direction.UP, GateRules())
+    assert (found and found.code) == failure
 
 
 def test_the_gate_looks_the_way_that_was_declared():
     """Evidence that moved the lens up fails as evidence for down, and the other way about."""
     up = GateReading(p_up_ppm=990_000, slots=16, ci_width_ppm=10_000)
     down = GateReading(p_up_ppm=25_000, slots=16, ci_width_ppm=10_000)
-    assert pass_gate(up, Direction.UP, GateRules()).passed
-    assert not pass_gate(up, Direction.DOWN, GateRules()).passed
-    assert pass_gate(down, Direction.DOWN, GateRules()).passed
-    assert not pass_gate(down, Direction.UP, GateRules()).passed
+    assert find_gate_failure(up, Direction.UP, GateRules()) is None
+    assert find_gate_failure(up, Direction.DOWN, GateRules()) is not None
+    assert find_gate_failure(down, Direction.DOWN, GateRules()) is None
+    assert find_gate_failure(down, Direction.UP, GateRules()) is not None
 
 
 @economy_settings(max_examples=200)

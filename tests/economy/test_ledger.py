@@ -313,9 +313,9 @@ def test_a_forger_would_have_to_rewrite_everything_after(ledger):
         group(draft("fund", MINT, ANN, 999), id_="fund"), last_seq=0, last_hash=GENESIS
     )
     assert verify([forged]).ok
-    faults = verify((forged, *chain[1:])).faults
-    assert [(fault.seq, fault.detail) for fault in faults] == [
-        (2, "doesn't follow the transfer before it")
+    found = verify((forged, *chain[1:])).breaches
+    assert [(breach.subject, breach.detail) for breach in found] == [
+        (chain[1].id, "doesn't follow the transfer before it")
     ]
 
 
@@ -323,12 +323,12 @@ def test_a_chain_begins_at_one_and_has_each_id_once():
     """Consistent hashes don't excuse a chain without its start, or an id used again."""
     issue = group(draft("i", MINT, ANN, 1))
     late = link(issue, last_seq=5, last_hash=GENESIS)
-    assert [fault.detail for fault in verify(late).faults] == [
+    assert [breach.detail for breach in verify(late).breaches] == [
         "place 6 stands where place 1 belongs"
     ]
     first = link(issue, last_seq=0, last_hash=GENESIS)
     again = link(group(draft("i", MINT, ANN, 1), id_="g2"), last_seq=1, last_hash=first[0].hash)
-    assert [fault.detail for fault in verify(first + again).faults] == ["this id stands twice"]
+    assert [breach.detail for breach in verify(first + again).breaches] == ["this id stands twice"]
 
 
 def test_the_chain_shows_what_is_dropped_added_or_moved(ledger):
@@ -348,7 +348,7 @@ def test_a_group_must_stand_together_in_the_chain():
         (transfer,) = link(group(draft(f"t{n}", MINT, ANN, 1), id_=id_), last_seq=n, last_hash=last)
         chain.append(transfer)
         last = transfer.hash
-    assert [fault.detail for fault in verify(chain).faults] == [
+    assert [breach.detail for breach in verify(chain).breaches] == [
         "group 'a' is broken up by other transfers"
     ]
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from playing import H, O, build_market, economy_settings
 
 from heretix.core.errors import ConfigError, UsageError
+from heretix.economy.ledger import Reason
 from heretix.economy.market import (
     MAX_POOL,
     MICRO,
     TAU_MAX,
-    BuyRefused,
-    BuyStatus,
     Market,
     Position,
     Side,
@@ -51,13 +50,14 @@ def profit(positions, account, winner, tau_ppm):
 def test_the_seed_is_split_at_the_base_rate():
     """The house's money and shares follow the formulas, and the price is the root of the rate."""
     seeded = seed_market("house", stake=10_000, heretic_ppm=250_000)
-    heretic, orthodox = seeded.positions
+    heretic, orthodox = seeded
     assert (heretic.stake, orthodox.stake) == (2_500, 7_500)
     assert heretic.shares == math.isqrt(10**12 * 10**8 // 4) == 5_000 * MICRO
     assert orthodox.shares == math.isqrt((MICRO * 10_000) ** 2 - heretic.shares**2)
-    assert seeded.market == market_of(seeded.positions)
-    assert seeded.market.price(H) == Fraction(1, 2)
-    assert seeded.market.probability(H) == Fraction(1, 4)
+    market = market_of(seeded)
+    assert market.money == 10_000
+    assert market.price(H) == Fraction(1, 2)
+    assert market.probability(H) == Fraction(1, 4)
 
 
 @pytest.mark.parametrize(
@@ -93,26 +93,26 @@ def test_a_quote_says_what_a_bet_buys_and_risks():
 
 def test_a_bet_is_refused_in_order_and_changes_nothing():
     """No amount, a pool out of bounds, too few shares: each has its status."""
-    market = seed_market("house", stake=1_000, heretic_ppm=500_000).market
+    market = market_of(seed_market("house", stake=1_000, heretic_ppm=500_000))
     offer = quote(market, O, 100)
     taken = buy(market, O, 100, min_shares=offer.shares)
-    assert taken.market == offer.after
-    assert taken.quote == offer
+    assert taken.after == offer.after
+    assert taken == offer
     for amount, least, status in [
-        (0, 10**30, BuyStatus.AMOUNT_NOT_POSITIVE),
-        (-4, 0, BuyStatus.AMOUNT_NOT_POSITIVE),
-        (MAX_POOL, 10**30, BuyStatus.POOL_TOO_LARGE),
-        (100, offer.shares + 1, BuyStatus.TOO_FEW_SHARES),
+        (0, 10**30, "bet_not_positive"),
+        (-4, 0, "bet_not_positive"),
+        (MAX_POOL, 10**30, "pool_too_large"),
+        (100, offer.shares + 1, "too_few_shares"),
     ]:
         refused = buy(market, O, amount, min_shares=least)
-        assert isinstance(refused, BuyRefused)
-        assert refused.status is status
+        assert isinstance(refused, Reason)
+        assert refused.code == status
 
 
 def test_the_largest_pool_fits_a_64_bit_integer():
     """Micro-shares never outgrow the database's column."""
-    market = seed_market("house", stake=1_000, heretic_ppm=10_000).market
-    full = buy(market, H, MAX_POOL - 1_000, min_shares=0).market
+    market = market_of(seed_market("house", stake=1_000, heretic_ppm=10_000))
+    full = buy(market, H, MAX_POOL - 1_000, min_shares=0).after
     assert full.heretic < 2**63
 
 
@@ -293,13 +293,13 @@ def test_random_settlements(wanted):
             stake=rng.choice((20, 500, 10_000, 10**8)),
             heretic_ppm=rng.randrange(100_000, 900_000),
         )
-        market, positions, quotes = seeded.market, list(seeded.positions), [None, None]
+        market, positions, quotes = market_of(seeded), list(seeded), [None, None]
         for number in range(2, 2 + rng.randrange(1, 8)):
             side, amount = rng.choice((H, O)), int(10 ** rng.uniform(0, 8))
             bought = buy(market, side, amount, min_shares=0)
-            market = bought.market
-            quotes.append(bought.quote)
-            shares = bought.quote.shares
+            market = bought.after
+            quotes.append(bought)
+            shares = bought.shares
             positions.append(
                 Position(number=number, account="u", side=side, stake=amount, shares=shares)
             )

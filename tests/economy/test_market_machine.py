@@ -11,10 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from market_model import Pool
 from playing import MACHINE_TIMEOUT_S, H, O, economy_settings
 
+from heretix.economy.ledger import Reason
 from heretix.economy.market import (
     MICRO,
-    BuyRefused,
-    BuyStatus,
     Position,
     Side,
     buy,
@@ -35,7 +34,7 @@ class MarketMachine(RuleBasedStateMachine):
     @initialize(stake=st.integers(400, 10**7), heretic_ppm=st.integers(10_000, 990_000))
     def open(self, stake, heretic_ppm):
         seeded = seed_market("house", stake=stake, heretic_ppm=heretic_ppm)
-        self.market, self.positions = seeded.market, list(seeded.positions)
+        self.market, self.positions = market_of(seeded), list(seeded)
         self.model = Pool(stake, heretic_ppm)
         self.floors: dict[int, int] = {}
 
@@ -43,18 +42,18 @@ class MarketMachine(RuleBasedStateMachine):
         expected = self.model.worth(side, amount)
         result = buy(self.market, side, amount, min_shares=min_shares)
         if expected < min_shares:
-            assert isinstance(result, BuyRefused)
-            assert result.status is BuyStatus.TOO_FEW_SHARES
+            assert isinstance(result, Reason)
+            assert result.code == "too_few_shares"
             event("too few shares")
             return
-        assert result.quote.shares == expected
+        assert result.shares == expected
         number = len(self.positions)
         self.model.bets.append((f"u{number}", side, amount, expected))
         self.positions.append(
             Position(number=number, account=f"u{number}", side=side, stake=amount, shares=expected)
         )
         self.floors[number] = expected - MICRO * amount
-        self.market = result.market
+        self.market = result.after
 
     @rule(side=sides, amount=st.integers(1, 50))
     def small_bet(self, side, amount):

@@ -17,11 +17,11 @@ from heretix.economy.episode.settlement import (
     JudgeReading,
     VoidReason,
     decide,
+    shift_belief,
     transfer_rate,
     void_reason,
 )
 from heretix.economy.episode.state import Parameters
-from heretix.economy.judging.gate import shift_belief
 from heretix.economy.market import Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 

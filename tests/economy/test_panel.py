@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,9 +13,10 @@ from heretix.belief.logodds import logit
 from heretix.config import RunConfig
 from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
 from heretix.core.settings import Settings
-from heretix.economy.episode.settlement import VoidReason, void_reason
-from heretix.economy.episode.state import Fate, Parameters
-from heretix.economy.judging.gate import Direction, pass_gate, target_belief
+from heretix.economy.episode.challenges import find_gate_failure
+from heretix.economy.episode.settlement import VoidReason, target_belief, void_reason
+from heretix.economy.episode.state import Direction, Fate, Parameters
+from heretix.economy.sentences import sentence
 from heretix.measurement.experiments import CANARY_TEXT
 from heretix.measurement.record import RunRecord
 from heretix.measurement.service import prepare
@@ -42,7 +42,7 @@ def record_of(bench, execution):
 
 
 def passes(inputs, direction=Direction.UP):
-    return pass_gate(inputs.evidence.gate, direction, Parameters().gate).passed
+    return find_gate_failure(inputs.evidence.gate, direction, Parameters().gate) is None
 
 
 def void(*measurements):
@@ -52,16 +52,16 @@ def void(*measurements):
 def test_the_belief_at_open_is_what_was_planted(bench):
     """c₀ is measured in the frame of the lens without documents, on the terms' models."""
     episode = bench.episode(models=("sim:a?prior=0.3", "sim:b?prior=0.4", "sim:c?prior=0.5"))
-    opening = bench.open(episode)
-    assert abs(logit(opening.c0_ppm / 1e6) - logit(0.4)) < 0.25
-    records = [record_of(bench, execution) for execution in opening.executions]
+    c0_ppm, executions = bench.open(episode)
+    assert abs(logit(c0_ppm / 1e6) - logit(0.4)) < 0.25
+    records = [record_of(bench, execution) for execution in executions]
     assert [record.lens for record in records] == ["NUL"] * 3
     assert {record.model for record in records} == set(episode.terms.models)
 
 
 def test_a_belief_beyond_the_bounds_is_held_within_them(bench):
     """Money never depends on the last digits of a certainty."""
-    assert bench.open(bench.episode(models=("sim:sure?prior=0.9999",))).c0_ppm == 990_000
+    assert bench.open(bench.episode(models=("sim:sure?prior=0.9999",)))[0] == 990_000
 
 
 def test_upward_evidence_passes_the_gate(bench):
@@ -202,7 +202,8 @@ def test_answers_that_break_the_contract_void(bench):
     assert void(bench.judge(episode).measurement) is VoidReason.LOW_COMPLIANCE
     gate = bench.measure_gate(bench.challenged(bench.episode(models=spoilt[:1]), bundle_of(PAPER)))
     assert gate.evidence is None
-    assert "compliance" in gate.reason
+    assert gate.reason.code == "low_compliance"
+    assert "compliance" in sentence(gate.reason)
 
 
 def test_failed_calls_decide_nothing_unless_final(bench):
@@ -237,8 +238,8 @@ def test_redundant_evidence_flood_has_nothing_to_show(bench):
     later = replace(bench.challenged(episode, first, again), steps=episode.steps)
     inputs = bench.measure_gate(later, 1)
     assert (inputs.evidence, inputs.executions) == (None, ())
-    assert inputs.reason == "it shows nothing new"
-    assert {item.reason for item in inputs.left_out} == {"it was shown before"}
+    assert sentence(inputs.reason) == "it shows nothing new"
+    assert {sentence(item.reason) for item in inputs.left_out} == {"it was shown before"}
 
 
 def test_prompt_injection_in_evidence_is_flagged_and_never_shown(bench):
@@ -246,7 +247,7 @@ def test_prompt_injection_in_evidence_is_flagged_and_never_shown(bench):
     canary = bundle_of(CANARY_TEXT)
     inputs = bench.measure_gate(bench.challenged(bench.episode(), canary))
     assert inputs.evidence is None
-    assert "looks like an instruction" in inputs.left_out[0].reason
+    assert "looks like an instruction" in sentence(inputs.left_out[0].reason)
     mixed = bundle_of(PAPER, CANARY_TEXT)
     inputs = bench.measure_gate(bench.challenged(bench.episode(name="ep-2"), mixed))
     shown = record_of(bench, inputs.executions[0]).evidence.items
@@ -266,16 +267,24 @@ def test_unrevealed_copied_and_misplaced_evidence_is_not_measured(bench):
     """Whatever can't count makes no calls, and says why."""
     bundle = bundle_of(PAPER)
     episode = bench.challenged(bench.episode(), bundle, bundle)
-    assert bench.measure_gate(episode, 1).reason == "an earlier challenge brought the same evidence"
+    assert (
+        sentence(bench.measure_gate(episode, 1).reason)
+        == "an earlier challenge brought the same evidence"
+    )
     hidden = replace(episode.challenges[0], bundle_sha256=None, fate=Fate.COMMITTED)
     assert (
-        bench.measure_gate(replace(episode, challenges=(hidden,))).reason == "it was never revealed"
+        sentence(bench.measure_gate(replace(episode, challenges=(hidden,))).reason)
+        == "it was never revealed"
     )
     other = bundle_of(PAPER, claim="Copper whiskers do.")
-    assert "another claim" in bench.measure_gate(bench.challenged(bench.episode(), other)).reason
+    assert "another claim" in sentence(
+        bench.measure_gate(bench.challenged(bench.episode(), other)).reason
+    )
     flood = bundle_of(*(f"{PAPER} Number {n}." for n in range(8)))
     nine = replace(flood, items=(*flood.items, replace(flood.items[0], id="E09")))
-    assert "at most 8" in bench.measure_gate(bench.challenged(bench.episode(), nine)).reason
+    assert "at most 8" in sentence(
+        bench.measure_gate(bench.challenged(bench.episode(), nine)).reason
+    )
 
 
 def test_evidence_that_was_never_handed_in_holds_nobody_up(bench):
@@ -285,7 +294,10 @@ def test_evidence_that_was_never_handed_in_holds_nobody_up(bench):
     episode = replace(episode, challenges=(missing,))
     with pytest.raises(RecordError, match="names no stored bundle"):
         bench.measure_gate(episode)
-    assert bench.measure_gate(episode, final=True).reason == "its evidence was never handed in"
+    assert (
+        sentence(bench.measure_gate(episode, final=True).reason)
+        == "its evidence was never handed in"
+    )
 
 
 def test_a_lens_with_documents_shows_them_on_both_sides(bench):
@@ -294,8 +306,8 @@ def test_a_lens_with_documents_shows_them_on_both_sides(bench):
     bench.keep(base)
     lens = f"MEL@{base.bundle_id}"
     episode = bench.challenged(bench.episode(lens=lens), bundle_of(PAPER))
-    opening = bench.open(episode)
-    assert record_of(bench, opening.executions[0]).lens == "MEL"
+    _, executions = bench.open(episode)
+    assert record_of(bench, executions[0]).lens == "MEL"
     after, before = (record_of(bench, e) for e in bench.measure_gate(episode).executions)
     assert (len(before.evidence.items), len(after.evidence.items)) == (1, 2)
 
@@ -337,10 +349,8 @@ def test_too_few_shared_wordings_give_no_interval(bench):
 
 def test_the_compute_cost_is_counted_where_prices_are_known(bench):
     """A dollar of calls is a unit of play money; an unknown price is None, not nothing."""
-    episode = bench.episode(models=("gpt-5",))
-    question = bench.question(episode)
-    cost = bench.panel.compute_cost(question, ("gpt-5",))
+    terms = bench.episode(models=("gpt-5",)).terms
+    cost = bench.panel.compute_cost(terms)
     assert cost > 0
-    assert bench.panel.compute_cost(question, ("gpt-5", "gpt-5-mini")) > cost
-    assert bench.panel.compute_cost(question, ("openai:unheard-of",)) is None
-    assert math.isfinite(bench.panel.samples(question, ("gpt-5",), 2))
+    assert bench.panel.compute_cost(replace(terms, models=("gpt-5", "gpt-5-mini"))) > cost
+    assert bench.panel.compute_cost(replace(terms, models=("openai:unheard-of",))) is None

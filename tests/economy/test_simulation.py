@@ -152,7 +152,7 @@ def test_an_interrupted_episode_leaves_no_trace_in_the_report(monkeypatch):
 def test_one_episode_has_a_mean_and_no_interval():
     """Nothing is invented where there is nothing to go by."""
     line = standings(simulate(1, Setup(agents={"honest": 2, "noise": 3})))["honest"]
-    assert (line.lo, line.hi, line.verdict) == (None, None, Verdict.UNKNOWN)
+    assert (line.lo99, line.hi99, line.verdict) == (None, None, Verdict.UNKNOWN)
     assert line.mean is not None
     none = standings(simulate(1))["void"]
     assert (none.episodes, none.mean, none.total) == (0, None, 0)

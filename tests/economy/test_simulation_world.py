@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from heretix.economy.episode.state import Parameters
-from heretix.economy.judging.gate import Direction, pass_gate
-from heretix.economy.market import Side, quote, seed_market
+from heretix.economy.episode.challenges import find_gate_failure
+from heretix.economy.episode.state import Direction, Parameters
+from heretix.economy.market import Side, market_of, quote, seed_market
 from heretix.economy.rewards import required_bond
 from heretix.economy.simulation.agents import Kind, gate_risk, lift_to, plan_stake
 from heretix.economy.simulation.play import Result, Verdict, standing, t_quantile
@@ -69,7 +69,7 @@ def test_the_gate_passes_noise_once_in_forty():
     empty = WORLD.reword(WORLD.order(1, "empty"), "none")
     assert WORLD.effect(empty, LENS) == 0
     passed = sum(
-        pass_gate(WORLD.gate(claim, [], empty, n).gate, Direction.UP, rules).passed
+        find_gate_failure(WORLD.gate(claim, [], empty, n).gate, Direction.UP, rules) is None
         for n in range(1_000)
     )
     assert 10 <= passed <= 45
@@ -101,7 +101,7 @@ def test_a_sure_player_bonds_the_whole_way_and_a_doubtful_one_little(c0, shift):
 @pytest.mark.parametrize("side", Side)
 def test_a_bet_lifts_the_price_to_where_it_was_meant(side):
     """The implied probability after the bet is the one that was asked for."""
-    market = seed_market("house", stake=10_000, heretic_ppm=500_000).market
+    market = market_of(seed_market("house", stake=10_000, heretic_ppm=500_000))
     amount = lift_to(market, side, 0.8, most=10**6)
     assert float(quote(market, side, amount).probability) == pytest.approx(0.8, abs=0.001)
     assert lift_to(market, side, 0.8, most=100) == 100
@@ -123,6 +123,6 @@ def test_an_interval_counts_episodes_not_seats():
     returns = [n % 3 for n in range(30)]
     half = stats.t.ppf(0.995, 29) * stats.sem(returns)
     assert line.mean == pytest.approx(1.0)
-    assert (line.lo, line.hi) == pytest.approx((1 - half, 1 + half), rel=1e-4)
+    assert (line.lo99, line.hi99) == pytest.approx((1 - half, 1 + half), rel=1e-4)
     assert line.verdict is Verdict.GAINS
     assert line.total == sum(result.amount for result in results)

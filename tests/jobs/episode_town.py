@@ -13,9 +13,8 @@ from heretix.core.canonical import encode
 from heretix.core.clock import HeldClock
 from heretix.core.settings import Settings
 from heretix.economy.episode.challenges import evidence_commitment
-from heretix.economy.episode.state import Ground, Parameters
+from heretix.economy.episode.state import Direction, Ground, Parameters
 from heretix.economy.exchange import Exchange
-from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import DAY_MS, Proposal
 from heretix.economy.ledger import user_account
 from heretix.economy.market import Side

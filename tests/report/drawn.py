@@ -8,7 +8,7 @@ from heretix.economy.episode.challenges import seed_commitment
 from heretix.economy.episode.settlement import Outcome
 from heretix.economy.episode.state import Parameters, Terms, draft_episode
 from heretix.economy.ledger import PLAY
-from heretix.economy.market import Position, Side, buy, seed_market
+from heretix.economy.market import Position, Side, buy, market_of, seed_market
 from heretix.economy.rewards import take_step
 from heretix.measurement.record import Artifact, RunRecord
 from heretix.report import charts
@@ -28,17 +28,17 @@ def measured(folder, claim, model, **options) -> RunRecord:
 def positions(bets=((Side.HERETIC, 3_000), (Side.ORTHODOX, 1_000), (Side.HERETIC, 500))):
     """The seed of a market and some bets, an hour apart."""
     seeded = seed_market("house", stake=10_000, heretic_ppm=300_000, at_ms=HOUR_MS)
-    market, found = seeded.market, list(seeded.positions)
+    market, found = market_of(seeded), list(seeded)
     for number, (side, amount) in enumerate(bets, 2):
         bought = buy(market, side, amount, min_shares=0)
-        market = bought.market
+        market = bought.after
         found.append(
             Position(
                 number=number,
                 account=f"user:{number}",
                 side=side,
                 stake=amount,
-                shares=bought.quote.shares,
+                shares=bought.shares,
                 at_ms=number * HOUR_MS,
             )
         )

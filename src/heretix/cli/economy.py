@@ -18,9 +18,9 @@ from heretix.cli.output import say
 from heretix.core.canonical import encode
 from heretix.core.errors import RecordError, RefusedError, UsageError
 from heretix.economy.episode.state import State
-from heretix.economy.ledger import user_account
+from heretix.economy.ledger import parse_amount, user_account
 from heretix.economy.market import Side, price_ppm
-from heretix.economy.moves import STAKE, Actor, parse_amount
+from heretix.economy.moves import STAKE, Actor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -768,4 +768,4 @@ def _open_exploration(db: str | None, at: str | None) -> Iterator[tuple[Actor, E
     from heretix.economy.exploration_service import ExplorationService
 
     with open_economy(db, at, absent=opt.NOTHING_SHOWN) as actor:
-        yield actor, ExplorationService(actor.store, clock=actor.clock)
+        yield actor, ExplorationService(actor.exchange)

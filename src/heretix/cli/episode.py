@@ -22,8 +22,9 @@ from heretix.core.lenses import HEL, SHOWING
 from heretix.economy import moves
 from heretix.economy.episode.challenges import SECRET_BYTES
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
-from heretix.economy.episode.state import Parameters, State
-from heretix.economy.judging.gate import Direction
+from heretix.economy.episode.state import Direction, Parameters, State
+from heretix.economy.ledger import parse_amount
+from heretix.economy.sentences import sentence
 
 if TYPE_CHECKING:
     from heretix.economy.episode.state import Episode
@@ -130,7 +131,7 @@ class DraftOptions:
             R=self.R,
             T=self.T,
             B=self.B,
-            seed_stake=moves.parse_amount(self.seed_stake),
+            seed_stake=parse_amount(self.seed_stake),
             seed_heretic_ppm=round(self.base_rate * 1_000_000),
             challenge_after_ms=parse_duration_ms("--begin-after", begin_after),
             challenge_for_ms=length,
@@ -376,10 +377,10 @@ def _read_evidence(
         found = stored or load_bundle(actor.store.read(find_bundle, bundle), bundle)
     refused = find_objection(found, claim)
     if refused is not None:
-        raise UsageError(f"`evidence` can't be brought: {refused}")
+        raise UsageError(f"`evidence` can't be brought: {sentence(refused)}")
     shown = arrange([found])
     for item in shown.left_out:
-        output.warn(f"{item.item} won't be shown: {item.reason}")
+        output.warn(f"{item.item} won't be shown: {sentence(item.reason)}")
     if not shown.items:
         raise UsageError("`evidence` has no document that can be shown; bring another")
     return found
@@ -427,7 +428,7 @@ def challenge(
         currency = found.terms.currency
         brought = _read_evidence(actor, found.terms.claim, document, bundle)
         least = actor.least_challenge(found)
-        amount = least if stake is None else moves.parse_amount(stake, currency)
+        amount = least if stake is None else parse_amount(stake, currency)
         if amount < least:
             said = f"{money(least, currency)}, got {money(amount, currency)}"
             raise UsageError(f"`--stake` must be at least {said}")
@@ -509,12 +510,20 @@ def _show_judged(
     """Show how each challenge was judged, then the episode."""
     if as_json:
         output.print_json(
-            [{"number": one.number, "fate": one.fate, "hearing": one.inputs} for one in made]
+            [
+                {
+                    "number": one.number,
+                    "fate": one.fate,
+                    "hearing": one.inputs,
+                    "text": None if one.inputs.reason is None else sentence(one.inputs.reason),
+                }
+                for one in made
+            ]
         )
         return
     for item in made:
         gate = item.inputs.evidence
-        why = item.inputs.reason or ""
+        why = "" if item.inputs.reason is None else sentence(item.inputs.reason)
         if gate is not None:
             p_up, width = gate.gate.p_up_ppm / 1e6, gate.gate.ci_width_ppm / 1e6
             why = f"P(up) {p_up:.4f}, interval {width:.3f} wide"

@@ -107,14 +107,14 @@ def _table(report: Report) -> Table:
     table.caption = f"in {PLAY.code}; the mean is for one agent and one episode"
     table.caption_justify = "left"
     for line in sorted(report.standings, key=lambda line: -(line.mean or 0.0)):
-        known = line.lo is not None and line.hi is not None
+        known = line.lo99 is not None and line.hi99 is not None
         table.add_row(
             line.strategy,
             line.kind.value,
             str(line.agents),
             f"{line.episodes:,}",
             "—" if line.mean is None else f"{line.mean / unit:+,.2f}",
-            f"{line.lo / unit:+,.2f} to {line.hi / unit:+,.2f}" if known else "—",
+            f"{line.lo99 / unit:+,.2f} to {line.hi99 / unit:+,.2f}" if known else "—",
             format_amount(line.total, PLAY).removesuffix(f" {PLAY.code}"),
             line.verdict.value,
             style=styles.get(line.verdict),

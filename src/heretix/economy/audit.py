@@ -8,56 +8,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.canonical import decode
 from heretix.core.errors import RecordError, UsageError
+from heretix.economy import ledger
+from heretix.economy.episode import state
 from heretix.economy.episode.challenges import (
     BroughtEvidence,
     draw_judges,
     evidence_commitment,
     judge_challenge,
 )
-from heretix.economy.episode.disputes import rule_on_dispute
-from heretix.economy.episode.moves import freeze, open_episode
+from heretix.economy.episode.moves import freeze, open_episode, rule_on_dispute
 from heretix.economy.episode.settlement import Measurement, Outcome, settle
-from heretix.economy.episode.state import (
-    Challenge,
-    Denied,
-    Episode,
-    Fate,
-    Moved,
-    State,
-    draft_episode,
-    settlement_record,
-)
-from heretix.economy.ledger import (
-    Breach,
-    Code,
-    Escrow,
-    Explained,
-    Group,
-    Transfer,
-    body_hash,
-    escrow_account,
-    transfer_hash,
-)
-from heretix.economy.market import Bought, Market, Position, buy
+from heretix.economy.market import Market, Position, buy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# The order and the times of an episode's moves, held against the order of its transfers.
-#
-# What a bet, a challenge or a dispute came after decides who is paid: who held a side before it was
-# attacked, and whose stake came before the close. The chain keeps that order, so it can be checked.
+FORMAT: Final = "heretix-episode/1"
 
 
-def order_breaches(
-    episode: Episode, positions: Sequence[Position], transfers: Sequence[Transfer]
-) -> Iterator[Breach]:
-    """Bets, challenges and disputes stand in the chain as the record tells them."""
+def _order_breaches(
+    episode: state.Episode, positions: Sequence[Position], transfers: Sequence[ledger.Transfer]
+) -> Iterator[ledger.Breach]:
+    """Bets, challenges and disputes stand in the chain as the record tells them.
+
+    What each came after decides who is paid: who held a side before it was attacked, and whose
+    stake came before the close.
+    """
     bets = positions[2:]
     told = {
-        Code.STAKE: [(p.account, p.stake, p.at_ms) for p in bets],
-        Code.CHALLENGE: [(c.account, c.stake, c.at_ms) for c in episode.challenges],
-        Code.DISPUTE: [(d.account, d.bond, d.at_ms) for d in episode.disputes],
+        ledger.Code.STAKE: [(p.account, p.stake, p.at_ms) for p in bets],
+        ledger.Code.CHALLENGE: [(c.account, c.stake, c.at_ms) for c in episode.challenges],
+        ledger.Code.DISPUTE: [(d.account, d.bond, d.at_ms) for d in episode.disputes],
     }
     met = dict.fromkeys(told, 0)
     last_ms = positions[0].at_ms if positions else 0
@@ -67,87 +48,81 @@ def order_breaches(
         number = met[transfer.code]
         met[transfer.code] += 1
         if number >= len(told[transfer.code]):
-            yield Breach("order", transfer.id, f"there is no {transfer.code.value} {number}")
+            yield ledger.Breach("order", transfer.id, f"there is no {transfer.code.value} {number}")
             continue
         account, amount, at_ms = told[transfer.code][number]
         if (account, amount) != (transfer.debit, transfer.amount):
             detail = f"{transfer.code.value} {number} is {amount} by {account} in the record"
-            yield Breach("order", transfer.id, detail)
+            yield ledger.Breach("order", transfer.id, detail)
         if at_ms < last_ms:
             detail = f"{transfer.code.value} {number} at {at_ms} follows a move at {last_ms}"
-            yield Breach("order", transfer.id, detail)
+            yield ledger.Breach("order", transfer.id, detail)
         last_ms = max(last_ms, at_ms)
-        if transfer.code is Code.CHALLENGE:
-            before, taken = episode.challenges[number].positions_before, met[Code.STAKE] + 2
+        if transfer.code is ledger.Code.CHALLENGE:
+            before, taken = episode.challenges[number].positions_before, met[ledger.Code.STAKE] + 2
             if before != taken:
                 detail = f"{taken} bets came before challenge {number}, the record says {before}"
-                yield Breach("order", transfer.id, detail)
+                yield ledger.Breach("order", transfer.id, detail)
 
 
-def time_breaches(episode: Episode) -> Iterator[Breach]:
+def _time_breaches(episode: state.Episode) -> Iterator[ledger.Breach]:
     """Nothing happened before it could."""
     terms, frozen, measured = episode.terms, episode.frozen_ms, episode.measured_ms
     window = (terms.challenge_from_ms, terms.close_until_ms)
     for number, challenge in enumerate(episode.challenges):
         if challenge.number != number or not window[0] <= challenge.at_ms <= window[1]:
             detail = f"number {challenge.number} at {challenge.at_ms} isn't within {window}"
-            yield Breach("times", f"challenge {number}", detail)
+            yield ledger.Breach("times", f"challenge {number}", detail)
     for dispute in episode.disputes:
         if not (frozen or 0) <= dispute.at_ms <= episode.clock_ms:
             detail = f"at {dispute.at_ms}, not from {frozen} to {episode.clock_ms}"
-            yield Breach("times", f"dispute {dispute.round}", detail)
-    ended = episode.state in {State.SETTLED, State.VOID}
-    if (measured is not None) != (ended or episode.state in {State.MEASURED, State.DISPUTED}):
-        yield Breach("times", episode.id, f"{episode.state.value}, and measured at {measured}")
+            yield ledger.Breach("times", f"dispute {dispute.round}", detail)
+    ended = episode.state in {state.State.SETTLED, state.State.VOID}
+    if (measured is not None) != (
+        ended or episode.state in {state.State.MEASURED, state.State.DISPUTED}
+    ):
+        yield ledger.Breach(
+            "times", episode.id, f"{episode.state.value}, and measured at {measured}"
+        )
         return
     if frozen is None or measured is None:
         return
     parameters = terms.parameters
     due = frozen + (parameters.durability_ms if len(episode.measurements) == 2 else 0)
     if measured < due:
-        yield Breach("times", episode.id, f"measured at {measured}, which was due at {due}")
+        yield ledger.Breach("times", episode.id, f"measured at {measured}, which was due at {due}")
     open_rounds = len(episode.disputes) < parameters.dispute_rounds
     last = measured + (parameters.dispute_window_ms if ended and open_rounds else 0)
     if episode.clock_ms < last:
         detail = f"its last move was at {episode.clock_ms}, which could not be before {last}"
-        yield Breach("times", episode.id, detail)
+        yield ledger.Breach("times", episode.id, detail)
 
 
-def line_breaches(
-    transfers: Sequence[Transfer], lines: Mapping[str, Sequence[Explained]]
-) -> Iterator[Breach]:
+def _line_breaches(
+    transfers: Sequence[ledger.Transfer], lines: Mapping[str, Sequence[ledger.Explained]]
+) -> Iterator[ledger.Breach]:
     """Every transfer is explained by one line, which says the same of it."""
-    told: dict[str, list[tuple[str, str, int, Code]]] = {}
+    told: dict[str, list[tuple[str, str, int, ledger.Code]]] = {}
     for transfer in transfers:
         row = (transfer.id, transfer.credit, transfer.amount, transfer.code)
         told.setdefault(transfer.group, []).append(row)
     for group in sorted(told.keys() | lines.keys()):
-        said = [
-            (line.transfer, line.account, line.amount, line.code) for line in lines.get(group, ())
-        ]
+        said = [(it.transfer, it.account, it.amount, it.code) for it in lines.get(group, ())]
         if said != told.get(group, []):
-            yield Breach("lines", group, "the statement doesn't say what was transferred")
-
-
-# Redoing an episode from its record: the same rules, and nothing but what the record says.
-#
-# Anyone who has the record can do it; no store is needed, and nobody has to be believed.
-
-FORMAT: Final = "heretix-episode/1"
+            yield ledger.Breach("lines", group, "the statement doesn't say what was transferred")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeAudit:
     """What redoing an episode showed."""
 
-    episode: Episode
+    episode: state.Episode
     outcome: Outcome | None
     """As worked out again; None before the episode has ended."""
-    breaches: tuple[Breach, ...]
+    breaches: tuple[ledger.Breach, ...]
 
     @property
     def ok(self) -> bool:
-        """The record follows from the rules, every transfer of it."""
         return not self.breaches
 
 
@@ -155,68 +130,73 @@ class EpisodeAudit:
 class _Redoing:
     """A record, and what has been worked out from it so far."""
 
-    episode: Episode
+    episode: state.Episode
     positions: tuple[Position, ...]
-    transfers: tuple[Transfer, ...]
-    lines: Mapping[str, tuple[Explained, ...]]
+    transfers: tuple[ledger.Transfer, ...]
+    lines: Mapping[str, tuple[ledger.Explained, ...]]
     """By group."""
     told: Mapping[str, Any]
     """What the episode was told, by stage."""
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, ledger.Group] = field(default_factory=dict)
     """Groups that the rules ask for."""
-    asked: Counter[tuple[str, str, int, Code]] = field(default_factory=Counter)
+    asked: Counter[tuple[str, str, int, ledger.Code]] = field(default_factory=Counter)
     """Transfers that people asked for, under keys of their own."""
-    breaches: list[Breach] = field(default_factory=list)
+    breaches: list[ledger.Breach] = field(default_factory=list)
     outcome: Outcome | None = None
 
     def breach(self, rule: str, subject: str, detail: str) -> None:
-        self.breaches.append(Breach(rule, subject, detail))
+        self.breaches.append(ledger.Breach(rule, subject, detail))
 
     def expect(self, rule: str, subject: str, kept: object, redone: object) -> None:
         if kept != redone:
             self.breach(rule, subject, f"the record says {kept}, the rules give {redone}")
 
-    def ask(self, account: str, pot: Escrow, amount: int, code: Code) -> None:
-        to = escrow_account(self.episode.id, pot, self.episode.terms.currency).id
+    def ask(self, account: str, pot: ledger.Escrow, amount: int, code: ledger.Code) -> None:
+        to = ledger.escrow_account(self.episode.id, pot, self.episode.terms.currency).id
         self.asked[(account, to, amount, code)] += 1
 
-    def take(self, rule: str, result: Moved | Denied) -> Moved | None:
+    def take(self, rule: str, result: state.Moved | state.Denied) -> state.Moved | None:
         """Expect what a move pays; None if the rules refuse it."""
-        if isinstance(result, Denied):
+        if isinstance(result, state.Denied):
             self.breach(rule, self.episode.id, f"{result.denial.value}: {result.reason}")
             return None
-        self.pay(result.group, result.lines)
+        self.pay(result.group)
         return result
 
-    def pay(self, group: Group | None, lines: Sequence[Explained]) -> None:
+    def pay(self, group: ledger.Group | None) -> None:
         if group is not None:
             self.groups[group.id] = group
-            self.expect("lines", group.id, self.lines.get(group.id), tuple(lines))
+            self.expect("lines", group.id, self.lines.get(group.id), group.lines)
+
+    def audit(self) -> EpisodeAudit:
+        found = tuple(self.breaches)
+        return EpisodeAudit(episode=self.episode, outcome=self.outcome, breaches=found)
 
 
 def verify_episode(record: Mapping[str, Any]) -> EpisodeAudit:
     """Work everything out again from an episode's record, and name whatever doesn't follow.
 
-    What isn't a record at all is a `RecordError`.
+    Anyone who has the record can do it; no store is needed, and nobody has to be believed. What
+    isn't a record at all is a `RecordError`.
     """
     redoing = _read(record)
     episode = redoing.episode
-    if episode.state is State.DRAFT:
+    if episode.state is state.State.DRAFT:
         if redoing.positions or redoing.transfers:
             redoing.breach("draft", episode.id, "money moved before it opened")
-        return _audited(redoing)
+        return redoing.audit()
     if not episode.terms_intact:
         redoing.breach("terms", episode.id, "the terms aren't those that were hashed at open")
-        return _audited(redoing)
+        return redoing.audit()
     try:
         _redo(redoing)
     except UsageError as exc:
         redoing.breach("rules", episode.id, str(exc))
     _compare_transfers(redoing)
-    redoing.breaches += order_breaches(episode, redoing.positions, redoing.transfers)
-    redoing.breaches += time_breaches(episode)
-    redoing.breaches += line_breaches(redoing.transfers, redoing.lines)
-    return _audited(redoing)
+    redoing.breaches += _order_breaches(episode, redoing.positions, redoing.transfers)
+    redoing.breaches += _time_breaches(episode)
+    redoing.breaches += _line_breaches(redoing.transfers, redoing.lines)
+    return redoing.audit()
 
 
 def _read(record: Mapping[str, Any]) -> _Redoing:
@@ -233,7 +213,7 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
     try:
         lines = {
             decode(str, item["group"], f"statement {n}"): decode(
-                tuple[Explained, ...], item["lines"], f"statement {n}"
+                tuple[ledger.Explained, ...], item["lines"], f"statement {n}"
             )
             for n, item in enumerate(parts["statements"])
         }
@@ -244,37 +224,21 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
     for name, found in (("statements", lines), ("measurements", told)):
         if len(found) != len(parts[name]):
             raise RecordError(f"`{name}` must tell each thing once, got one twice")
-    return _counted(
-        _Redoing(
-            episode=decode(Episode, record.get("episode"), "episode"),
-            positions=decode(tuple[Position, ...], parts["positions"], "positions"),
-            transfers=decode(tuple[Transfer, ...], parts["transfers"], "transfers"),
-            lines=lines,
-            told=told,
-        )
-    )
-
-
-def _counted(redoing: _Redoing) -> _Redoing:
-    """The same, if every amount in it is one: no rule asks for less than nothing."""
-    episode = redoing.episode
+    episode = decode(state.Episode, record.get("episode"), "episode")
+    positions = decode(tuple[Position, ...], parts["positions"], "positions")
+    transfers = decode(tuple[ledger.Transfer, ...], parts["transfers"], "transfers")
+    # No rule asks for less than nothing.
     amounts = {
-        "stake": (*redoing.positions, *episode.challenges),
-        "shares": redoing.positions,
+        "stake": (*positions, *episode.challenges),
+        "shares": positions,
         "bond": (*episode.steps, *episode.disputes),
     }
     for name, holders in amounts.items():
-        for holder in holders:
-            if getattr(holder, name) < 1:
-                raise RecordError(
-                    f"`{name}` must be above 0, got {getattr(holder, name)}; restore the record"
-                )
-    return redoing
-
-
-def _audited(redoing: _Redoing) -> EpisodeAudit:
-    return EpisodeAudit(
-        episode=redoing.episode, outcome=redoing.outcome, breaches=tuple(redoing.breaches)
+        least = min((getattr(holder, name) for holder in holders), default=1)
+        if least < 1:
+            raise RecordError(f"`{name}` must be above 0, got {least}; restore the record")
+    return _Redoing(
+        episode=episode, positions=positions, transfers=transfers, lines=lines, told=told
     )
 
 
@@ -285,7 +249,9 @@ def _redo(redoing: _Redoing) -> None:
         redoing.expect("c0", episode.id, told, {"c0_ppm": episode.terms.c0_ppm})
     market = _redo_bets(redoing)
     for challenge in episode.challenges:
-        redoing.ask(challenge.account, Escrow.CHALLENGE, challenge.stake, Code.CHALLENGE)
+        redoing.ask(
+            challenge.account, ledger.Escrow.CHALLENGE, challenge.stake, ledger.Code.CHALLENGE
+        )
         _redo_commitment(redoing, challenge)
     if episode.frozen_ms is None:
         redoing.expect("market", episode.id, episode.market, market)
@@ -298,8 +264,12 @@ def _redo(redoing: _Redoing) -> None:
     redoing.expect("challenges", episode.id, episode.challenges, judged.challenges)
     redoing.expect("steps", episode.id, episode.steps, judged.steps)
     _redo_measurements(redoing, judged)
-    if episode.state in {State.SETTLED, State.VOID}:
-        _redo_settlement(redoing)
+    if episode.state in {state.State.SETTLED, state.State.VOID}:
+        result = settle(episode, redoing.positions)
+        redoing.outcome = result.outcome
+        ended = state.State.SETTLED if result.outcome.void is None else state.State.VOID
+        redoing.expect("state", episode.id, episode.state, ended)
+        redoing.pay(result.group)
 
 
 def _redo_bets(redoing: _Redoing) -> Market | None:
@@ -309,7 +279,7 @@ def _redo_bets(redoing: _Redoing) -> Market | None:
     if not positions:
         redoing.breach("seed", episode.id, "the house's seed is missing")
         return None
-    draft = draft_episode(episode.id, episode.terms)
+    draft = state.draft_episode(episode.id, episode.terms)
     opened = redoing.take("open", open_episode(draft, at_ms=positions[0].at_ms))
     if opened is None or opened.episode.market is None:
         return None
@@ -318,20 +288,20 @@ def _redo_bets(redoing: _Redoing) -> Market | None:
     last_ms = positions[0].at_ms
     for number, kept in enumerate(positions[2:], start=2):
         bought = buy(market, kept.side, kept.stake, min_shares=0)
-        if not isinstance(bought, Bought):
-            redoing.breach("bet", f"{episode.id}#{number}", str(bought.reason))
+        if isinstance(bought, ledger.Reason):
+            redoing.breach("bet", f"{episode.id}#{number}", str(bought))
             return None
-        redone = replace(kept, number=number, shares=bought.quote.shares, house=False)
+        redone = replace(kept, number=number, shares=bought.shares, house=False)
         redoing.expect("bet", f"{episode.id}#{number}", kept, redone)
         if not last_ms <= kept.at_ms <= episode.terms.close_until_ms:
             detail = f"taken at {kept.at_ms}, after one at {last_ms}"
             redoing.breach("bet", f"{episode.id}#{number}", detail)
-        redoing.ask(kept.account, Escrow.STAKE, kept.stake, Code.STAKE)
-        market, last_ms = bought.market, kept.at_ms
+        redoing.ask(kept.account, ledger.Escrow.STAKE, kept.stake, ledger.Code.STAKE)
+        market, last_ms = bought.after, kept.at_ms
     return market
 
 
-def _redo_commitment(redoing: _Redoing, challenge: Challenge) -> None:
+def _redo_commitment(redoing: _Redoing, challenge: state.Challenge) -> None:
     """Evidence that was revealed is what had been committed to, by the same account."""
     if challenge.bundle_sha256 is None and challenge.nonce is None:
         return
@@ -344,27 +314,25 @@ def _redo_commitment(redoing: _Redoing, challenge: Challenge) -> None:
     redoing.expect("commitment", subject, challenge.commitment, found)
 
 
-def _redo_freeze(redoing: _Redoing) -> Episode | None:
+def _redo_freeze(redoing: _Redoing) -> state.Episode | None:
     """Draw the close and the judges again from the seed that was committed to."""
     episode = redoing.episode
     assert episode.frozen_ms is not None
-    before = replace(
-        episode,
-        state=State.CHALLENGE,
-        clock_ms=0,
-        close_ms=None,
-        frozen_ms=None,
-        seed=None,
-        judges=(),
-        challenges=tuple(_unjudged(challenge) for challenge in episode.challenges),
-        steps=(),
-        measurements=(),
-        measured_ms=None,
-        disputes=(),
+    unjudged = tuple(
+        replace(c, fate=state.Fate.COMMITTED if c.bundle_sha256 is None else state.Fate.REVEALED)
+        for c in episode.challenges
     )
-    result = freeze(
-        before, seed=episode.seed or b"", positions=redoing.positions, at_ms=episode.frozen_ms
+    before = state.Episode(
+        id=episode.id,
+        state=state.State.CHALLENGE,
+        terms=episode.terms,
+        terms_hash=episode.terms_hash,
+        market=episode.market,
+        position_count=episode.position_count,
+        challenges=unjudged,
     )
+    seed, positions = episode.seed or b"", redoing.positions
+    result = freeze(before, seed=seed, positions=positions, at_ms=episode.frozen_ms)
     moved = redoing.take("freeze", result)
     if moved is None:
         return None
@@ -372,15 +340,10 @@ def _redo_freeze(redoing: _Redoing) -> Episode | None:
     return moved.episode
 
 
-def _unjudged(challenge: Challenge) -> Challenge:
-    revealed = challenge.bundle_sha256 is not None
-    return replace(challenge, fate=Fate.REVEALED if revealed else Fate.COMMITTED)
-
-
-def _redo_challenges(redoing: _Redoing, episode: Episode) -> Episode:
+def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode:
     """Judge again what was judged, by what the lens was said to have shown."""
     for challenge in redoing.episode.challenges:
-        if challenge.fate not in {Fate.ACCEPTED, Fate.FAILED}:
+        if challenge.fate not in {state.Fate.ACCEPTED, state.Fate.FAILED}:
             continue
         stage = f"gate:{challenge.number}"
         told = redoing.told.get(stage)
@@ -398,7 +361,7 @@ def _redo_challenges(redoing: _Redoing, episode: Episode) -> Episode:
     return episode
 
 
-def _redo_measurements(redoing: _Redoing, judged: Episode) -> None:
+def _redo_measurements(redoing: _Redoing, judged: state.Episode) -> None:
     """Follow what was measured through the disputes: the last panel's word stands."""
     episode, told = redoing.episode, redoing.told
     measurements = tuple(
@@ -410,7 +373,7 @@ def _redo_measurements(redoing: _Redoing, judged: Episode) -> None:
         if strangers:
             redoing.breach("judges", stage, f"{min(strangers)!r} was measured and not drawn")
     for dispute in episode.disputes:
-        redoing.ask(dispute.account, Escrow.DISPUTE, dispute.bond, Code.DISPUTE)
+        redoing.ask(dispute.account, ledger.Escrow.DISPUTE, dispute.bond, ledger.Code.DISPUTE)
         assert judged.seed is not None
         judges = draw_judges(
             judged.seed,
@@ -423,7 +386,7 @@ def _redo_measurements(redoing: _Redoing, judged: Episode) -> None:
             break
         before = replace(
             judged,
-            state=State.DISPUTED,
+            state=state.State.DISPUTED,
             judges=judges,
             measurements=measurements,
             disputes=(*episode.disputes[: dispute.round - 1], replace(dispute, upheld=None)),
@@ -437,7 +400,7 @@ def _redo_measurements(redoing: _Redoing, judged: Episode) -> None:
     redoing.expect("measurements", episode.id, episode.measurements, measurements)
 
 
-def _redo_ruling(redoing: _Redoing, before: Episode, stage: str) -> Episode | None:
+def _redo_ruling(redoing: _Redoing, before: state.Episode, stage: str) -> state.Episode | None:
     told = redoing.told.get(stage)
     if not isinstance(told, dict) or not {"ground_confirmed", "measurements"} <= told.keys():
         redoing.breach("dispute", stage, "the record doesn't say what the panel measured")
@@ -457,22 +420,18 @@ def _redo_ruling(redoing: _Redoing, before: Episode, stage: str) -> Episode | No
     return None if moved is None else moved.episode
 
 
-def _redo_settlement(redoing: _Redoing) -> None:
-    episode = redoing.episode
-    result = settle(settlement_record(episode, redoing.positions))
-    redoing.outcome = result.outcome
-    ended = State.SETTLED if result.outcome.void is None else State.VOID
-    redoing.expect("state", episode.id, episode.state, ended)
-    redoing.pay(result.group, result.lines)
-
-
 def _compare_transfers(redoing: _Redoing) -> None:
     """Every transfer was asked for, and everything that was asked for is there."""
-    written: dict[str, list[Transfer]] = {}
-    asked: Counter[tuple[str, str, int, Code]] = Counter()
+    written: dict[str, list[ledger.Transfer]] = {}
+    asked: Counter[tuple[str, str, int, ledger.Code]] = Counter()
     currency = redoing.episode.terms.currency
     for transfer in redoing.transfers:
-        _compare_hashes(redoing, transfer)
+        body = ledger.body_hash(transfer, transfer.group)
+        redoing.expect("body_hash", transfer.id, transfer.body_hash, body)
+        hash_ = ledger.transfer_hash(
+            id_=transfer.id, body=body, seq=transfer.seq, prev_hash=transfer.prev_hash
+        )
+        redoing.expect("hash", transfer.id, transfer.hash, hash_)
         redoing.expect("currency", transfer.id, transfer.currency, currency)
         redoing.expect("episode", transfer.id, transfer.episode, redoing.episode.id)
         if transfer.group.startswith(f"by:{transfer.debit}:"):
@@ -488,14 +447,5 @@ def _compare_transfers(redoing: _Redoing) -> None:
             "transfers",
             name,
             [(transfer.id, transfer.body_hash) for transfer in written.get(name, ())],
-            [(draft.id, body_hash(draft, name)) for draft in drafts],
+            [(draft.id, ledger.body_hash(draft, name)) for draft in drafts],
         )
-
-
-def _compare_hashes(redoing: _Redoing, transfer: Transfer) -> None:
-    body = body_hash(transfer, transfer.group)
-    redoing.expect("body_hash", transfer.id, transfer.body_hash, body)
-    hash_ = transfer_hash(
-        id_=transfer.id, body=body, seq=transfer.seq, prev_hash=transfer.prev_hash
-    )
-    redoing.expect("hash", transfer.id, transfer.hash, hash_)

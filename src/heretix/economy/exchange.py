@@ -11,8 +11,9 @@ import dataclasses
 import json
 import secrets
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from heretix.core.canonical import (
@@ -21,30 +22,13 @@ from heretix.core.canonical import (
     digest,
     encode,
     encode_json,
-    exact_json,
     sha256_hex,
 )
-from heretix.core.errors import (
-    RecordError,
-    RefusedError,
-    UsageError,
-)
-from heretix.economy.audit import (
-    FORMAT,
-)
-from heretix.economy.episode import (
-    challenges,
-    disputes,
-    moves,
-)
-from heretix.economy.episode.challenges import (
-    SECRET_BYTES,
-    evidence_commitment,
-    seed_commitment,
-)
-from heretix.economy.episode.settlement import (
-    settle,
-)
+from heretix.core.errors import RecordError, RefusedError
+from heretix.economy import ledger
+from heretix.economy.audit import FORMAT
+from heretix.economy.episode import challenges, moves
+from heretix.economy.episode.settlement import settle
 from heretix.economy.episode.state import (
     ENDED,
     Denial,
@@ -56,46 +40,10 @@ from heretix.economy.episode.state import (
     deny,
     draft_episode,
     draft_id,
-    settlement_record,
 )
 from heretix.economy.exploration import Grant, failure_rate, min_stake, remaining
-from heretix.economy.ledger import (
-    CURRENCIES,
-    XC,
-    Account,
-    AccountKind,
-    Applied,
-    Breach,
-    Code,
-    Currency,
-    Draft,
-    Escrow,
-    Explained,
-    Group,
-    LedgerState,
-    Reason,
-    Refused,
-    Status,
-    Transfer,
-    apply,
-    client_group,
-    crossed_currencies,
-    escrow_account,
-    house_account,
-    leftover_escrows,
-    misnamed_accounts,
-    overdrafts,
-    require_whole,
-    stake_mismatch,
-    unbalanced_currencies,
-    user_account,
-    verify,
-)
 from heretix.economy.market import Market, Position, Side, quote
-from heretix.economy.sentences import (
-    refuse_move,
-    sentence,
-)
+from heretix.economy.sentences import refuse_move, sentence
 from heretix.store import economy as queries
 
 if TYPE_CHECKING:
@@ -106,8 +54,7 @@ if TYPE_CHECKING:
     from heretix.core.clock import Clock
     from heretix.economy.episode.challenges import BroughtEvidence
     from heretix.economy.episode.settlement import Measurement, Settlement
-    from heretix.economy.episode.state import Challenge, Dispute, Ground, Terms
-    from heretix.economy.judging.gate import Direction
+    from heretix.economy.episode.state import Challenge, Direction, Dispute, Ground, Terms
     from heretix.economy.market import Quote
     from heretix.store import Store
 
@@ -118,19 +65,15 @@ HOUSE_PURSE: Final = 1_000_000_000
 UNDRAWN: Final = "0" * 64
 """What terms have in place of a commitment until a draft draws the secret."""
 DAY_MS: Final = 86_400_000
+_T = TypeVar("_T")
 _Word = TypeVar("_Word", bound=StrEnum)
-_Row = TypeVar("_Row")
-_TRANSFER_COLUMNS: Final = {
-    field.name: "group_id" if field.name == "group" else field.name
-    for field in dataclasses.fields(Transfer)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """An account and what it holds."""
 
-    account: Account
+    account: ledger.Account
     balance: int
     person: str | None
     """Whose account it is; None for the operator's and for pots."""
@@ -140,22 +83,8 @@ class Holding:
 class Entry:
     """A transfer, and when it was written."""
 
-    transfer: Transfer
+    transfer: ledger.Transfer
     at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerReport:
-    """What reading a whole ledger showed."""
-
-    count: int
-    last_hash: str
-    breaches: tuple[Breach, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Everything that must hold does."""
-        return not self.breaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +130,7 @@ class StoredStatement:
 
     group: str
     move: str
-    lines: tuple[Explained, ...]
+    lines: tuple[ledger.Explained, ...]
     at_ms: int
 
 
@@ -240,21 +169,12 @@ class LedgerTransaction:
         # Read after the wait, so that times follow each other as the transfers do.
         self.at_ms = clock.now_ms()
 
-    def add_accounts(self, accounts: Iterable[Account], *, person: str | None = None) -> None:
+    def add_accounts(
+        self, accounts: Iterable[ledger.Account], *, person: str | None = None
+    ) -> None:
         """Make accounts known; those that are stay as they are."""
-        rows = [
-            {
-                "id": account.id,
-                "kind": account.kind.value,
-                "currency": account.currency,
-                "episode": account.episode,
-                "person": person,
-                "balance": 0,
-                "created_ms": self.at_ms,
-            }
-            for account in accounts
-        ]
-        queries.add_accounts(self.connection, rows)
+        own = {"person": person, "balance": 0, "created_ms": self.at_ms}
+        queries.add_accounts(self.connection, [encode(account) | own for account in accounts])
 
     def find_earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
         """The statement of a move that was made under this id before; None if it is new.
@@ -267,51 +187,65 @@ class LedgerTransaction:
         elif row["request_hash"] != digest(request):
             raise RefusedError(
                 f"`{group}` was used before for another request; choose another key",
-                status=Status.ID_CONFLICT.value,
+                status=ledger.Status.ID_CONFLICT.value,
             )
         return row
 
     def post(
-        self,
-        group: Group,
-        *,
-        move: str,
-        request: Mapping[str, Any],
-        lines: Sequence[Explained] = (),
-        episodes: Mapping[str, bool] | None = None,
-        subject: int | None = None,
-    ) -> tuple[Transfer, ...]:
+        self, group: ledger.Group, *, move: str, request: Mapping[str, Any]
+    ) -> tuple[ledger.Transfer, ...]:
         """Judge a group and write it with what explains it, or refuse all of it."""
-        result = self.judge(group, episodes=episodes)
-        self.enter(group, result, move=move, request=request, lines=lines, subject=subject)
+        result = self.judge(group, episodes={})
+        self.enter(group, result, move=move, request=request)
         return result.transfers
 
-    def judge(self, group: Group, *, episodes: Mapping[str, bool] | None = None) -> Applied:
+    def judge(self, group: ledger.Group, *, episodes: Mapping[str, bool]) -> ledger.Applied:
         """What a group comes to, written before or to be written now; or a refusal of it."""
-        result = apply(self._state(group, episodes or {}), group)
-        if isinstance(result, Refused):
-            status, reason = result.status.value, result.verdict.reason
+        # Just what the group touches.
+        named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
+        rows = queries.accounts_by_id(self.connection, named)
+        if group.closes is not None:
+            rows |= queries.accounts_of_episode(self.connection, group.closes)
+        same: list[ledger.Transfer] = []
+        # Every group has a statement, and ids begin with their group's: no statement, no transfer.
+        if group.id not in self._new and queries.statement(self.connection, group.id) is not None:
+            ids = [draft.id for draft in group.drafts]
+            found = queries.same_id_or_group(self.connection, group.id, ids)
+            same = [read_transfer(row) for row in found]
+        state = ledger.LedgerState(
+            accounts={name: read_account(row) for name, row in rows.items()},
+            balances={name: row["balance"] for name, row in rows.items()},
+            by_id={transfer.id: transfer for transfer in same},
+            by_group={group.id: tuple(t for t in same if t.group == group.id)},
+            episodes=episodes,
+            last_seq=self._last_seq,
+            last_hash=self._last_hash,
+        )
+        result = ledger.apply(state, group)
+        if isinstance(result, ledger.Refused):
+            status, said = result.status.value, sentence(result.reason)
             # A key of the client's tells nobody anything; the operator's ids say what they are.
             name = "the move" if group.id.startswith("by:") else f"`{group.id}`"
             raise RefusedError(
-                f"{name} was refused ({status}): {sentence(reason)}", status=status, reason=reason
+                f"{name} was refused ({status}): {said}", status=status, reason=result.reason
             )
         return result
 
     def enter(
         self,
-        group: Group,
-        result: Applied,
+        group: ledger.Group,
+        result: ledger.Applied,
         *,
         move: str,
         request: Mapping[str, Any],
-        lines: Sequence[Explained] = (),
         subject: int | None = None,
     ) -> None:
         """Write a group with what explains it, unless that stands there already."""
-        if result.status is not Status.APPLIED:
+        if result.status is not ledger.Status.APPLIED:
             return
-        rows = [_transfer_row(transfer, self.at_ms) for transfer in result.transfers]
+        rows = [encode(t) | {"group_id": t.group, "at_ms": self.at_ms} for t in result.transfers]
+        for row in rows:
+            del row["group"]
         queries.append_transfers(self.connection, rows, result.balances)
         self._last_seq = result.transfers[-1].seq
         self._last_hash = result.transfers[-1].hash
@@ -324,56 +258,38 @@ class LedgerTransaction:
                 "move": move,
                 "request_hash": digest(request),
                 "subject": subject,
-                "lines_json": encode_json(tuple(lines)),
+                "lines_json": encode_json(group.lines),
                 "first_seq": result.transfers[0].seq,
                 "at_ms": self.at_ms,
             },
         )
 
-    def _state(self, group: Group, episodes: Mapping[str, bool]) -> LedgerState:
-        """Just what the group touches."""
-        named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
-        rows = queries.accounts_by_id(self.connection, named)
-        if group.closes is not None:
-            rows |= queries.accounts_of_episode(self.connection, group.closes)
-        same = self._same(group)
-        return LedgerState(
-            accounts={name: read_account(row) for name, row in rows.items()},
-            balances={name: row["balance"] for name, row in rows.items()},
-            by_id={transfer.id: transfer for transfer in same},
-            by_group={group.id: tuple(t for t in same if t.group == group.id)},
-            episodes=episodes,
-            last_seq=self._last_seq,
-            last_hash=self._last_hash,
-        )
 
-    def _same(self, group: Group) -> list[Transfer]:
-        """Written transfers that the group may be a repetition of."""
-        # Every group has a statement, and ids begin with their group's: no statement, no transfer.
-        if group.id in self._new or queries.statement(self.connection, group.id) is None:
-            return []
-        ids = [draft.id for draft in group.drafts]
-        rows = queries.same_id_or_group(self.connection, group.id, ids)
-        return [read_transfer(row) for row in rows]
+# Rows as records, and back.
 
 
-def read_account(row: RowMapping) -> Account:
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _read(to: Callable[..., _T], row: RowMapping, **given: Any) -> _T:
+    """Read a record from the columns that go by its fields' names, but for what is given."""
+    return to(**given, **{name: row[name] for name in _fields(to) if name not in given})
+
+
+def read_account(row: RowMapping) -> ledger.Account:
     """Read an account from its row."""
-    return Account(
-        id=row["id"],
-        kind=_word(AccountKind, row["kind"], row["id"]),
-        currency=row["currency"],
-        episode=row["episode"],
-    )
+    return _read(ledger.Account, row, kind=_read_word(ledger.AccountKind, row["kind"], row["id"]))
 
 
-def read_transfer(row: RowMapping) -> Transfer:
+def read_transfer(row: RowMapping) -> ledger.Transfer:
     """Read a transfer from its row."""
-    values = {name: row[column] for name, column in _TRANSFER_COLUMNS.items()}
-    return Transfer(**values | {"code": _word(Code, row["code"], row["id"])})
+    code = _read_word(ledger.Code, row["code"], row["id"])
+    return _read(ledger.Transfer, row, group=row["group_id"], code=code)
 
 
-def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
+def _read_word(kind: type[_Word], text: str, row_id: str) -> _Word:
     try:
         return kind(text)
     except ValueError as exc:
@@ -383,31 +299,64 @@ def _word(kind: type[_Word], text: str, row_id: str) -> _Word:
         ) from exc
 
 
-def _transfer_row(transfer: Transfer, at_ms: int) -> dict[str, Any]:
-    values = {column: getattr(transfer, name) for name, column in _TRANSFER_COLUMNS.items()}
-    return values | {"code": transfer.code.value, "at_ms": at_ms}
+def read_market(row: RowMapping) -> Market | None:
+    """Read the market from an episode's row; None before it opens."""
+    if row["market_money"] is None:
+        return None
+    return Market(**{name: row[f"market_{name}"] for name in _fields(Market)})
+
+
+def read_position(row: RowMapping) -> Position:
+    """Read a bet from its row."""
+    return _read(Position, row, side=Side(row["side"]))
+
+
+def read_positions(connection: Connection, episode_id: str) -> list[Position]:
+    """Read an episode's bets, in their order."""
+    return [read_position(row) for row in queries.positions_of(connection, episode_id)]
+
+
+def read_holding(row: RowMapping) -> Holding:
+    """Read an account and its balance from a row."""
+    return _read(Holding, row, account=read_account(row))
+
+
+def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
+    """Read what explains an episode's groups, in the order of the moves."""
+    return [
+        _read(
+            StoredStatement,
+            row,
+            group=row["group_id"],
+            lines=decode_json(tuple[ledger.Explained, ...], row["lines_json"], row["group_id"]),
+        )
+        for row in queries.statements_of(connection, episode_id)
+    ]
+
+
+def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
+    """Read what an episode was told, by stage."""
+    found = []
+    for row in queries.measurements_of(connection, episode_id):
+        executions = tuple(json.loads(row["executions_json"]))
+        source = Source(executions=executions, bundle_id=row["bundle_id"])
+        told = json.loads(row["measurement_json"])
+        found.append(_read(StoredMeasurement, row, record=told, source=source))
+
+    def rank(item: StoredMeasurement) -> tuple[int, int, int]:
+        # Several stages can fall on one moment of a held clock; their own order settles it.
+        name, _, number = item.stage.partition(":")
+        order = ("c0", "gate", "first", "second", "round").index(name)
+        return order, int(number or 0), item.at_ms
+
+    return sorted(found, key=rank)
 
 
 # What a bet changes stands in columns; the rest is one record that a bet neither reads nor writes.
-_IN_COLUMNS: Final = ("market", "position_count", "clock_ms")
-_IN_RECORD: Final = tuple(
-    field.name for field in dataclasses.fields(Episode) if field.name not in _IN_COLUMNS
-)
+_BLANK: Final = {"market": None, "position_count": 0, "clock_ms": 0}
+_IN_RECORD: Final = tuple(name for name in _fields(Episode) if name not in _BLANK)
 _KEPT: Final = 256
 """Decoded records to remember."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEpisode:
-    """An episode, and what only the store knows of it."""
-
-    episode: Episode
-    secret: bytes = field(repr=False)
-    """The seed, which nobody is shown before the freeze."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.episode.state not in ENDED
 
 
 class EpisodeRepository:
@@ -417,26 +366,31 @@ class EpisodeRepository:
         # By the hash of the record, so what is remembered can't be out of date.
         self._decoded: dict[str, Episode] = {}
 
-    def insert(self, connection: Connection, stored: StoredEpisode, *, at_ms: int) -> None:
-        """Write down a new episode."""
-        terms = stored.episode.terms
+    def insert(
+        self, connection: Connection, episode: Episode, *, secret: bytes, at_ms: int
+    ) -> None:
+        """Write down a new episode, with the seed that nobody is shown before the freeze."""
         # Clocks can be held anywhere, and yet the newest episode is the one written last.
         newest = queries.newest_ms(connection)
         row = {
-            "episode_id": stored.episode.id,
-            "claim": terms.claim,
-            "currency": terms.currency,
-            "secret": stored.secret.hex(),
+            "episode_id": episode.id,
+            "claim": episode.terms.claim,
+            "currency": episode.terms.currency,
+            "secret": secret.hex(),
             "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
             "updated_ms": at_ms,
         }
-        queries.insert_episode(connection, row | _columns(stored.episode) | _record(stored.episode))
+        queries.insert_episode(connection, row | _columns(episode) | _record(episode))
 
-    def load(self, connection: Connection, episode_id: str) -> StoredEpisode:
-        """An episode as it stands; one that doesn't exist is refused."""
+    def load(self, connection: Connection, episode_id: str) -> Episode:
+        """Load an episode as it stands; one that doesn't exist is refused."""
         row = queries.episode_row(connection, episode_id)
         if row is None:
-            raise unknown_episode(episode_id)
+            raise RefusedError(
+                f"`{episode_id}` must be the id of an episode, and there is none of that id; "
+                "`heretix episode list` shows them",
+                status=ledger.Status.UNKNOWN_EPISODE.value,
+            )
         episode = self._decoded.get(row["record_sha256"])
         if episode is None:
             text = queries.record_json(connection, episode_id)
@@ -445,19 +399,12 @@ class EpisodeRepository:
                     f"`{episode_id}` must have the record that was written last, and doesn't: it "
                     "was changed from outside; restore a copy of the store"
                 )
-            data = json.loads(text)
-            blank = {"market": None, "position_count": 0, "clock_ms": 0}
-            episode = decode(Episode, data | blank, f"episode {episode_id}")
+            episode = decode(Episode, json.loads(text) | _BLANK, f"episode {episode_id}")
             if len(self._decoded) >= _KEPT:
                 self._decoded.clear()
             self._decoded[row["record_sha256"]] = episode
-        current = replace(
-            episode,
-            market=read_market(row),
-            position_count=row["position_count"],
-            clock_ms=row["clock_ms"],
-        )
-        return StoredEpisode(episode=current, secret=bytes.fromhex(row["secret"]))
+        bets, clock = row["position_count"], row["clock_ms"]
+        return replace(episode, market=read_market(row), position_count=bets, clock_ms=clock)
 
     def update(
         self, connection: Connection, before: Episode, after: Episode, *, at_ms: int
@@ -469,64 +416,12 @@ class EpisodeRepository:
             values |= _record(after)
         queries.update_episode(connection, after.id, values)
 
-    def positions(self, connection: Connection, episode_id: str) -> list[Position]:
-        """An episode's bets, in their order."""
-        return [read_position(row) for row in queries.positions_of(connection, episode_id)]
-
-    def add_positions(
-        self, connection: Connection, episode_id: str, added: Sequence[Position]
-    ) -> None:
-        """Keep bets."""
-        rows = [encode(position) | {"episode_id": episode_id} for position in added]
-        queries.insert_positions(connection, rows)
-
-
-def unknown_episode(episode_id: str) -> RefusedError:
-    """The answer to a question about an episode that doesn't exist."""
-    return RefusedError(
-        f"`{episode_id}` must be the id of an episode, and there is none of that id; "
-        "`heretix episode list` shows them",
-        status=Status.UNKNOWN_EPISODE.value,
-    )
-
-
-def read_market(row: RowMapping) -> Market | None:
-    """Read the market from an episode's row; None before it opens."""
-    if row["market_money"] is None:
-        return None
-    return Market(
-        money=row["market_money"],
-        heretic=row["market_heretic"],
-        orthodox=row["market_orthodox"],
-    )
-
-
-def read_position(row: RowMapping) -> Position:
-    """Read a bet from its row."""
-    return Position(
-        number=row["number"],
-        account=row["account"],
-        side=Side(row["side"]),
-        stake=row["stake"],
-        shares=row["shares"],
-        at_ms=row["at_ms"],
-        house=row["house"],
-    )
-
 
 def _columns(episode: Episode) -> dict[str, Any]:
-    market = episode.market
-    return {
-        "state": episode.state.value,
-        "is_open": episode.state not in ENDED,
-        "terms_hash": episode.terms_hash,
-        "market_money": None if market is None else market.money,
-        "market_heretic": None if market is None else market.heretic,
-        "market_orthodox": None if market is None else market.orthodox,
-        "position_count": episode.position_count,
-        "clock_ms": episode.clock_ms,
-        "close_ms": episode.close_ms,
-    }
+    names = ("terms_hash", "position_count", "clock_ms", "close_ms")
+    market = {f"market_{name}": getattr(episode.market, name, None) for name in _fields(Market)}
+    state = {"state": episode.state.value, "is_open": episode.state not in ENDED}
+    return {name: getattr(episode, name) for name in names} | market | state
 
 
 def _record(episode: Episode) -> dict[str, Any]:
@@ -534,151 +429,85 @@ def _record(episode: Episode) -> dict[str, Any]:
     return {"record_json": text, "record_sha256": sha256_hex(text.encode())}
 
 
-def read_holding(row: RowMapping) -> Holding:
-    """Read an account and its balance from a row."""
-    return Holding(account=read_account(row), balance=row["balance"], person=row["person"])
-
-
-def read_summary(row: RowMapping) -> EpisodeSummary:
-    """Read a line of a list of episodes from a row."""
-    return EpisodeSummary(
-        id=row["episode_id"],
-        claim=row["claim"],
-        currency=row["currency"],
-        state=State(row["state"]),
-        market=read_market(row),
-        position_count=row["position_count"],
-        clock_ms=row["clock_ms"],
-        close_ms=row["close_ms"],
-        created_ms=row["created_ms"],
-        updated_ms=row["updated_ms"],
-    )
-
-
-def read_held_position(row: RowMapping) -> HeldPosition:
-    """Read a bet from its row and its episode's."""
-    close = row["close_ms"]
-    return HeldPosition(
-        episode=row["episode_id"],
-        claim=row["claim"],
-        state=State(row["state"]),
-        position=read_position(row),
-        late=close is not None and row["at_ms"] > close,
-    )
-
-
-def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
-    """Read what explains an episode's groups, in the order of the moves."""
-    return [
-        StoredStatement(
-            group=row["group_id"],
-            move=row["move"],
-            lines=decode_json(tuple[Explained, ...], row["lines_json"], row["group_id"]),
-            at_ms=row["at_ms"],
-        )
-        for row in queries.statements_of(connection, episode_id)
-    ]
-
-
-def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
-    """Read what an episode was told, by stage."""
-    told = [
-        StoredMeasurement(
-            stage=row["stage"],
-            record=json.loads(row["measurement_json"]),
-            source=Source(
-                executions=tuple(json.loads(row["executions_json"])), bundle_id=row["bundle_id"]
-            ),
-            at_ms=row["at_ms"],
-        )
-        for row in queries.measurements_of(connection, episode_id)
-    ]
-    # Several stages can fall on one moment of a held clock; their own order settles it.
-    return sorted(told, key=lambda item: (_rank(item.stage), item.at_ms))
-
-
-def _rank(stage: str) -> tuple[int, int]:
-    name, _, number = stage.partition(":")
-    return ("c0", "gate", "first", "second", "round").index(name), int(number or 0)
-
-
-def verify_ledger(connection: Connection) -> LedgerReport:
+def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     """Read the chain from its first transfer, and hold everything that is kept against it."""
-    breaches: list[Breach] = []
-    holdings = list(_read(read_holding, queries.account_rows(connection), breaches))
+    breaches: list[ledger.Breach] = []
+    holdings = list(_read_sound(read_holding, queries.account_rows(connection), breaches))
     accounts = {holding.account.id: holding.account for holding in holdings}
     balances = {holding.account.id: holding.balance for holding in holdings}
-    breaches.extend(misnamed_accounts((h.account, h.person) for h in holdings))
+    breaches.extend(ledger.misnamed_accounts((h.account, h.person) for h in holdings))
     replayed: defaultdict[str, int] = defaultdict(int)
     first_seqs: dict[str, int] = {}
 
-    def passing() -> Iterator[Transfer]:
+    def passing() -> Iterator[ledger.Transfer]:
         # One pass, whatever the length: replayed and checked on the way to being verified.
-        for transfer in _read(read_transfer, queries.stream_transfers(connection), breaches):
+        for transfer in _read_sound(read_transfer, queries.stream_transfers(connection), breaches):
             replayed[transfer.debit] -= transfer.amount
             replayed[transfer.credit] += transfer.amount
             first_seqs.setdefault(transfer.group, transfer.seq)
             strangers = {transfer.debit, transfer.credit} - accounts.keys()
             if strangers:
                 detail = f"no account {min(strangers)!r}"
-                breaches.append(Breach("known_accounts", transfer.id, detail))
+                breaches.append(ledger.Breach("known_accounts", transfer.id, detail))
             else:
-                breaches.extend(crossed_currencies(accounts, [transfer]))
+                breaches.extend(ledger.crossed_currencies(accounts, [transfer]))
             yield transfer
 
-    chain = verify(passing())
-    breaches.extend(Breach("chain", fault.id, fault.detail) for fault in chain.faults)
+    chain = ledger.verify(passing())
+    breaches.extend(chain.breaches)
     end = queries.chain_end(connection)
     if (end["last_seq"], end["last_hash"]) != (chain.count, chain.last_hash):
         detail = f"{chain.count} transfers end in {chain.last_hash}, not {end['last_seq']} in "
-        breaches.append(Breach("chain_end", "chain", f"{detail}{end['last_hash']}"))
+        breaches.append(ledger.Breach("chain_end", "chain", f"{detail}{end['last_hash']}"))
     for name in sorted(replayed.keys() | balances.keys()):
         expected, kept = replayed.get(name, 0), balances.get(name, 0)
         if expected != kept:
             detail = f"the chain gives {expected}, the balance is {kept}"
-            breaches.append(Breach("replay", name, detail))
+            breaches.append(ledger.Breach("replay", name, detail))
     breaches.extend(_statement_breaches(connection, first_seqs))
     open_ = queries.episodes_open(connection)
-    breaches.extend(unbalanced_currencies(accounts, balances))
-    breaches.extend(overdrafts(accounts, balances))
-    breaches.extend(leftover_escrows(accounts, balances, open_))
+    breaches.extend(ledger.unbalanced_currencies(accounts, balances))
+    breaches.extend(ledger.overdrafts(accounts, balances))
+    breaches.extend(ledger.leftover_escrows(accounts, balances, open_))
     breaches.extend(_stake_breaches(connection, balances))
-    return LedgerReport(count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches))
+    return ledger.LedgerReport(
+        count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches)
+    )
 
 
-def _read(
-    record_of: Callable[[RowMapping], _Row], rows: Iterable[RowMapping], breaches: list[Breach]
-) -> Iterator[_Row]:
+def _read_sound(
+    record_of: Callable[[RowMapping], _T], rows: Iterable[RowMapping], breaches: list[ledger.Breach]
+) -> Iterator[_T]:
     """Read records from rows; name and leave out what no rule could have written."""
     for row in rows:
         try:
-            record = record_of(row)
+            yield record_of(row)
         except RecordError as exc:
-            breaches.append(Breach("words", row["id"], str(exc)))
-            continue
-        yield record
+            breaches.append(ledger.Breach("words", row["id"], str(exc)))
 
 
-def _statement_breaches(connection: Connection, first_seqs: Mapping[str, int]) -> Iterator[Breach]:
+def _statement_breaches(
+    connection: Connection, first_seqs: Mapping[str, int]
+) -> Iterator[ledger.Breach]:
     """Every group has the statement that keeps its key from being used again, and no other has."""
     told = queries.statement_seqs(connection)
     for group in sorted(told.keys() | first_seqs.keys()):
         if told.get(group) != first_seqs.get(group):
             detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
-            yield Breach("statements", group, detail)
+            yield ledger.Breach("statements", group, detail)
 
 
-def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[Breach]:
+def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[ledger.Breach]:
     """The stake pot of each open episode holds its bets, and its market counts them."""
     for row in queries.open_stakes(connection):
-        pot = escrow_account(row["episode_id"], Escrow.STAKE, row["currency"]).id
+        pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
         total = int(row["market_money_held"])
-        yield from stake_mismatch(pot, balances.get(pot, 0), [total])
+        yield from ledger.stake_mismatch(pot, balances.get(pot, 0), [total])
         for name in ("market_money", "market_heretic", "market_orthodox"):
             held = int(row[f"{name}_held"])
             if (row[name] or 0) != held:
                 detail = f"`{name}` counts {row[name]}, the open positions come to {held}"
-                yield Breach("market", row["episode_id"], detail)
+                yield ledger.Breach("market", row["episode_id"], detail)
 
 
 def read_grants(connection: Connection, person: str) -> list[Grant]:
@@ -697,13 +526,12 @@ def day_of(grants: Sequence[Grant], at_ms: int) -> int:
 
 def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_days: int) -> int:
     """Return what a person's credits are worth at a moment, whether or not decay was posted yet."""
-    account = user_account(person, XC.code).id
+    account = ledger.user_account(person, ledger.XC.code).id
     row = queries.accounts_by_id(connection, [account]).get(account)
     if row is None:
         return 0
     grants = read_grants(connection, person)
-    today = day_of(grants, at_ms)
-    left = remaining(grants, today=today, half_life_days=half_life_days)
+    left = remaining(grants, today=day_of(grants, at_ms), half_life_days=half_life_days)
     return min(int(row["balance"]), left)
 
 
@@ -717,44 +545,46 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        clock: Clock,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
+        self, store: Store, *, clock: Clock, entropy: Callable[[int], bytes] = secrets.token_bytes
     ) -> None:
-        self._store = store
-        self._clock = clock
+        self.store = store
+        self.clock = clock
         self._entropy = entropy
         self._episodes = EpisodeRepository()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[LedgerTransaction]:
+        """Take the one writer's turn."""
+        with self.store.writing() as connection:
+            yield LedgerTransaction(connection, self.clock)
 
     # Accounts and the ledger.
 
     def ensure_house(self, currency: str = "PLAY", *, purse: int = HOUSE_PURSE) -> None:
         """Make the operator's accounts; the house and the fund are given a purse each, once."""
-        require_whole("purse", purse)
-        wanted = require_currency(currency)
+        ledger.require_whole("purse", purse)
+        wanted = ledger.require_currency(currency)
         group = f"found:{currency}"
         # Whoever only looks mustn't have to wait for a writer, nor be one.
-        with self._store.reading() as connection:
+        with self.store.reading() as connection:
             if queries.statement(connection, group) is not None:
                 return
-        with self._transaction() as transaction:
-            transaction.add_accounts(house_accounts(currency))
+        with self.transaction() as transaction:
+            transaction.add_accounts(ledger.house_accounts(currency))
             known = queries.statement(transaction.connection, group) is not None
             if purse and wanted.transferable and not known:
-                to = (AccountKind.HOUSE, AccountKind.EPC_FUND)
-                amounts = {house_account(kind, currency).id: purse for kind in to}
+                to = (ledger.AccountKind.HOUSE, ledger.AccountKind.EPC_FUND)
+                amounts = {ledger.house_account(kind, currency).id: purse for kind in to}
                 _issue(transaction, group, amounts, currency)
 
     def join(self, name: str, currency: str = "PLAY", *, purse: int | None = None) -> Holding:
         """Give a person an account with a starting purse. Who has one keeps it as it is."""
-        account, wanted = user_account(name, currency), require_currency(currency)
+        account, wanted = ledger.user_account(name, currency), ledger.require_currency(currency)
         start = (STARTING_PURSE if wanted.transferable else 0) if purse is None else purse
-        require_whole("purse", start)
-        with self._transaction() as transaction:
+        ledger.require_whole("purse", start)
+        with self.transaction() as transaction:
             if account.id not in queries.accounts_by_id(transaction.connection, [account.id]):
-                transaction.add_accounts(house_accounts(currency))
+                transaction.add_accounts(ledger.house_accounts(currency))
                 transaction.add_accounts([account], person=name)
                 if start:
                     _issue(transaction, f"join:{account.id}", {account.id: start}, currency)
@@ -763,22 +593,23 @@ class Exchange:
 
     def issue(
         self, who: str, amount: int, *, key: str, currency: str = "PLAY"
-    ) -> tuple[Transfer, ...]:
+    ) -> tuple[ledger.Transfer, ...]:
         """Make money and give it to a person or to one of the operator's accounts."""
-        mint = house_account(AccountKind.ISSUANCE, require_currency(currency).code)
-        group, account = client_group(mint.id, key), account_id(who, currency)
-        with self._transaction() as transaction:
+        mint = ledger.house_account(
+            ledger.AccountKind.ISSUANCE, ledger.require_currency(currency).code
+        )
+        group, account = ledger.client_group(mint.id, key), _account_id(who, currency)
+        with self.transaction() as transaction:
             return _issue(transaction, group, {account: amount}, currency)
 
     def balance(self, who: str, currency: str = "PLAY") -> int:
         """Return what a person or an account holds; an unknown one is refused."""
-        wanted = account_id(who, currency)
-        with self._store.reading() as connection:
-            row = queries.accounts_by_id(connection, [wanted]).get(wanted)
+        wanted = _account_id(who, currency)
+        row = self.store.read(queries.accounts_by_id, [wanted]).get(wanted)
         if row is None:
             raise RefusedError(
                 f"`{who}` must have an account in {currency}, and has none; join first",
-                status=Status.UNKNOWN_ACCOUNT.value,
+                status=ledger.Status.UNKNOWN_ACCOUNT.value,
             )
         return int(row["balance"])
 
@@ -793,16 +624,15 @@ class Exchange:
     ) -> list[Holding]:
         """List accounts that fit everything that is given, by id."""
         if currency is not None:
-            require_currency(currency)
-        with self._store.reading() as connection:
-            rows = queries.account_rows(
-                connection,
-                person=person,
-                episode=episode,
-                currency=currency,
-                limit=require_whole("limit", limit),
-                offset=require_whole("offset", offset),
-            )
+            ledger.require_currency(currency)
+        rows = self.store.read(
+            queries.account_rows,
+            person=person,
+            episode=episode,
+            currency=currency,
+            limit=ledger.require_whole("limit", limit),
+            offset=ledger.require_whole("offset", offset),
+        )
         return [read_holding(row) for row in rows]
 
     def history(
@@ -815,29 +645,25 @@ class Exchange:
         before_seq: int | None = None,
     ) -> list[Entry]:
         """List transfers that fit everything that is given, the newest first."""
-        with self._store.reading() as connection:
-            rows = queries.history(
-                connection,
-                account=account,
-                episode=episode,
-                group=group,
-                limit=require_whole("limit", limit),
-                before_seq=before_seq,
-            )
+        rows = self.store.read(
+            queries.history,
+            account=account,
+            episode=episode,
+            group=group,
+            limit=ledger.require_whole("limit", limit),
+            before_seq=before_seq,
+        )
         return [Entry(transfer=read_transfer(row), at_ms=row["at_ms"]) for row in rows]
 
     def export(self, *, after_seq: int = 0) -> Iterator[str]:
         """Yield transfers in the order of the chain, one line of JSON each, as of one moment."""
-        with self._store.reading() as connection:
-            queries.freeze_view(connection)
+        with self.store.reading() as connection:
             for row in queries.stream_transfers(connection, after_seq=after_seq):
-                yield exact_json(dict(row))
+                yield encode_json(dict(row))
 
-    def verify(self) -> LedgerReport:
+    def verify(self) -> ledger.LedgerReport:
         """Read the chain from its first transfer, and hold everything that is kept against it."""
-        with self._store.reading() as connection:
-            queries.freeze_view(connection)
-            return verify_ledger(connection)
+        return self.store.read(verify_ledger)
 
     # Moves of an episode. Each returns what it brought about, as it stands then.
 
@@ -848,16 +674,16 @@ class Exchange:
         that the terms start from was measured. Under the same `key` again, it is the episode that
         was written first.
         """
-        require_currency(terms.currency)
-        secret = self._entropy(SECRET_BYTES)
+        ledger.require_currency(terms.currency)
+        secret = self._entropy(challenges.SECRET_BYTES)
         episode_id = f"ep-{self._entropy(6).hex()}" if key is None else draft_id(key)
-        drawn = replace(terms, seed_commitment=seed_commitment(secret))
-        stored = StoredEpisode(episode=draft_episode(episode_id, drawn), secret=secret)
-        with self._transaction() as transaction:
-            connection = transaction.connection
+        drawn = replace(terms, seed_commitment=challenges.seed_commitment(secret))
+        episode = draft_episode(episode_id, drawn)
+        with self.transaction() as transaction:
+            connection, at_ms = transaction.connection, transaction.at_ms
             if key is not None and queries.episode_row(connection, episode_id) is not None:
                 return episode_id
-            self._episodes.insert(connection, stored, at_ms=transaction.at_ms)
+            self._episodes.insert(connection, episode, secret=secret, at_ms=at_ms)
             if c0 is not None:
                 _keep(transaction, episode_id, "c0", {"c0_ppm": terms.c0_ppm}, c0)
         return episode_id
@@ -865,56 +691,39 @@ class Exchange:
     def open(self, episode_id: str) -> Episode:
         """Fix the terms; escrow the house's seed and the budget for rewards."""
         with self._move(episode_id) as move:
-            if move.episode.state is not State.DRAFT:
-                return move.episode
-            currency = move.episode.terms.currency
-            pots = (escrow_account(episode_id, pot, currency) for pot in Escrow)
-            move.transaction.add_accounts((*house_accounts(currency), *pots))
-            return move.make("open", moves.open_episode(move.episode, at_ms=move.at_ms)).episode
+            if move.episode.state is State.DRAFT:
+                currency = move.episode.terms.currency
+                pots = (ledger.escrow_account(episode_id, pot, currency) for pot in ledger.Escrow)
+                move.transaction.add_accounts((*ledger.house_accounts(currency), *pots))
+                move.make("open", moves.open_episode)
+            return move.episode
 
     def begin_challenge(self, episode_id: str) -> Episode:
         """Let evidence be committed from now on."""
         with self._move(episode_id) as move:
-            if move.episode.state not in {State.DRAFT, State.OPEN}:
-                return move.episode
-            result = moves.begin_challenge(move.episode, at_ms=move.at_ms)
-            return move.make("begin_challenge", result).episode
+            if move.episode.state in {State.DRAFT, State.OPEN}:
+                move.make("begin_challenge", moves.begin_challenge)
+            return move.episode
 
     def stake(
-        self,
-        episode_id: str,
-        person: str,
-        side: Side,
-        amount: int,
-        *,
-        min_shares: int,
-        key: str,
+        self, episode_id: str, person: str, side: Side, amount: int, *, min_shares: int, key: str
     ) -> Position:
         """Bet on a side; refused if it would buy fewer than `min_shares` micro-shares."""
-        require_whole("min_shares", min_shares)
+        ledger.require_whole("min_shares", min_shares)
+        asked = {"side": side, "amount": amount, "min_shares": min_shares}
         with self._move(episode_id) as move:
-            account = move.account_of(person)
-            number, moved = move.make_once(
-                "stake",
-                client_group(account, key),
-                {"side": side.value, "amount": amount, "min_shares": min_shares},
-                lambda: moves.stake(
-                    move.episode,
-                    key=key,
-                    account=account,
-                    side=side,
-                    amount=amount,
-                    min_shares=min_shares,
-                    at_ms=move.at_ms,
-                ),
-                subject=move.episode.position_count,
+            number, moved = move.make_for(
+                person, "stake", moves.stake, asked, key=key, subject=move.episode.position_count
             )
-            return move.position(number) if moved is None else moved.positions[0]
+            if moved is not None:
+                return moved.positions[0]
+            connection = move.transaction.connection
+            return read_position(queries.positions_of(connection, episode_id, number=number)[0])
 
     def min_stake(self, episode_id: str, person: str, *, compute_cost: int = 0) -> int:
         """Return what a challenge by this person must stake now."""
-        with self._store.reading() as connection:
-            episode = self._episodes.load(connection, episode_id).episode
+        with self.store.reading() as connection:
+            episode = self._episodes.load(connection, episode_id)
             return self._min_stake(connection, episode, person, compute_cost)
 
     def commit(
@@ -929,25 +738,13 @@ class Exchange:
         compute_cost: int = 0,
     ) -> Challenge:
         """Commit to evidence without showing it."""
+        asked = {"direction": direction, "commitment": commitment, "amount": amount}
         with self._move(episode_id) as move:
-            account = move.account_of(person)
-            number, _ = move.make_once(
-                "commit",
-                client_group(account, key),
-                {"direction": direction.value, "commitment": commitment, "amount": amount},
-                lambda: challenges.commit(
-                    move.episode,
-                    key=key,
-                    account=account,
-                    direction=direction,
-                    commitment=commitment,
-                    stake=amount,
-                    min_stake=self._min_stake(
-                        move.transaction.connection, move.episode, person, compute_cost
-                    ),
-                    at_ms=move.at_ms,
-                ),
-                subject=len(move.episode.challenges),
+            connection = move.transaction.connection
+            least = self._min_stake(connection, move.episode, person, compute_cost)
+            subject = len(move.episode.challenges)
+            number, _ = move.make_for(
+                person, "commit", challenges.commit, asked, key=key, subject=subject, least=least
             )
             return move.episode.challenges[number]
 
@@ -956,33 +753,25 @@ class Exchange:
     ) -> Challenge:
         """Show what a commitment hid."""
         with self._move(episode_id) as move:
-            account = move.account_of(person)
+            account = ledger.user_account(person, move.episode.terms.currency).id
             known = dict(enumerate(move.episode.challenges)).get(number)
+            shown: dict[str, Any] = {"nonce": nonce, "bundle_sha256": bundle_sha256}
             if (
-                known is not None
-                and (known.account, known.bundle_sha256) == (account, bundle_sha256)
-                and known.commitment == evidence_commitment(nonce, bundle_sha256, account)
+                known is None
+                or (known.account, known.bundle_sha256) != (account, bundle_sha256)
+                or known.commitment != challenges.evidence_commitment(nonce, bundle_sha256, account)
             ):
-                return known
-            result = challenges.reveal(
-                move.episode,
-                number,
-                account=account,
-                nonce=nonce,
-                bundle_sha256=bundle_sha256,
-                at_ms=move.at_ms,
-            )
-            return move.make("reveal", result).episode.challenges[number]
+                move.make("reveal", challenges.reveal, number=number, account=account, **shown)
+            return move.episode.challenges[number]
 
     def freeze(self, episode_id: str) -> Episode:
         """Reveal the secret, draw the close and the judges, give late stakes back."""
         with self._move(episode_id) as move:
-            if move.episode.frozen_ms is not None:
-                return move.episode
-            result = moves.freeze(
-                move.episode, seed=move.secret, positions=move.positions(), at_ms=move.at_ms
-            )
-            return move.make("freeze", result).episode
+            if move.episode.frozen_ms is None:
+                row = queries.episode_row(move.transaction.connection, episode_id)
+                seed = b"" if row is None else bytes.fromhex(row["secret"])
+                move.make("freeze", moves.freeze, seed=seed, positions=move.positions())
+            return move.episode
 
     def judge_challenge(
         self,
@@ -993,23 +782,19 @@ class Exchange:
         source: Source | None = None,
     ) -> Episode:
         """Let a challenge move the credited path, or charge it for the attempt."""
-        told = encode(evidence)
+        told = {"evidence": encode(evidence)}
         with self._move(episode_id) as move:
             _, moved = move.make_once(
                 "judge",
                 f"challenge:{episode_id}:{number}",
-                {"number": number, "evidence": told},
-                lambda: challenges.judge_challenge(
-                    move.episode,
-                    number,
-                    evidence=evidence,
-                    positions=move.positions(),
-                    at_ms=move.at_ms,
-                ),
+                challenges.judge_challenge,
+                {"number": number, "evidence": evidence},
+                about={"number": number, **told},
                 subject=number,
+                positions=move.positions(),
             )
             if moved is not None:
-                _keep(move.transaction, episode_id, f"gate:{number}", {"evidence": told}, source)
+                _keep(move.transaction, episode_id, f"gate:{number}", told, source)
                 judged = moved.episode.challenges[number]
                 attempt = {"passed": judged.fate is Fate.ACCEPTED, "amount": None, "scale": None}
                 move.remember("attempt", [(number, judged.account, attempt)])
@@ -1027,47 +812,36 @@ class Exchange:
         told = encode(measurement)
         with self._move(episode_id) as move:
             known = queries.measurements_of(move.transaction.connection, episode_id, stage=stage)
-            if known:
-                _require_same(episode_id, known[0]["measurement_json"], told, stage)
-                return move.episode
-            if stage == "second" and not move.episode.measurements:
+            if known and known[0]["measurement_json"] != encode_json(told):
+                raise RefusedError(
+                    f"`{episode_id}` has its {stage} measurement, and this is another; "
+                    "what was measured stands, unless it is disputed",
+                    status=ledger.Status.ID_CONFLICT.value,
+                )
+            if stage == "second" and not known and not move.episode.measurements:
                 raise move.refuse(deny(Denial.OUT_OF_ORDER, "first_not_measured"))
-            result = moves.measure(
-                move.episode, measurement, positions=move.positions(), at_ms=move.at_ms
-            )
-            move.make("measure", result)
-            _keep(move.transaction, episode_id, stage, told, source)
+            if not known:
+                positions = move.positions()
+                move.make("measure", moves.measure, measurement=measurement, positions=positions)
+                _keep(move.transaction, episode_id, stage, told, source)
             return move.episode
 
     def conclude_unmeasured(self, episode_id: str) -> Episode:
         """End the measuring where outside stakes on both sides are lacking: nobody needs it."""
         with self._move(episode_id) as move:
-            if move.episode.measured_ms is not None and not move.episode.measurements:
-                return move.episode
-            result = moves.conclude_unmeasured(
-                move.episode, positions=move.positions(), at_ms=move.at_ms
-            )
-            return move.make("conclude", result).episode
+            if move.episode.measured_ms is None or move.episode.measurements:
+                move.make("conclude", moves.conclude_unmeasured, positions=move.positions())
+            return move.episode
 
     def dispute(
         self, episode_id: str, person: str, *, ground: Ground, bond: int, key: str
     ) -> Dispute:
         """Put a bond against the result, and have more judges drawn."""
+        asked = {"ground": ground, "bond": bond}
         with self._move(episode_id) as move:
-            account = move.account_of(person)
-            number, _ = move.make_once(
-                "dispute",
-                client_group(account, key),
-                {"ground": ground.value, "bond": bond},
-                lambda: disputes.raise_dispute(
-                    move.episode,
-                    key=key,
-                    account=account,
-                    ground=ground,
-                    bond=bond,
-                    at_ms=move.at_ms,
-                ),
-                subject=len(move.episode.disputes),
+            subject = len(move.episode.disputes)
+            number, _ = move.make_for(
+                person, "dispute", moves.raise_dispute, asked, key=key, subject=subject
             )
             return move.episode.disputes[number]
 
@@ -1080,21 +854,17 @@ class Exchange:
         source: Source | None = None,
     ) -> Episode:
         """Let the larger panel's measurements stand."""
-        told = {"ground_confirmed": ground_confirmed, "measurements": encode(measurements)}
+        told = {"ground_confirmed": ground_confirmed, "measurements": measurements}
         with self._move(episode_id) as move:
             round_ = len(move.episode.disputes)
             _, moved = move.make_once(
                 "rule",
                 f"dispute:{episode_id}:{round_}",
-                {"round": round_} | told,
-                lambda: disputes.rule_on_dispute(
-                    move.episode,
-                    ground_confirmed=ground_confirmed,
-                    measurements=measurements,
-                    positions=move.positions(),
-                    at_ms=move.at_ms,
-                ),
+                moves.rule_on_dispute,
+                told,
                 subject=round_,
+                about={"round": round_, **encode(told)},
+                positions=move.positions(),
             )
             if moved is not None:
                 _keep(move.transaction, episode_id, f"round:{round_}", told, source)
@@ -1105,10 +875,9 @@ class Exchange:
         with self._move(episode_id) as move:
             if move.episode.state in ENDED:
                 return move.episode
-            result = moves.close_episode(move.episode, positions=move.positions(), at_ms=move.at_ms)
-            settlement = move.make("settle", result).settlement
-            assert settlement is not None
-            rewards = () if settlement.rewards is None else settlement.rewards.rewards
+            moved = move.make("settle", moves.close_episode, positions=move.positions())
+            assert moved.settlement is not None
+            rewards = () if moved.settlement.rewards is None else moved.settlement.rewards.rewards
             earned = [
                 (r.step.number, r.step.account, {"amount": r.amount, "scale": r.scale})
                 for r in rewards
@@ -1127,126 +896,121 @@ class Exchange:
                 f"it is {episode.state.value}",
                 status=Denial.WRONG_STATE.value,
             )
-        parameters = episode.terms.parameters
-        return quote(
-            episode.market,
-            side,
-            amount,
-            tau_max_ppm=parameters.tau_max_ppm,
-            fee_ppm=parameters.fee_ppm,
-        )
+        rules = episode.terms.parameters
+        tau_max_ppm, fee_ppm = rules.tau_max_ppm, rules.fee_ppm
+        return quote(episode.market, side, amount, tau_max_ppm=tau_max_ppm, fee_ppm=fee_ppm)
 
     def episode(self, episode_id: str) -> Episode:
         """Return an episode as it stands."""
-        with self._store.reading() as connection:
-            return self._episodes.load(connection, episode_id).episode
+        return self.store.read(self._episodes.load, episode_id)
 
     def snapshot(self, episode_id: str) -> EpisodeSnapshot:
         """Read all of an episode that a page shows, as of one moment."""
-        with self._store.reading() as connection:
-            queries.freeze_view(connection)
-            episode = self._episodes.load(connection, episode_id).episode
-            positions = self._episodes.positions(connection, episode_id)
+        with self.store.reading() as connection:
+            episode = self._episodes.load(connection, episode_id)
+            positions = read_positions(connection, episode_id)
             return EpisodeSnapshot(
                 episode=episode,
                 positions=positions,
                 statements=read_statements(connection, episode_id),
                 measurements=read_measurements(connection, episode_id),
-                settlement=_settlement(episode, positions),
+                settlement=settle(episode, positions) if episode.state in ENDED else None,
             )
 
     def knows(self, episode_id: str) -> bool:
         """Say whether there is an episode of this id."""
-        with self._store.reading() as connection:
-            return queries.episode_row(connection, episode_id) is not None
+        return self.store.read(queries.episode_row, episode_id) is not None
 
     def episodes(
         self, *, state: State | None = None, limit: int = 20, offset: int = 0
     ) -> list[EpisodeSummary]:
         """List episodes, the newest first."""
-        with self._store.reading() as connection:
-            rows = queries.episode_summaries(
-                connection,
-                state=None if state is None else state.value,
-                limit=require_whole("limit", limit),
-                offset=require_whole("offset", offset),
+        rows = self.store.read(
+            queries.episode_summaries,
+            state=None if state is None else state.value,
+            limit=ledger.require_whole("limit", limit),
+            offset=ledger.require_whole("offset", offset),
+        )
+        return [
+            _read(
+                EpisodeSummary,
+                row,
+                id=row["episode_id"],
+                state=State(row["state"]),
+                market=read_market(row),
             )
-        return [read_summary(row) for row in rows]
+            for row in rows
+        ]
 
     def positions(self, episode_id: str) -> list[Position]:
         """List an episode's bets, in their order."""
-        with self._store.reading() as connection:
+        with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
-            return self._episodes.positions(connection, episode_id)
+            return read_positions(connection, episode_id)
 
     def positions_of(self, person: str, *, currency: str = "PLAY") -> list[HeldPosition]:
         """List a person's bets, the newest first."""
-        with self._store.reading() as connection:
-            rows = queries.positions_by_account(connection, account_id(person, currency))
-        return [read_held_position(row) for row in rows]
+        rows = self.store.read(queries.positions_by_account, _account_id(person, currency))
+        return [
+            HeldPosition(
+                episode=row["episode_id"],
+                claim=row["claim"],
+                state=State(row["state"]),
+                position=read_position(row),
+                late=row["close_ms"] is not None and row["at_ms"] > row["close_ms"],
+            )
+            for row in rows
+        ]
 
     def statements(self, episode_id: str) -> list[StoredStatement]:
         """List what each move of an episode paid to whom, and why."""
-        with self._store.reading() as connection:
+        with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
             return read_statements(connection, episode_id)
 
     def measurements(self, episode_id: str) -> list[StoredMeasurement]:
         """List what an episode was told, and the executions that it came from."""
-        with self._store.reading() as connection:
+        with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
             return read_measurements(connection, episode_id)
 
     def settlement(self, episode_id: str) -> Settlement | None:
         """Work out anew how an episode ended, from what is kept; None before it has."""
-        with self._store.reading() as connection:
-            queries.freeze_view(connection)
-            episode = self._episodes.load(connection, episode_id).episode
-            return _settlement(episode, self._episodes.positions(connection, episode_id))
+        return self.snapshot(episode_id).settlement
 
     def record(self, episode_id: str) -> dict[str, Any]:
         """Return everything that is needed to redo an episode elsewhere (`audit.verify_episode`).
 
         The seed is part of it once the freeze has revealed it, and not before.
         """
-        with self._store.reading() as connection:
-            queries.freeze_view(connection)
-            episode = self._episodes.load(connection, episode_id).episode
+        with self.store.reading() as connection:
+            episode = self._episodes.load(connection, episode_id)
             rows = queries.stream_transfers(connection, episode=episode_id)
             return {
                 "format": FORMAT,
                 "episode": encode(episode),
-                "positions": encode(self._episodes.positions(connection, episode_id)),
+                "positions": encode(read_positions(connection, episode_id)),
                 "transfers": [encode(read_transfer(row)) for row in rows],
                 "statements": encode(read_statements(connection, episode_id)),
                 "measurements": encode(read_measurements(connection, episode_id)),
             }
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[LedgerTransaction]:
-        with self._store.writing() as connection:
-            yield LedgerTransaction(connection, self._clock)
-
-    @contextlib.contextmanager
     def _move(self, episode_id: str) -> Iterator[_Move]:
-        with self._transaction() as transaction:
+        with self.transaction() as transaction:
             yield _Move(transaction, self._episodes, episode_id)
 
     def _min_stake(
         self, connection: Connection, episode: Episode, person: str, compute_cost: int
     ) -> int:
         parameters = episode.terms.parameters
-        rules, account = parameters.stakes, user_account(person, episode.terms.currency).id
+        rules, account = parameters.stakes, ledger.user_account(person, episode.terms.currency).id
         attempts = queries.attempts_of(connection, account, limit=rules.recent_attempts)
+        # As they are worth now: nobody stakes less because decay wasn't posted.
+        at_ms, half_life = self.clock.now_ms(), parameters.credits.half_life_days
         return min_stake(
             compute_cost=compute_cost,
-            # As they are worth now: nobody stakes less because decay wasn't posted.
-            credits_held=credits_left(
-                connection,
-                person,
-                at_ms=self._clock.now_ms(),
-                half_life_days=parameters.credits.half_life_days,
-            ),
+            credits_held=credits_left(connection, person, at_ms=at_ms, half_life_days=half_life),
             failure_rate_ppm=failure_rate(attempts, rules),
             rules=rules,
         )
@@ -1259,24 +1023,12 @@ class _Move:
         self, transaction: LedgerTransaction, repository: EpisodeRepository, episode_id: str
     ) -> None:
         self.transaction = transaction
-        self.at_ms = transaction.at_ms
         self._repository = repository
-        stored = repository.load(transaction.connection, episode_id)
-        self.episode = stored.episode
-        self.secret = stored.secret
-
-    def account_of(self, person: str) -> str:
-        """Return the id of a person's account in the episode's currency."""
-        return user_account(person, self.episode.terms.currency).id
+        self.episode = repository.load(transaction.connection, episode_id)
 
     def positions(self) -> list[Position]:
         """List the episode's bets, in their order."""
-        return self._repository.positions(self.transaction.connection, self.episode.id)
-
-    def position(self, number: int) -> Position:
-        """Return the bet with a number."""
-        connection = self.transaction.connection
-        return read_position(queries.positions_of(connection, self.episode.id, number=number)[0])
+        return read_positions(self.transaction.connection, self.episode.id)
 
     def refuse(self, denied: Denied) -> RefusedError:
         """Return the error that tells of a refused move."""
@@ -1286,26 +1038,28 @@ class _Move:
     def make(
         self,
         name: str,
-        result: Moved | Denied,
+        rule: Callable[..., Moved | Denied],
         *,
         request: Mapping[str, Any] | None = None,
         subject: int | None = None,
+        **given: Any,
     ) -> Moved:
-        """Write down everything that a rule returned, or raise its refusal."""
+        """Ask a rule, and write down everything that it returns, or raise its refusal."""
         before, transaction = self.episode, self.transaction
+        connection, at_ms = transaction.connection, transaction.at_ms
+        result = rule(before, **given, at_ms=at_ms)
         if isinstance(result, Denied):
             raise self.refuse(result)
-        connection, group, applied = transaction.connection, result.group, None
+        group, applied = result.group, None
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
         with queries.together(connection):
             if group is not None and applied is not None:
                 asked = request or {"move": name, "episode": before.id}
-                transaction.enter(
-                    group, applied, move=name, request=asked, lines=result.lines, subject=subject
-                )
-            self._repository.add_positions(connection, before.id, result.positions)
-            self._repository.update(connection, before, result.episode, at_ms=self.at_ms)
+                transaction.enter(group, applied, move=name, request=asked, subject=subject)
+            rows = [encode(added) | {"episode_id": before.id} for added in result.positions]
+            queries.insert_positions(connection, rows)
+            self._repository.update(connection, before, result.episode, at_ms=at_ms)
         self.episode = result.episode
         return result
 
@@ -1313,93 +1067,62 @@ class _Move:
         self,
         name: str,
         group: str,
+        rule: Callable[..., Moved | Denied],
         asked: Mapping[str, Any],
-        rule: Callable[[], Moved | Denied],
         *,
         subject: int,
+        about: Mapping[str, Any] | None = None,
+        **given: Any,
     ) -> tuple[int, Moved | None]:
         """Make a move under its group's id, unless the same one was made under it before.
 
-        Returns the number of what it made (then or now), and the move if it was made now.
+        `about` is what is asked as JSON, where that differs. Returns the number of what it made
+        (then or now), and the move if it was made now.
         """
-        request = {"move": name, "episode": self.episode.id, **asked}
+        request = {"move": name, "episode": self.episode.id, **(about or asked)}
         earlier = self.transaction.find_earlier(group, request)
         if earlier is not None:
             return int(earlier["subject"]), None
-        return subject, self.make(name, rule(), request=request, subject=subject)
+        return subject, self.make(name, rule, request=request, subject=subject, **asked, **given)
+
+    def make_for(
+        self,
+        person: str,
+        name: str,
+        rule: Callable[..., Moved | Denied],
+        asked: Mapping[str, Any],
+        *,
+        key: str,
+        **given: Any,
+    ) -> tuple[int, Moved | None]:
+        """Make a person's move, once under a key of theirs."""
+        account = ledger.user_account(person, self.episode.terms.currency).id
+        group = ledger.client_group(account, key)
+        return self.make_once(name, group, rule, asked, key=key, account=account, **given)
 
     def remember(self, kind: str, found: list[tuple[int, str, dict[str, Any]]]) -> None:
         """Keep what people's standing follows from: attempts and rewards, by number and account."""
-        own = {"episode_id": self.episode.id, "kind": kind, "at_ms": self.at_ms}
+        at_ms = self.transaction.at_ms
+        own = {"episode_id": self.episode.id, "kind": kind, "at_ms": at_ms}
         queries.insert_reputation_events(
             self.transaction.connection,
             [{"number": n, "account": account, **own, **event} for n, account, event in found],
         )
 
 
-def require_currency(code: str) -> Currency:
-    """Check that there is such a currency, and return it."""
-    if code not in CURRENCIES:
-        raise UsageError(f"`currency` must be one of {', '.join(sorted(CURRENCIES))}, got {code!r}")
-    return CURRENCIES[code]
-
-
-def account_id(who: str, currency: str) -> str:
-    """Return the id of a person's account, or the id that was given."""
-    return who if ":" in who else user_account(who, currency).id
-
-
-def house_accounts(currency: str) -> tuple[Account, ...]:
-    """Return the operator's accounts in a currency."""
-    ours = (kind for kind in AccountKind if kind not in {AccountKind.USER, AccountKind.ESCROW})
-    return tuple(house_account(kind, currency) for kind in ours)
+def _account_id(who: str, currency: str) -> str:
+    return who if ":" in who else ledger.user_account(who, currency).id
 
 
 def _issue(
     transaction: LedgerTransaction, group_id: str, amounts: Mapping[str, int], currency: str
-) -> tuple[Transfer, ...]:
+) -> tuple[ledger.Transfer, ...]:
     """Issue money to accounts, under an id of its own."""
-    mint = house_account(AccountKind.ISSUANCE, currency).id
-    drafts = tuple(
-        Draft(
-            id=f"{group_id}/{number}",
-            debit=mint,
-            credit=account,
-            amount=amount,
-            currency=currency,
-            code=Code.ISSUE,
-        )
-        for number, (account, amount) in enumerate(amounts.items())
-    )
-    lines = tuple(
-        Explained(
-            transfer=draft.id,
-            account=draft.credit,
-            amount=draft.amount,
-            code=draft.code,
-            reason=Reason.of("issued", amount=draft.amount, currency=draft.currency),
-        )
-        for draft in drafts
-    )
-    return transaction.post(
-        Group(id=group_id, drafts=drafts),
-        move="issue",
-        request={"move": "issue", "amounts": dict(amounts)},
-        lines=lines,
-    )
-
-
-def _settlement(episode: Episode, positions: list[Position]) -> Settlement | None:
-    return settle(settlement_record(episode, positions)) if episode.state in ENDED else None
-
-
-def _require_same(episode_id: str, known: str, told: object, stage: str) -> None:
-    if known != encode_json(told):
-        raise RefusedError(
-            f"`{episode_id}` has its {stage} measurement, and this is another; "
-            "what was measured stands, unless it is disputed",
-            status=Status.ID_CONFLICT.value,
-        )
+    mint = ledger.house_account(ledger.AccountKind.ISSUANCE, currency).id
+    transfers = [(mint, account, amount) for account, amount in amounts.items()]
+    group = ledger.plain_group(group_id, transfers, currency, ledger.Code.ISSUE, reason="issued")
+    request = {"move": "issue", "amounts": dict(amounts)}
+    return transaction.post(group, move="issue", request=request)
 
 
 def _keep(

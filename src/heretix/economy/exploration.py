@@ -21,9 +21,9 @@ from heretix.economy.ledger import (
     XC,
     AccountKind,
     Code,
-    Draft,
     Group,
     house_account,
+    plain_group,
     require_ppm,
     require_whole,
     user_account,
@@ -39,7 +39,6 @@ class CreditRules(Record):
     """What information is worth, and how long it lasts."""
 
     credits_per_nat: int = 1_000
-    """κ."""
     weekly_cap: int = 1_000
     half_life_days: int = 90
     reputation_half_life_days: int = 180
@@ -52,7 +51,6 @@ class StakeRules(Record):
     """What a challenge must stake."""
 
     base: int = 1_000
-    """S₀."""
     discount_ppm: int = 600_000
     """The most that credits can take off."""
     credits_half: int = 500
@@ -91,7 +89,6 @@ class Crediting:
 
     amount: int
     found: int
-    """Before the weekly cap."""
     reason: NoCredit | None
     """Why it isn't all of what was found."""
 
@@ -123,31 +120,34 @@ def credit(
 ) -> Crediting:
     """XC = ⌊κ·min KL(a‖b)⌋ over a in the evidence lens's interval, b in the raw prior's."""
     require_whole("credited_this_week", credited_this_week)
+    a, b = (
+        (clip_belief(interval.lo_ppm), clip_belief(interval.hi_ppm))
+        for interval in (evidence, prior)
+    )
+    nats = gap_divergence(a, b)
     if claim_credited:
         return Crediting(amount=0, found=0, reason=NoCredit.CLAIM_CREDITED)
     if not (evidence.stable and prior.stable):
         return Crediting(amount=0, found=0, reason=NoCredit.UNSTABLE_LENS)
-    nats = gap_divergence(_clipped(evidence), _clipped(prior))
-    worth = CONTEXT.multiply(Decimal(rules.credits_per_nat), nats)
-    found = int(worth.to_integral_value(rounding=decimal.ROUND_FLOOR))
     if nats == 0:
         return Crediting(amount=0, found=0, reason=NoCredit.INTERVALS_OVERLAP)
+    worth = CONTEXT.multiply(Decimal(rules.credits_per_nat), nats)
+    found = int(worth.to_integral_value(rounding=decimal.ROUND_FLOOR))
     amount = min(found, max(0, rules.weekly_cap - credited_this_week))
-    return Crediting(
-        amount=amount, found=found, reason=NoCredit.WEEKLY_CAP if amount < found else None
-    )
+    reason = NoCredit.WEEKLY_CAP if amount < found else None
+    return Crediting(amount=amount, found=found, reason=reason)
 
 
 def credit_group(name: str, claim_id: str, amount: int) -> Group:
     """Issue the credits of a claim. The id follows from the claim: it is credited once at most."""
     mint, user = house_account(AccountKind.ISSUANCE, XC.code), user_account(name, XC.code)
-    return _one_transfer(f"credit:{claim_id}", mint.id, user.id, amount, Code.ISSUE)
+    return plain_group(f"credit:{claim_id}", [(mint.id, user.id, amount)], XC.code, Code.ISSUE)
 
 
 def burn_group(name: str, day: int, amount: int) -> Group:
     """Burn what has decayed by a day; once at most for each account and day."""
     mint, user = house_account(AccountKind.ISSUANCE, XC.code), user_account(name, XC.code)
-    return _one_transfer(f"burn:{user.id}:{day}", user.id, mint.id, amount, Code.BURN)
+    return plain_group(f"burn:{user.id}:{day}", [(user.id, mint.id, amount)], XC.code, Code.BURN)
 
 
 def halved(amount: int, *, age_days: int, half_life_days: int) -> int:
@@ -173,8 +173,13 @@ def halved(amount: int, *, age_days: int, half_life_days: int) -> int:
 
 def remaining(grants: Sequence[Grant], *, today: int, half_life_days: int) -> int:
     """Credits that are left today of everything that was ever granted."""
+    latest = max((grant.day for grant in grants), default=today)
+    if latest > today:
+        raise UsageError(
+            f"`today` must not lie before a grant, got day {today} and a grant of day {latest}"
+        )
     return sum(
-        halved(grant.amount, age_days=_age(grant, today), half_life_days=half_life_days)
+        halved(grant.amount, age_days=today - grant.day, half_life_days=half_life_days)
         for grant in grants
     )
 
@@ -232,22 +237,3 @@ def min_stake(
     )
     surcharge = Fraction(rules.failure_weight_ppm, PPM) * Fraction(failure_rate_ppm, PPM)
     return max(compute_cost, ceil(rules.base * (1 - discount) * (1 + surcharge)))
-
-
-def _one_transfer(key: str, debit: str, credit_: str, amount: int, code: Code) -> Group:
-    draft = Draft(
-        id=f"{key}/0", debit=debit, credit=credit_, amount=amount, currency=XC.code, code=code
-    )
-    return Group(id=key, drafts=(draft,))
-
-
-def _clipped(interval: Interval) -> tuple[int, int]:
-    return clip_belief(interval.lo_ppm), clip_belief(interval.hi_ppm)
-
-
-def _age(grant: Grant, today: int) -> int:
-    if grant.day > today:
-        raise UsageError(
-            f"`today` must not lie before a grant, got day {today} and a grant of day {grant.day}"
-        )
-    return today - grant.day

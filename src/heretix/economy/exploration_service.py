@@ -10,20 +10,8 @@ from typing import TYPE_CHECKING, Final
 from heretix.core.canonical import encode_json, sha256_hex
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.lenses import EARNING, RPL
-from heretix.economy.exchange import DAY_MS, LedgerTransaction, day_of, read_grants
-from heretix.economy.exploration import (
-    Crediting,
-    CreditRules,
-    Interval,
-    PastReward,
-    StakeRules,
-    burn_due,
-    burn_group,
-    credit,
-    credit_group,
-    failure_rate,
-    reputation,
-)
+from heretix.economy import exploration as rules
+from heretix.economy.exchange import DAY_MS, day_of, read_grants
 from heretix.economy.ledger import XC, AccountKind, house_account, user_account
 from heretix.economy.rewards import to_ppm
 from heretix.evidence.text.fold import fold
@@ -37,24 +25,22 @@ if TYPE_CHECKING:
 
     from sqlalchemy import RowMapping
 
-    from heretix.core.clock import Clock
+    from heretix.economy.exchange import Exchange, LedgerTransaction
     from heretix.measurement.anomalies import Anomaly
-    from heretix.store import Store
-
-# A finding: a claim on which an evidence lens and the raw prior of one model lie apart.
 
 _PLANTED: Final = ("mock:", "sim:")
+_WEEK_DAYS: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Two measurements of one claim by one model."""
+    """Two measurements of one claim by one model: an evidence lens and the raw prior lie apart."""
 
     claim: str
     model: str
     lens: str
-    evidence: Interval
-    prior: Interval
+    evidence: rules.Interval
+    prior: rules.Interval
     executions: tuple[str, str]
     """Of the evidence lens, then of the raw prior."""
 
@@ -64,84 +50,13 @@ class Finding:
         return self.model.startswith(_PLANTED)
 
 
-def claim_id_of(claim: str) -> str:
-    """What a claim is credited under: its words, whatever their case, spacing or last dot."""
-    return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
-
-
-def findings_in(records: Sequence[str]) -> list[Finding]:
-    """What stored records of one claim hold; the latest of each model and lens."""
-    runs: dict[tuple[str, str], RunRecord] = {}
-    for text in records:
-        run = RunRecord.model_validate_json(text)
-        runs[run.model, run.lens] = run
-    return [
-        Finding(
-            claim=run.claim,
-            model=model,
-            lens=lens,
-            evidence=_interval(run),
-            prior=_interval(runs[model, RPL]),
-            executions=(run.execution_id, runs[model, RPL].execution_id),
-        )
-        for (model, lens), run in sorted(runs.items())
-        if lens in EARNING and (model, RPL) in runs
-    ]
-
-
-def choose_finding(
-    findings: Sequence[Finding], claim: str, *, model: str | None, lens: str | None
-) -> Finding:
-    """The one finding that is meant. A claim is credited once, so nobody chooses for the user."""
-    fitting = [
-        finding
-        for finding in findings
-        if model in {None, finding.model} and (lens or finding.lens).upper() == finding.lens
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        listed = "; ".join(f"--model {f.model} --lens {f.lens}" for f in fitting)
-        raise UsageError(f"`{claim}` was measured in several ways; name one: {listed}")
-    raise RecordError(
-        f"`{claim}` has no raw prior and evidence lens (HEL or SEL) of the same model here; "
-        "`heretix lens` measures them"
-    )
-
-
-def require_verified(records: Sequence[str], finding: Finding) -> None:
-    """Refuse a finding whose records don't follow from their own samples."""
-    for text in records:
-        run = RunRecord.model_validate_json(text)
-        if run.execution_id in finding.executions and not verify_run(run).ok:
-            raise RecordError(
-                f"`{run.execution_id}` must follow from its own samples, and doesn't; "
-                "`heretix verify` says where, and measuring again gives a sound one"
-            )
-
-
-def _interval(run: RunRecord) -> Interval:
-    """The 95% interval, rounded outwards: rounding never makes a gap."""
-    assert run.aggregates.ci95 is not None, "only records with an estimate are looked at"
-    lo, hi = (Decimal(repr(end)) for end in run.aggregates.ci95)
-    trusted = run.evidence is None or run.evidence.trusted is not False
-    return Interval(
-        lo_ppm=to_ppm(lo, rounding=decimal.ROUND_FLOOR),
-        hi_ppm=to_ppm(hi, rounding=decimal.ROUND_CEILING),
-        stable=bool(run.aggregates.is_stable) and trusted,
-    )
-
-
-_WEEK_DAYS: Final = 7
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited:
     """A finding, and what it earned."""
 
     person: str
     finding: Finding
-    crediting: Crediting
+    crediting: rules.Crediting
     balance: int
 
 
@@ -178,21 +93,25 @@ class Prospect:
     credited_to: str | None
 
 
+def claim_id_of(claim: str) -> str:
+    """What a claim is credited under: its words, whatever their case, spacing or last dot."""
+    return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
+
+
 class ExplorationService:
-    """Credit findings and decay credits on a store, one transaction a move."""
+    """Credit findings and decay credits on an exchange, one transaction a move."""
 
     def __init__(
         self,
-        store: Store,
+        exchange: Exchange,
         *,
-        clock: Clock,
-        credits_: CreditRules | None = None,
-        stakes: StakeRules | None = None,
+        credits_: rules.CreditRules | None = None,
+        stakes: rules.StakeRules | None = None,
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._credits = credits_ or CreditRules()
-        self._stakes = stakes or StakeRules()
+        self._exchange = exchange
+        self._store = exchange.store
+        self._credits = credits_ or rules.CreditRules()
+        self._stakes = stakes or rules.StakeRules()
 
     def credit(
         self,
@@ -208,20 +127,25 @@ class ExplorationService:
         With `simulated`, planted models count too; that is for practice.
         """
         user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
-        with self._store.reading() as connection:
-            records = queries.claim_records(connection, claim)
-        finding = choose_finding(findings_in(records), claim, model=model, lens=lens)
+        records = self._store.read(queries.claim_records, claim)
+        runs = [RunRecord.model_validate_json(text) for text in records]
+        finding = _choose_finding(_findings_in(runs), claim, model=model, lens=lens)
         if finding.simulated and not simulated:
             raise UsageError(
                 f"`{finding.model}` is simulated: its beliefs were planted, and earn nothing; "
                 "measure with a model, or practise with --simulated"
             )
-        require_verified(records, finding)
+        for run in runs:
+            if run.execution_id in finding.executions and not verify_run(run).ok:
+                raise RecordError(
+                    f"`{run.execution_id}` must follow from its own samples, and doesn't; "
+                    "`heretix verify` says where, and measuring again gives a sound one"
+                )
         claim_id = claim_id_of(claim)
-        with self._store.writing() as connection:
-            transaction = LedgerTransaction(connection, self._clock)
+        with self._exchange.transaction() as transaction:
+            connection = transaction.connection
             day = day_of(read_grants(connection, person), transaction.at_ms)
-            crediting = credit(
+            crediting = rules.credit(
                 finding.evidence,
                 finding.prior,
                 claim_credited=queries.grant_of(connection, claim_id) is not None,
@@ -229,32 +153,32 @@ class ExplorationService:
                 rules=self._credits,
             )
             if crediting.amount > 0:
-                self._grant(transaction, person, claim_id, finding, crediting, day=day)
+                _grant(transaction, person, claim_id, finding, crediting, day=day)
             balance = queries.people(connection).get(person, 0)
         return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
 
     def decay(self) -> list[Burn]:
         """Burn what has decayed by today, for everybody. On the same day again: nothing."""
         burns = []
-        with self._store.writing() as connection:
-            transaction = LedgerTransaction(connection, self._clock)
+        with self._exchange.transaction() as transaction:
+            connection = transaction.connection
             for person, balance in sorted(queries.people(connection).items()):
                 grants = read_grants(connection, person)
                 today = day_of(grants, transaction.at_ms)
-                due = burn_due(
+                due = rules.burn_due(
                     grants,
                     burnt=sum(grant.amount for grant in grants) - balance,
                     today=today,
                     half_life_days=self._credits.half_life_days,
                 )
-                group = burn_group(person, today, due)
+                group = rules.burn_group(person, today, due)
                 if due > 0 and queries.statement(connection, group.id) is None:
                     transaction.post(group, move="decay", request={"day": today, "amount": due})
                     burns.append(Burn(person=person, amount=due, balance=balance - due))
         return burns
 
     def standing(self, person: str) -> Standing:
-        """One person's standing today."""
+        """Return one person's standing today."""
         with self._store.reading() as connection:
             return self._standing(
                 person,
@@ -264,7 +188,7 @@ class ExplorationService:
             )
 
     def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
-        """Everybody who explored or challenged: by reputation, then by credits."""
+        """List everybody who explored or challenged: by reputation, then by credits."""
         with self._store.reading() as connection:
             events = queries.events(connection)
             grants = queries.grants(connection)
@@ -283,53 +207,22 @@ class ExplorationService:
         return found[:limit]
 
     def prospects(self, *, limit: int = 20) -> list[Prospect]:
-        """The anomaly feed, with whose claim each is already."""
+        """List the anomaly feed, with whose claim each is already."""
         listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed]
+        found = []
         with self._store.reading() as connection:
-            found = []
             for anomaly in listed[:limit]:
                 grant = queries.grant_of(connection, claim_id_of(anomaly.claim))
                 taken = None if grant is None else grant["person"]
                 found.append(Prospect(anomaly=anomaly, credited_to=taken))
         return found
 
-    def _grant(
-        self,
-        transaction: LedgerTransaction,
-        person: str,
-        claim_id: str,
-        finding: Finding,
-        crediting: Crediting,
-        *,
-        day: int,
-    ) -> None:
-        mint = house_account(AccountKind.ISSUANCE, XC.code)
-        transaction.add_accounts([mint])
-        transaction.add_accounts([user_account(person, XC.code)], person=person)
-        request = {"claim_id": claim_id, "person": person}
-        group = credit_group(person, claim_id, crediting.amount)
-        transaction.post(group, move="credit", request=request)
-        queries.add_grant(
-            transaction.connection,
-            {
-                "claim_id": claim_id,
-                "claim": finding.claim,
-                "person": person,
-                "amount": crediting.amount,
-                "found": crediting.found,
-                "day": day,
-                "week": day // _WEEK_DAYS,
-                "evidence_json": encode_json(finding),
-                "at_ms": transaction.at_ms,
-            },
-        )
-
     def _standing(
-        self, person: str, events: list[RowMapping], grants: list[RowMapping], credits_: int
+        self, person: str, events: Sequence[RowMapping], grants: Sequence[RowMapping], credits_: int
     ) -> Standing:
-        now_ms = self._clock.now_ms()
+        now_ms = self._exchange.clock.now_ms()
         rewards = [
-            PastReward(
+            rules.PastReward(
                 amount=row["amount"],
                 scale=row["scale"],
                 age_days=max(0, now_ms - row["at_ms"]) // DAY_MS,
@@ -340,11 +233,89 @@ class ExplorationService:
         attempts = [bool(row["passed"]) for row in events if row["kind"] == "attempt"]
         return Standing(
             person=person,
-            reputation_ppm=reputation(rewards, self._credits),
+            reputation_ppm=rules.reputation(rewards, self._credits),
             rewards=len(rewards),
             attempts=len(attempts),
             passed=sum(attempts),
-            failure_rate_ppm=failure_rate(attempts, self._stakes),
+            failure_rate_ppm=rules.failure_rate(attempts, self._stakes),
             credits=credits_,
             granted=sum(row["amount"] for row in grants),
         )
+
+
+def _findings_in(records: Sequence[RunRecord]) -> list[Finding]:
+    """Find what stored records of one claim hold; the latest of each model and lens."""
+    runs = {(run.model, run.lens): run for run in records}
+    return [
+        Finding(
+            claim=run.claim,
+            model=model,
+            lens=lens,
+            evidence=_interval(run),
+            prior=_interval(runs[model, RPL]),
+            executions=(run.execution_id, runs[model, RPL].execution_id),
+        )
+        for (model, lens), run in sorted(runs.items(), key=lambda item: item[0])
+        if lens in EARNING and (model, RPL) in runs
+    ]
+
+
+def _choose_finding(
+    findings: Sequence[Finding], claim: str, *, model: str | None, lens: str | None
+) -> Finding:
+    """Choose the finding that is meant. A claim is credited once, so nobody guesses for a user."""
+    fitting = [
+        finding
+        for finding in findings
+        if model in {None, finding.model} and (lens or finding.lens).upper() == finding.lens
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        listed = "; ".join(f"--model {f.model} --lens {f.lens}" for f in fitting)
+        raise UsageError(f"`{claim}` was measured in several ways; name one: {listed}")
+    raise RecordError(
+        f"`{claim}` has no raw prior and evidence lens (HEL or SEL) of the same model here; "
+        "`heretix lens` measures them"
+    )
+
+
+def _interval(run: RunRecord) -> rules.Interval:
+    """The 95% interval, rounded outwards: rounding never makes a gap."""
+    assert run.aggregates.ci95 is not None, "only records with an estimate are looked at"
+    lo, hi = (Decimal(repr(end)) for end in run.aggregates.ci95)
+    trusted = run.evidence is None or run.evidence.trusted is not False
+    return rules.Interval(
+        lo_ppm=to_ppm(lo, rounding=decimal.ROUND_FLOOR),
+        hi_ppm=to_ppm(hi, rounding=decimal.ROUND_CEILING),
+        stable=bool(run.aggregates.is_stable) and trusted,
+    )
+
+
+def _grant(
+    transaction: LedgerTransaction,
+    person: str,
+    claim_id: str,
+    finding: Finding,
+    crediting: rules.Crediting,
+    *,
+    day: int,
+) -> None:
+    transaction.add_accounts([house_account(AccountKind.ISSUANCE, XC.code)])
+    transaction.add_accounts([user_account(person, XC.code)], person=person)
+    group = rules.credit_group(person, claim_id, crediting.amount)
+    transaction.post(group, move="credit", request={"claim_id": claim_id, "person": person})
+    queries.add_grant(
+        transaction.connection,
+        {
+            "claim_id": claim_id,
+            "claim": finding.claim,
+            "person": person,
+            "amount": crediting.amount,
+            "found": crediting.found,
+            "day": day,
+            "week": day // _WEEK_DAYS,
+            "evidence_json": encode_json(finding),
+            "at_ms": transaction.at_ms,
+        },
+    )

@@ -9,9 +9,10 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass, field
+from decimal import Decimal, DecimalException
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from heretix.core.canonical import Record, digest
 from heretix.core.errors import UsageError
@@ -42,8 +43,7 @@ XC: Final = Currency(code="XC", exponent=0, transferable=False)
 CURRENCIES: Final[Mapping[str, Currency]] = MappingProxyType({c.code: c for c in (PLAY, XC)})
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     """An amount shared out in whole units, and the dust that was left."""
 
     parts: tuple[int, ...]
@@ -76,7 +76,7 @@ def require_ppm(name: str, value: int, *, least: int = 0, most: int = PPM) -> in
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """Quotient rounded up; the denominator is positive."""
+    """Divide and round up; the denominator is positive."""
     return -(-numerator // denominator)
 
 
@@ -111,8 +111,32 @@ def format_amount(amount: int, currency: Currency) -> str:
     return f"{sign}{units:,}{tail} {currency.code}"
 
 
-# Accounts: who can hold money, and who may owe it.
-# An account's id says what it is, so that a ledger line can be read by itself:
+def require_currency(code: str) -> Currency:
+    """Check that there is such a currency, and return it."""
+    if code not in CURRENCIES:
+        raise UsageError(f"`currency` must be one of {', '.join(sorted(CURRENCIES))}, got {code!r}")
+    return CURRENCIES[code]
+
+
+def parse_amount(
+    text: str, currency: str = "PLAY", *, name: str = "amount", most: int = MAX_AMOUNT
+) -> int:
+    """Read an amount as people write it, in minor units."""
+    exponent = require_currency(currency).exponent
+    try:
+        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
+        # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
+        if not (minor.is_finite() and 0 < minor <= most and minor == int(minor)):
+            raise DecimalException
+    except DecimalException as exc:
+        raise UsageError(
+            f"`{name}` must be above 0 with at most {exponent} decimals, and at most "
+            f"{most // 10**exponent}, got {text[:40]!r}"
+        ) from exc
+    return int(minor)
+
+
+# Accounts. An id says what an account is, so that a ledger line can be read by itself:
 # `user:ada:PLAY`, `escrow:ep-7:stake:PLAY`, `operations:PLAY`.
 
 MAX_NAME: Final = 64
@@ -160,7 +184,6 @@ class Account:
 
     @property
     def may_be_negative(self) -> bool:
-        """Whether the account may owe: everyone else can only spend what they have."""
         return self.kind is AccountKind.ISSUANCE
 
 
@@ -175,6 +198,12 @@ def house_account(kind: AccountKind, currency: str) -> Account:
     if kind in {AccountKind.USER, AccountKind.ESCROW}:
         raise UsageError(f"`kind` must be one of the operator's accounts, got {kind.value!r}")
     return Account(id=f"{kind.value}:{currency}", kind=kind, currency=currency)
+
+
+def house_accounts(currency: str) -> list[Account]:
+    """The operator's accounts in a currency."""
+    ours = (kind for kind in AccountKind if kind not in {AccountKind.USER, AccountKind.ESCROW})
+    return [house_account(kind, currency) for kind in ours]
 
 
 def escrow_account(episode: str, pot: Escrow, currency: str) -> Account:
@@ -241,10 +270,9 @@ class Code(StrEnum):
     REVERSAL = "reversal"
     CORRECTION = "correction"
 
-    @property
-    def corrects(self) -> bool:
-        """Whether it puts right something already written, even in a finished episode."""
-        return self in {Code.REVERSAL, Code.CORRECTION}
+
+_CORRECTING: Final = frozenset({Code.REVERSAL, Code.CORRECTION})
+"""They put right something already written, even in a finished episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +302,8 @@ class Group:
 
     id: str
     drafts: tuple[Draft, ...]
+    lines: tuple[Explained, ...] = ()
+    """One for each draft, where they are explained."""
     closes: str | None = None
     """The episode that ends with this group: its pots must then be empty."""
 
@@ -310,6 +340,36 @@ def body_hash(transfer: Draft | Transfer, group: str) -> str:
             "group": group,
         }
     )
+
+
+def plain_group(
+    id_: str,
+    transfers: Iterable[tuple[str, str, int]],
+    currency: str,
+    code: Code,
+    *,
+    reason: str | None = None,
+) -> Group:
+    """A group outside episodes: who gives, who receives, how much; for each with a reason's code
+    one line."""
+    drafts = tuple(
+        Draft(
+            id=f"{id_}/{n}", debit=debit, credit=credit, amount=amount, currency=currency, code=code
+        )
+        for n, (debit, credit, amount) in enumerate(transfers)
+    )
+    lines = tuple(
+        Explained(
+            transfer=draft.id,
+            account=draft.credit,
+            amount=draft.amount,
+            code=code,
+            reason=Reason.of(reason, amount=draft.amount, currency=currency),
+        )
+        for draft in drafts
+        if reason is not None
+    )
+    return Group(id=id_, drafts=drafts, lines=lines)
 
 
 def client_group(account: str, key: str) -> str:
@@ -361,7 +421,7 @@ class Explained(Record):
 
 
 class Statement:
-    """Collects the transfers of one group. Ids follow from the group's, in order."""
+    """Collect the transfers of one group. Ids follow from the group's, in order."""
 
     def __init__(self, group: str, *, episode: str, currency: str, mark: str | None = None) -> None:
         self._group = group
@@ -371,11 +431,6 @@ class Statement:
         self._currency = currency
         self._drafts: list[Draft] = []
         self._lines: list[Explained] = []
-
-    @property
-    def lines(self) -> tuple[Explained, ...]:
-        """The explanations, in the order of the transfers."""
-        return tuple(self._lines)
 
     def pot(self, pot: Escrow) -> str:
         """The id of one of the episode's pots."""
@@ -411,39 +466,38 @@ class Statement:
         return Group(
             id=self._group,
             drafts=tuple(self._drafts),
+            lines=tuple(self._lines),
             closes=self._episode if closes else None,
         )
 
 
-# The hash chain: each transfer carries the hash of the one before it.
-#
-# A line that is changed, dropped, added or moved breaks every hash after it.
+# The hash chain: each transfer carries the hash of the one before it. A line that is changed,
+# dropped, added or moved breaks every hash after it.
 
 GENESIS: Final = "0" * 64
 """What the first transfer has in place of a predecessor's hash."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong with a chain."""
+class Breach:
+    """A rule that doesn't hold, and of what."""
 
-    seq: int
-    id: str
+    rule: str
+    subject: str
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """What reading a whole chain showed."""
+class LedgerReport:
+    """What reading a whole ledger showed."""
 
     count: int
     last_hash: str
-    faults: tuple[Fault, ...]
+    breaches: tuple[Breach, ...]
 
     @property
     def ok(self) -> bool:
-        """Nothing was wrong."""
-        return not self.faults
+        return not self.breaches
 
 
 def transfer_hash(*, id_: str, body: str, seq: int, prev_hash: str) -> str:
@@ -470,29 +524,25 @@ def link(group: Group, *, last_seq: int, last_hash: str) -> tuple[Transfer, ...]
     return tuple(transfers)
 
 
-def verify(transfers: Iterable[Transfer]) -> Verification:
+def verify(transfers: Iterable[Transfer]) -> LedgerReport:
     """Re-derive every hash from the first transfer on, and name whatever doesn't fit."""
-    faults: list[Fault] = []
+    breaches: list[Breach] = []
     ids: set[str] = set()
-    finished_groups: set[str] = set()
+    finished_groups: set[str | None] = set()
     count, last_hash, group = 0, GENESIS, None
     for transfer in transfers:
         count += 1
-        faults.extend(
-            Fault(transfer.seq, transfer.id, detail)
-            for detail in _faults_of(transfer, seq=count, prev_hash=last_hash)
-        )
+        found = list(_faults_of(transfer, seq=count, prev_hash=last_hash))
         if transfer.id in ids:
-            faults.append(Fault(transfer.seq, transfer.id, "this id stands twice"))
+            found.append("this id stands twice")
         if transfer.group != group:
             if transfer.group in finished_groups:
-                detail = f"group {transfer.group!r} is broken up by other transfers"
-                faults.append(Fault(transfer.seq, transfer.id, detail))
-            if group is not None:
-                finished_groups.add(group)
+                found.append(f"group {transfer.group!r} is broken up by other transfers")
+            finished_groups.add(group)
+        breaches.extend(Breach("chain", transfer.id, detail) for detail in found)
         ids.add(transfer.id)
         last_hash, group = transfer.hash, transfer.group
-    return Verification(count=count, last_hash=last_hash, faults=tuple(faults))
+    return LedgerReport(count=count, last_hash=last_hash, breaches=tuple(breaches))
 
 
 def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]:
@@ -502,20 +552,15 @@ def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]
         yield "doesn't follow the transfer before it"
     if transfer.body_hash != body_hash(transfer, transfer.group):
         yield "the body differs from its hash"
-    expected = transfer_hash(
-        id_=transfer.id,
-        body=transfer.body_hash,
-        seq=transfer.seq,
-        prev_hash=transfer.prev_hash,
-    )
-    if transfer.hash != expected:
+    body, last = transfer.body_hash, transfer.prev_hash
+    if transfer.hash != transfer_hash(id_=transfer.id, body=body, seq=transfer.seq, prev_hash=last):
         yield "the hash differs from what it covers"
     if transfer.amount <= 0:
         yield f"the amount is {transfer.amount}, not above zero"
 
 
-# `judge` decides about one group from what the group touches; a database loads just that, asks,
-# and writes what `link` returns in the same transaction. `Ledger` does the same in memory.
+# `apply` decides about one group from what the group touches; a database loads just that, asks, and
+# writes what comes back in the same transaction. `Ledger` does the same in memory.
 
 
 class Status(StrEnum):
@@ -545,13 +590,7 @@ class Status(StrEnum):
     APPLIED = "applied"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A status, and the draft that brought it about."""
-
-    status: Status
-    draft_index: int | None
-    reason: Reason
+_RANK: Final = {status: rank for rank, status in enumerate(Status)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -559,6 +598,7 @@ class LedgerState:
     """What a group is judged by. A database fills it with just what the group touches."""
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
+    """Those it names and, when it closes an episode, that episode's pots."""
     balances: Mapping[str, int] = field(default_factory=dict)
     by_id: Mapping[str, Transfer] = field(default_factory=dict)
     by_group: Mapping[str, tuple[Transfer, ...]] = field(default_factory=dict)
@@ -576,102 +616,41 @@ class Applied:
     transfers: tuple[Transfer, ...]
     balances: Mapping[str, int]
     """New balances of the accounts it touched; empty when it had been applied before."""
-    closes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A group of which nothing was written."""
+    """A group of which nothing was written, and the draft that brought it about."""
 
-    verdict: Verdict
-
-    @property
-    def status(self) -> Status:
-        """Why."""
-        return self.verdict.status
+    status: Status
+    draft_index: int | None
+    reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """One group with everything that bears on it."""
-
-    group: Group
-    accounts: Mapping[str, Account]
-    balances: Mapping[str, int]
-    seen: Mapping[str, str]
-    episodes: Mapping[str, bool]
-    currencies: Mapping[str, Currency]
-
-
-def judge(
-    group: Group,
-    *,
-    accounts: Mapping[str, Account],
-    balances: Mapping[str, int],
-    seen: Mapping[str, str],
-    episodes: Mapping[str, bool],
-    currencies: Mapping[str, Currency] = CURRENCIES,
-) -> Verdict:
-    """Decide about a group: the first status, in order of precedence, that any draft meets.
-
-    Args:
-        group: What is asked for.
-        accounts: Every account it names and, when it closes an episode, that episode's pots.
-        balances: Their balances; one that is missing is 0.
-        seen: Body hash by transfer id of every written transfer that has one of the group's
-            ids, or stands in a group of the same id.
-        episodes: For every episode it names, whether it is open.
-        currencies: The currencies there are.
-    """
-    case = _Case(
-        group=group,
-        accounts=accounts,
-        balances=balances,
-        seen=seen,
-        episodes=episodes,
-        currencies=currencies,
-    )
-    for verdicts in (_identity(case), _amounts(case), _parties(case), _episodes(case)):
-        found = list(verdicts)
-        if found:
-            return min(found, key=lambda verdict: _RANK[verdict.status])
-    return _funds(case)
-
-
-def apply(
-    state: LedgerState, group: Group, *, currencies: Mapping[str, Currency] = CURRENCIES
-) -> Applied | Refused:
-    """Judge a group and say what to write. Changes nothing."""
+def apply(state: LedgerState, group: Group) -> Applied | Refused:
+    """Judge a group and say what to write: the first status, in order of precedence, that any
+    draft meets. Changes nothing."""
     earlier = state.by_group.get(group.id, ())
-    seen = {transfer.id: transfer.body_hash for transfer in earlier}
-    for draft in group.drafts:
-        if draft.id in state.by_id:
-            seen[draft.id] = state.by_id[draft.id].body_hash
-    verdict = judge(
-        group,
-        accounts=state.accounts,
-        balances=state.balances,
-        seen=seen,
-        episodes=state.episodes,
-        currencies=currencies,
-    )
-    if verdict.status is Status.ALREADY_APPLIED:
-        return Applied(status=verdict.status, transfers=earlier, balances={})
-    if verdict.status is not Status.APPLIED:
-        return Refused(verdict)
+    for check in (_check_identity, _check_amounts, _check_parties, _check_episodes):
+        found = min(check(state, group), key=lambda item: _RANK[item.status], default=None)
+        if found is not None and found.status is Status.ALREADY_APPLIED:
+            return Applied(status=found.status, transfers=earlier, balances={})
+        if found is not None:
+            return found
+    held = _follow_funds(state, group)
+    if isinstance(held, Refused):
+        return held
     return Applied(
-        status=verdict.status,
+        status=Status.APPLIED,
         transfers=link(group, last_seq=state.last_seq, last_hash=state.last_hash),
-        balances=_after(group, state.balances),
-        closes=group.closes,
+        balances=held,
     )
 
 
 class Ledger:
     """A ledger in memory, for simulations and as the model of a stored one."""
 
-    def __init__(self, currencies: Mapping[str, Currency] = CURRENCIES) -> None:
-        self._currencies = currencies
+    def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._balances: dict[str, int] = {}
         self._by_id: dict[str, Transfer] = {}
@@ -715,97 +694,99 @@ class Ledger:
 
     def post(self, group: Group) -> Applied | Refused:
         """Apply a group, or refuse all of it."""
-        result = apply(self.state, group, currencies=self._currencies)
+        result = apply(self.state, group)
         if isinstance(result, Applied) and result.status is Status.APPLIED:
             self._transfers.extend(result.transfers)
             self._by_id.update((transfer.id, transfer) for transfer in result.transfers)
             self._by_group[group.id] = result.transfers
             self._balances.update(result.balances)
-            if result.closes is not None:
-                self._episodes[result.closes] = False
+            if group.closes is not None:
+                self._episodes[group.closes] = False
         return result
 
 
-def _identity(case: _Case) -> Iterator[Verdict]:
+def _refuse(status: Status, draft_index: int | None, **parameters: int | str) -> Refused:
+    return Refused(status, draft_index, Reason(status.value, parameters))
+
+
+def _check_identity(state: LedgerState, group: Group) -> Iterator[Refused]:
     """Retries come first: a group that was applied stays applied, whatever happened since."""
-    drafts = case.group.drafts
-    if not drafts:
-        yield _verdict(Status.EMPTY_GROUP, None, group=case.group.id)
+    if not group.drafts:
+        yield _refuse(Status.EMPTY_GROUP, None, group=group.id)
         return
+    seen = {transfer.id: transfer.body_hash for transfer in state.by_group.get(group.id, ())}
     first_at: dict[str, int] = {}
-    for index, draft in enumerate(drafts):
+    for index, draft in enumerate(group.drafts):
+        if draft.id in state.by_id:
+            seen[draft.id] = state.by_id[draft.id].body_hash
         if first_at.setdefault(draft.id, index) != index:
-            yield _verdict(Status.DUPLICATE_ID, index, id=draft.id)
-    if not case.seen:
+            yield _refuse(Status.DUPLICATE_ID, index, id=draft.id)
+    if not seen:
         return
-    for index, draft in enumerate(drafts):
-        if case.seen.get(draft.id) != body_hash(draft, case.group.id):
-            yield _verdict(Status.ID_CONFLICT, index, id=draft.id)
-    if len(case.seen) > len(first_at):
-        reason = Reason.of("group_conflict", group=case.group.id)
-        yield Verdict(Status.ID_CONFLICT, None, reason)
-    yield _verdict(Status.ALREADY_APPLIED, None, group=case.group.id)
+    for index, draft in enumerate(group.drafts):
+        if seen.get(draft.id) != body_hash(draft, group.id):
+            yield _refuse(Status.ID_CONFLICT, index, id=draft.id)
+    if len(seen) > len(first_at):
+        yield Refused(Status.ID_CONFLICT, None, Reason.of("group_conflict", group=group.id))
+    yield _refuse(Status.ALREADY_APPLIED, None, group=group.id)
 
 
-def _amounts(case: _Case) -> Iterator[Verdict]:
-    for index, draft in enumerate(case.group.drafts):
+def _check_amounts(_: LedgerState, group: Group) -> Iterator[Refused]:
+    for index, draft in enumerate(group.drafts):
         if draft.amount <= 0:
-            yield _verdict(Status.AMOUNT_NOT_POSITIVE, index, amount=draft.amount)
+            yield _refuse(Status.AMOUNT_NOT_POSITIVE, index, amount=draft.amount)
         elif draft.amount > MAX_AMOUNT:
-            yield _verdict(Status.AMOUNT_TOO_LARGE, index, most=MAX_AMOUNT, amount=draft.amount)
+            yield _refuse(Status.AMOUNT_TOO_LARGE, index, most=MAX_AMOUNT, amount=draft.amount)
 
 
-def _parties(case: _Case) -> Iterator[Verdict]:
-    for index, draft in enumerate(case.group.drafts):
+def _check_parties(state: LedgerState, group: Group) -> Iterator[Refused]:
+    for index, draft in enumerate(group.drafts):
         if draft.debit == draft.credit:
-            yield _verdict(Status.SAME_ACCOUNT, index, account=draft.debit)
-        missing = [name for name in (draft.debit, draft.credit) if name not in case.accounts]
+            yield _refuse(Status.SAME_ACCOUNT, index, account=draft.debit)
+        missing = [name for name in (draft.debit, draft.credit) if name not in state.accounts]
         if missing:
-            yield _verdict(Status.UNKNOWN_ACCOUNT, index, account=missing[0])
+            yield _refuse(Status.UNKNOWN_ACCOUNT, index, account=missing[0])
             continue
-        debit, credit = case.accounts[draft.debit], case.accounts[draft.credit]
-        currency = case.currencies.get(draft.currency)
+        debit, credit = state.accounts[draft.debit], state.accounts[draft.credit]
+        currency = CURRENCIES.get(draft.currency)
         if currency is None or {debit.currency, credit.currency} != {draft.currency}:
             named = {"debit": debit.currency, "credit": credit.currency}
-            yield _verdict(Status.CURRENCY_MISMATCH, index, currency=draft.currency, **named)
+            yield _refuse(Status.CURRENCY_MISMATCH, index, currency=draft.currency, **named)
         elif not currency.transferable and not (debit.may_be_negative or credit.may_be_negative):
-            yield _verdict(Status.NOT_TRANSFERABLE, index, currency=draft.currency)
+            yield _refuse(Status.NOT_TRANSFERABLE, index, currency=draft.currency)
 
 
-def _episodes(case: _Case) -> Iterator[Verdict]:
-    closes = case.group.closes
-    if closes is not None and closes not in case.episodes:
-        yield _verdict(Status.UNKNOWN_EPISODE, None, episode=closes)
-    elif closes is not None and not case.episodes[closes]:
-        yield _verdict(Status.CLOSED_EPISODE, None, episode=closes)
-    for index, draft in enumerate(case.group.drafts):
-        if draft.episode is not None and draft.episode not in case.episodes:
-            yield _verdict(Status.UNKNOWN_EPISODE, index, episode=draft.episode)
+def _check_episodes(state: LedgerState, group: Group) -> Iterator[Refused]:
+    closes = group.closes
+    if closes is not None and closes not in state.episodes:
+        yield _refuse(Status.UNKNOWN_EPISODE, None, episode=closes)
+    elif closes is not None and not state.episodes[closes]:
+        yield _refuse(Status.CLOSED_EPISODE, None, episode=closes)
+    for index, draft in enumerate(group.drafts):
+        episode = str(draft.episode)
+        if draft.episode is not None and draft.episode not in state.episodes:
+            yield _refuse(Status.UNKNOWN_EPISODE, index, episode=episode)
             continue
         for name in (draft.debit, draft.credit):
-            account = case.accounts[name]
+            account = state.accounts[name]
             if account.kind is AccountKind.ESCROW and account.episode != draft.episode:
-                yield _verdict(
-                    Status.WRONG_EPISODE,
-                    index,
-                    account=name,
-                    owner=str(account.episode),
-                    episode=str(draft.episode),
-                )
-        closed = draft.episode is not None and not case.episodes[draft.episode]
-        if closed and not draft.code.corrects:
-            yield _verdict(Status.CLOSED_EPISODE, index, episode=str(draft.episode))
+                named = {"account": name, "owner": str(account.episode), "episode": episode}
+                yield _refuse(Status.WRONG_EPISODE, index, **named)
+        closed = draft.episode is not None and not state.episodes[draft.episode]
+        if closed and draft.code not in _CORRECTING:
+            yield _refuse(Status.CLOSED_EPISODE, index, episode=episode)
 
 
-def _funds(case: _Case) -> Verdict:
-    """Follow the money draft by draft: no account dips below zero on the way, either."""
+def _follow_funds(state: LedgerState, group: Group) -> dict[str, int] | Refused:
+    """Follow the money draft by draft to the balances after it: no account dips below zero on the
+    way, either, and pots of an episode that has ended are left empty."""
     held: dict[str, int] = {}
-    too_large: Verdict | None = None
-    for index, draft in enumerate(case.group.drafts):
+    too_large: Refused | None = None
+    for index, draft in enumerate(group.drafts):
         for name, change in ((draft.debit, -draft.amount), (draft.credit, draft.amount)):
-            held[name] = held.get(name, case.balances.get(name, 0)) + change
-        if held[draft.debit] < 0 and not case.accounts[draft.debit].may_be_negative:
-            return _verdict(
+            held[name] = held.get(name, state.balances.get(name, 0)) + change
+        if held[draft.debit] < 0 and not state.accounts[draft.debit].may_be_negative:
+            return _refuse(
                 Status.INSUFFICIENT_FUNDS,
                 index,
                 account=draft.debit,
@@ -814,55 +795,22 @@ def _funds(case: _Case) -> Verdict:
                 currency=draft.currency,
             )
         if max(held[draft.credit], -held[draft.debit]) > MAX_AMOUNT:
-            too_large = too_large or _verdict(Status.BALANCE_TOO_LARGE, index, most=MAX_AMOUNT)
+            too_large = too_large or _refuse(Status.BALANCE_TOO_LARGE, index, most=MAX_AMOUNT)
     if too_large is not None:
         return too_large
-    for name in _pots_to_empty(case, held):
-        left = held.get(name, case.balances.get(name, 0))
-        if left != 0:
-            currency = case.accounts[name].currency
-            return _verdict(
-                Status.ESCROW_NOT_EMPTY, None, account=name, left=left, currency=currency
-            )
-    return _verdict(Status.APPLIED, None)
-
-
-def _verdict(status: Status, draft_index: int | None, **parameters: int | str) -> Verdict:
-    return Verdict(status, draft_index, Reason(status.value, parameters))
-
-
-def _pots_to_empty(case: _Case, touched: Mapping[str, int]) -> Iterator[str]:
-    """Pots that must hold nothing once the group stands."""
-    closes = case.group.closes
-    if closes is not None:
-        yield from (account.id for account in case.accounts.values() if account.episode == closes)
-    for name in touched:
-        episode = case.accounts[name].episode
-        if episode is not None and not case.episodes[episode]:
-            yield name
-
-
-def _after(group: Group, balances: Mapping[str, int]) -> dict[str, int]:
-    after: dict[str, int] = {}
-    for draft in group.drafts:
-        for name, change in ((draft.debit, -draft.amount), (draft.credit, draft.amount)):
-            after[name] = after.get(name, balances.get(name, 0)) + change
-    return after
-
-
-_RANK: Final = {status: rank for rank, status in enumerate(Status)}
+    touched = [state.accounts[name] for name in held]
+    ended = [a for a in touched if a.episode is not None and not state.episodes[a.episode]]
+    if group.closes is not None:
+        ended = [a for a in state.accounts.values() if a.episode == group.closes] + ended
+    for account in ended:
+        left = held.get(account.id, state.balances.get(account.id, 0))
+        if left:
+            named = {"account": account.id, "currency": account.currency}
+            return _refuse(Status.ESCROW_NOT_EMPTY, None, left=left, **named)
+    return held
 
 
 # What must hold of a ledger at every moment; each rule says which account breaks it.
-
-
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A rule that doesn't hold, and of what."""
-
-    rule: str
-    subject: str
-    detail: str
 
 
 def unbalanced_currencies(
@@ -881,13 +829,9 @@ def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[B
     """An account is what its id says: one that is called an issuer's could owe without end."""
     for account, person in owned:
         kind, *inner, currency = account.id.split(":")
-        pot = kind == AccountKind.ESCROW
-        said = (
-            kind,
-            currency,
-            inner[0] if pot and len(inner) == 2 else None,
-            inner[0] if kind == AccountKind.USER and len(inner) == 1 else None,
-        )
+        episode = inner[0] if kind == AccountKind.ESCROW and len(inner) == 2 else None
+        holder = inner[0] if kind == AccountKind.USER and len(inner) == 1 else None
+        said = (kind, currency, episode, holder)
         kept = (account.kind.value, account.currency, account.episode, person)
         if said != kept:
             yield Breach("account", account.id, f"is kept as {kept}, its id says {said}")

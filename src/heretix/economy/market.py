@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import ConfigError
-from heretix.economy.ledger import (
-    PPM,
-    Reason,
-    ceil_div,
-    ceil_part,
-    require_ppm,
-    require_whole,
-    share_out,
-)
+from heretix.economy import ledger
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN
 
 if TYPE_CHECKING:
@@ -49,7 +41,6 @@ class Side(StrEnum):
 
     @property
     def other(self) -> Side:
-        """The side that loses when this one wins."""
         return Side.ORTHODOX if self is Side.HERETIC else Side.HERETIC
 
 
@@ -62,7 +53,6 @@ class Market(Record):
     orthodox: int
 
     def shares(self, side: Side) -> int:
-        """Micro-shares of a side."""
         # By value: a page names a side by its word.
         return self.heretic if side == Side.HERETIC else self.orthodox
 
@@ -92,14 +82,6 @@ class Position(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seeded:
-    """A market as it opens, with the house's two positions."""
-
-    market: Market
-    positions: tuple[Position, Position]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
     """What a bet would buy now, and what it can come to."""
 
@@ -111,7 +93,6 @@ class Quote:
     marginal_price: Fraction
     """What the next sliver would cost after this bet."""
     probability: Fraction
-    """What the price would imply after this bet."""
     tau_max_ppm: int
     fee_ppm: int
     after: Market
@@ -119,41 +100,15 @@ class Quote:
     @property
     def worst_case(self) -> int:
         """The most that this bet can lose."""
-        return ceil_part(self.stake, self.tau_max_ppm)
+        return ledger.ceil_part(self.stake, self.tau_max_ppm)
 
     def floor(self, tau_ppm: int) -> int:
         """The least gain, before the fee, if the side wins at this rate, whatever is bet later."""
-        return tau_ppm * (self.shares - MICRO * self.stake) // (PPM * MICRO)
+        return tau_ppm * (self.shares - MICRO * self.stake) // (ledger.PPM * MICRO)
 
     def floor_after_fee(self, tau_ppm: int) -> int:
-        """The least gain that is left after the fee."""
         gain = self.floor(tau_ppm)
-        return gain - ceil_part(gain, self.fee_ppm)
-
-
-class BuyStatus(StrEnum):
-    """Why a bet was refused, in order of precedence."""
-
-    AMOUNT_NOT_POSITIVE = "amount_not_positive"
-    POOL_TOO_LARGE = "pool_too_large"
-    TOO_FEW_SHARES = "too_few_shares"
-    """The price moved: the bet would buy less than `min_shares`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bought:
-    """A bet that was taken."""
-
-    market: Market
-    quote: Quote
-
-
-@dataclass(frozen=True, slots=True)
-class BuyRefused:
-    """A bet that was not taken; the market is as it was."""
-
-    status: BuyStatus
-    reason: Reason
+        return gain - ledger.ceil_part(gain, self.fee_ppm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +119,12 @@ class Line:
     won: bool | None
     """None when nobody won."""
     paid: int
-    """What a losing stake gave up."""
     gain: int
     fee: int
     receives: int
 
     @property
     def profit(self) -> int:
-        """What the position came to."""
         return self.receives - self.position.stake
 
 
@@ -188,46 +141,38 @@ class MarketSettlement:
     dust: int
 
 
-def seed_market(account: str, *, stake: int, heretic_ppm: int, at_ms: int = 0) -> Seeded:
-    """Open a market with the house's money, split at the base rate of Heretic wins.
+def seed_market(
+    account: str, *, stake: int, heretic_ppm: int, at_ms: int = 0
+) -> tuple[Position, ...]:
+    """Open a market with the house's two positions, split at the base rate of Heretic wins.
 
     A seed so small that rounding to whole units would leave a side without the shares that
     its stake pays for is refused: every promise below rests on a share for each unit staked.
     """
-    require_whole("stake", stake, least=1, most=MAX_POOL)
-    require_ppm("heretic_ppm", heretic_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
+    ledger.require_whole("stake", stake, least=1, most=MAX_POOL)
+    ledger.require_ppm("heretic_ppm", heretic_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
     whole = (MICRO * stake) ** 2
-    heretic = isqrt(whole * heretic_ppm // PPM)
+    heretic = isqrt(whole * heretic_ppm // ledger.PPM)
     orthodox = isqrt(whole - heretic**2)
-    on_heretic = stake * heretic_ppm // PPM
+    on_heretic = stake * heretic_ppm // ledger.PPM
     on_orthodox = stake - on_heretic
     if on_heretic < 1 or MICRO * on_heretic > heretic or MICRO * on_orthodox > orthodox:
         raise ConfigError(
             f"`stake` must be large enough to put whole units on both sides at "
             f"{heretic_ppm} parts per million, got {stake}; seed the market with more"
         )
-    positions = (
+    bets = ((Side.HERETIC, on_heretic, heretic), (Side.ORTHODOX, on_orthodox, orthodox))
+    return tuple(
         Position(
-            number=0,
+            number=number,
             account=account,
-            side=Side.HERETIC,
-            stake=on_heretic,
-            shares=heretic,
+            side=side,
+            stake=on_side,
+            shares=shares,
             at_ms=at_ms,
             house=True,
-        ),
-        Position(
-            number=1,
-            account=account,
-            side=Side.ORTHODOX,
-            stake=on_orthodox,
-            shares=orthodox,
-            at_ms=at_ms,
-            house=True,
-        ),
-    )
-    return Seeded(
-        market=Market(money=stake, heretic=heretic, orthodox=orthodox), positions=positions
+        )
+        for number, (side, on_side, shares) in enumerate(bets)
     )
 
 
@@ -235,8 +180,8 @@ def quote(
     market: Market, side: Side, amount: int, *, tau_max_ppm: int = TAU_MAX, fee_ppm: int = FEE
 ) -> Quote:
     """What `amount` on `side` would buy now. Nothing changes."""
-    require_whole("amount", amount, least=1, most=MAX_POOL - market.money)
-    require_ppm("tau_max_ppm", tau_max_ppm, most=TAU_MAX)
+    ledger.require_whole("amount", amount, least=1, most=MAX_POOL - market.money)
+    ledger.require_ppm("tau_max_ppm", tau_max_ppm, most=TAU_MAX)
     money = market.money + amount
     bought = isqrt((MICRO * money) ** 2 - market.shares(side.other) ** 2)
     shares = bought - market.shares(side)
@@ -266,23 +211,19 @@ def buy(
     min_shares: int,
     tau_max_ppm: int = TAU_MAX,
     fee_ppm: int = FEE,
-) -> Bought | BuyRefused:
-    """Take a bet if it buys at least `min_shares` micro-shares."""
+) -> Quote | ledger.Reason:
+    """Take a bet if it buys at least `min_shares` micro-shares, or say why not."""
     if amount <= 0:
-        return BuyRefused(
-            BuyStatus.AMOUNT_NOT_POSITIVE, Reason.of("bet_not_positive", amount=amount)
-        )
+        return ledger.Reason.of("bet_not_positive", amount=amount)
     if market.money + amount > MAX_POOL:
-        return BuyRefused(
-            BuyStatus.POOL_TOO_LARGE, Reason.of("pool_too_large", most=MAX_POOL, amount=amount)
-        )
+        return ledger.Reason.of("pool_too_large", most=MAX_POOL, amount=amount)
     offer = quote(market, side, amount, tau_max_ppm=tau_max_ppm, fee_ppm=fee_ppm)
-    if offer.shares < min_shares:
-        return BuyRefused(
-            BuyStatus.TOO_FEW_SHARES,
-            Reason.of("too_few_shares", amount=amount, shares=offer.shares, min_shares=min_shares),
-        )
-    return Bought(market=offer.after, quote=offer)
+    if offer.shares >= min_shares:
+        return offer
+    # The price moved: the bet would buy less than was asked for.
+    return ledger.Reason.of(
+        "too_few_shares", amount=amount, shares=offer.shares, min_shares=min_shares
+    )
 
 
 def market_of(positions: Sequence[Position]) -> Market:
@@ -306,19 +247,19 @@ def settle_market(
     it staked. Σg = N_w·(losing money) when nothing is clipped, which is what makes the quoted
     floor hold whatever is bet later.
     """
-    require_ppm("tau_ppm", tau_ppm, most=TAU_MAX)
-    require_ppm("fee_ppm", fee_ppm)
+    ledger.require_ppm("tau_ppm", tau_ppm, most=TAU_MAX)
+    ledger.require_ppm("fee_ppm", fee_ppm)
     market = market_of(positions)
     winning = market.shares(winner)
-    paid = [0 if p.side is winner else ceil_part(p.stake, tau_ppm) for p in positions]
+    paid = [0 if p.side is winner else ledger.ceil_part(p.stake, tau_ppm) for p in positions]
     weights = [
         max(0, p.shares * market.money - p.stake * winning) if p.side is winner else 0
         for p in positions
     ]
     transfer = sum(paid)
-    gains = share_out(transfer, weights)
+    gains = ledger.share_out(transfer, weights)
     fees = [
-        0 if p.house else ceil_part(gain, fee_ppm)
+        0 if p.house else ledger.ceil_part(gain, fee_ppm)
         for p, gain in zip(positions, gains.parts, strict=True)
     ]
     lines = tuple(
@@ -352,4 +293,4 @@ def give_back(positions: Sequence[Position]) -> MarketSettlement:
 
 def price_ppm(price: Fraction) -> int:
     """A price in parts per million, rounded up: what a buyer is told is never too little."""
-    return ceil_div(price.numerator * PPM, price.denominator)
+    return ledger.ceil_div(price.numerator * ledger.PPM, price.denominator)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
-from heretix.economy.episode.disputes import dispute_bond
+from heretix.economy.episode.moves import dispute_bond
 from heretix.economy.episode.sealed_file import find_commitment
-from heretix.economy.episode.state import Ground, State
-from heretix.economy.judging.gate import Direction
+from heretix.economy.episode.state import Direction, Ground, State
 from heretix.economy.ledger import MAX_AMOUNT, user_account
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
+from heretix.economy.sentences import sentence
 from heretix.store.documents import save_bundle
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ Kind = Literal["amount", "bond", "choice", "confirm", "flag", "json", "text", "w
 a form, the least by default. `confirm` is a tick that only a form asks for."""
 
 _SHA256: Final = r"^[0-9a-f]{64}$"
-_MAX_WHOLE: Final = 2**63 - 1
-"""The largest number that both databases count to."""
+_NONCE: Final = rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Field:
     help: str = ""
     choices: type[StrEnum] | None = None
     least: int = 0
-    most: int = _MAX_WHOLE
+    most: int = MAX_AMOUNT
     pattern: str | None = None
     required: bool = True
     typed: str = ""
@@ -63,35 +62,12 @@ class Field:
 
     @property
     def label(self) -> str:
-        """The name by which people know it."""
         return self.typed or self.name
-
-
-def parse_amount(
-    text: str, currency: str = "PLAY", *, name: str = "amount", most: int = MAX_AMOUNT
-) -> int:
-    """Read an amount as people write it, in minor units."""
-    from decimal import Decimal, DecimalException
-
-    from heretix.economy.exchange import require_currency
-
-    exponent = require_currency(currency).exponent
-    try:
-        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
-        # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
-        if not (minor.is_finite() and 0 < minor <= most and minor == int(minor)):
-            raise DecimalException
-    except DecimalException as exc:
-        raise UsageError(
-            f"`{name}` must be above 0 with at most {exponent} decimals, and at most "
-            f"{most // 10**exponent}, got {text[:40]!r}"
-        ) from exc
-    return int(minor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Somebody who makes moves, under an idempotency key where the move takes one."""
+    """A person or operator who makes moves, under an idempotency key where the move takes one."""
 
     store: Store
     exchange: Exchange
@@ -108,9 +84,7 @@ class Actor:
         from heretix.economy.judging.workflow import EpisodeWorkflow
 
         panel = Panel(self.store, self.settings, observer=self.observer)
-        return EpisodeWorkflow(
-            self.store, self.exchange, panel, clock=self.clock, settings=self.settings
-        )
+        return EpisodeWorkflow(self.exchange, panel, settings=self.settings)
 
     def begin_if_due(self, episode_id: str) -> Episode:
         """Load an episode, after letting evidence be committed if its time has come: nobody has
@@ -122,11 +96,9 @@ class Actor:
 
     def judging_cost(self, episode: Episode) -> int:
         """Price the judging of one challenge, in minor units; 0 where no price is known."""
-        from heretix.economy.judging.panel import Panel, Question
+        from heretix.economy.judging.panel import Panel
 
-        terms = episode.terms
-        panel = Panel(self.store, self.settings)
-        return panel.compute_cost(Question.of(episode.id, terms), terms.models) or 0
+        return Panel(self.store, self.settings).compute_cost(episode.terms) or 0
 
     def least_challenge(self, episode: Episode) -> int:
         """Return what a challenge must stake now: less for who has a good record."""
@@ -166,8 +138,8 @@ class Move:
     """The same in a line of a list of commands."""
     operation: str
     """Its name in the API."""
-    path: str
-    """Its address in the API, below the episode."""
+    path: str = ""
+    """Its address in the API, below the episode, where that isn't its name."""
     schema: str = ""
     """The name of its fields in the API's document."""
     schema_help: str = ""
@@ -185,11 +157,6 @@ class Move:
         """Make the move at once."""
         assert self.make is not None, "a move that measures is no move of a moment"
         return self.make(actor, episode_id, given)
-
-
-def _stake(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Position:
-    actor.join(episode_id)
-    return actor.exchange.stake(episode_id, actor.person, **given, key=actor.key)
 
 
 def _commit(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challenge:
@@ -230,13 +197,8 @@ def _read_evidence(given: Mapping[str, Any], sha256: str, claim: str) -> Bundle:
     if bundle.bundle_id != sha256:
         raise UsageError(f"`bundle` is {bundle.bundle_id}, not the {sha256} that is revealed")
     if (refused := find_objection(bundle, claim)) is not None:
-        raise UsageError(f"`bundle` can't be brought as evidence: {refused}")
+        raise UsageError(f"`bundle` can't be brought as evidence: {sentence(refused)}")
     return bundle
-
-
-def _dispute(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Dispute:
-    actor.join(episode_id)
-    return actor.exchange.dispute(episode_id, actor.person, **given, key=actor.key)
 
 
 def _open(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
@@ -245,23 +207,9 @@ def _open(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
     return actor.begin_if_due(episode_id)
 
 
-def _begin(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
-    return actor.exchange.begin_challenge(episode_id)
-
-
-def _freeze(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
-    actor.begin_if_due(episode_id)
-    return actor.exchange.freeze(episode_id)
-
-
-def _settle(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
-    return actor.exchange.close(episode_id)
-
-
 def _plan_judge(actor: Actor, episode_id: str) -> Step:
-    workflow = actor.workflow
-    episode = workflow.require_frozen(episode_id)
-    times = 2 * len(workflow.pending(episode))
+    episode = actor.workflow.require_frozen(episode_id)
+    times = 2 * sum(not challenge.is_judged for challenge in episode.challenges)
     return Step(claim=episode.terms.claim, models=episode.terms.models, times=times)
 
 
@@ -279,20 +227,10 @@ def _plan_measure(actor: Actor, episode_id: str) -> Step:
     return Step(claim=episode.terms.claim, models=models, stage=stage)
 
 
-def _measure(
-    actor: Actor, episode_id: str, given: Mapping[str, Any]
-) -> Coroutine[Any, Any, Episode]:
-    return actor.workflow.measure(episode_id, final=given["final"])
-
-
 def _plan_rule(actor: Actor, episode_id: str) -> Step:
     episode = actor.workflow.require_disputed(episode_id)
     stage = f"round:{episode.disputes[-1].round}"
     return Step(claim=episode.terms.claim, models=episode.judges, stage=stage, times=4)
-
-
-def _rule(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Coroutine[Any, Any, Episode]:
-    return actor.workflow.rule(episode_id, **given)
 
 
 def reveal_fields(secret: Secret, episode: Episode, person: str) -> dict[str, Any]:
@@ -312,8 +250,7 @@ def reach_ppm(episode: Episode, stake: int, direction: Direction) -> int:
 
 
 def _least_bond(episode: Episode) -> int:
-    staked = episode.market.money if episode.market else 0
-    return dispute_bond(staked, episode.terms.parameters)
+    return dispute_bond(episode.market.money if episode.market else 0, episode.terms.parameters)
 
 
 _MONEY: Final = "Whole minor units."
@@ -340,7 +277,9 @@ STAKE: Final = Move(
     keyed=True,
     returns="position",
     anchor="?took={0.number}#your-bets",
-    make=_stake,
+    make=lambda actor, id_, given: actor.exchange.stake(
+        actor.join(id_).id, actor.person, **given, key=actor.key
+    ),
 )
 COMMIT: Final = Move(
     name="commit",
@@ -380,12 +319,7 @@ REVEAL: Final = Move(
     schema_help="What a commitment hid.",
     fields=(
         Field(name="challenge", kind="whole", most=1_000_000),
-        Field(
-            name="nonce",
-            kind="text",
-            help="In hex.",
-            pattern=rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$",
-        ),
+        Field(name="nonce", kind="text", help="In hex.", pattern=_NONCE),
         Field(name="bundle_sha256", kind="text", pattern=_SHA256),
         Field(
             name="bundle",
@@ -414,14 +348,15 @@ DISPUTE: Final = Move(
     keyed=True,
     returns="dispute",
     anchor="#disputes",
-    make=_dispute,
+    make=lambda actor, id_, given: actor.exchange.dispute(
+        actor.join(id_).id, actor.person, **given, key=actor.key
+    ),
 )
 OPEN: Final = Move(
     name="open",
     role="operator",
     help="Fix the terms of a draft; the house's seed and the budget for rewards are set aside.",
     operation="open_episode",
-    path="open",
     make=_open,
 )
 BEGIN: Final = Move(
@@ -429,8 +364,7 @@ BEGIN: Final = Move(
     role="operator",
     help="From now on evidence can be committed, once its time has come.",
     operation="begin_challenges",
-    path="begin",
-    make=_begin,
+    make=lambda actor, id_, _: actor.exchange.begin_challenge(id_),
 )
 FREEZE: Final = Move(
     name="freeze",
@@ -438,8 +372,7 @@ FREEZE: Final = Move(
     help="Reveal the secret, draw the close and the judges, give late stakes back.",
     brief="Reveal the seed; draw the close and the judges.",
     operation="freeze_episode",
-    path="freeze",
-    make=_freeze,
+    make=lambda actor, id_, _: actor.exchange.freeze(actor.begin_if_due(id_).id),
 )
 JUDGE: Final = Move(
     name="judge",
@@ -447,7 +380,6 @@ JUDGE: Final = Move(
     help="Have every challenge that is left measured, in their order.",
     brief="Measure the lens with and without each challenge's evidence.",
     operation="judge_challenges",
-    path="judge",
     schema="Finality",
     schema_help="Whether failed calls count.",
     fields=(_FINAL,),
@@ -461,13 +393,12 @@ MEASURE: Final = Move(
     help="Have the judges measured: at the freeze, and again when the durability window is over.",
     brief="Have the judges measured: now, and a window later.",
     operation="measure_episode",
-    path="measure",
     schema="Finality",
     schema_help="Whether failed calls count.",
     fields=(_FINAL,),
     keyed=True,
     plan=_plan_measure,
-    measure=_measure,
+    measure=lambda actor, id_, given: actor.workflow.measure(id_, **given),
 )
 RULE: Final = Move(
     name="rule",
@@ -475,7 +406,6 @@ RULE: Final = Move(
     help="Have the larger panel measure, and rule on the dispute.",
     brief="Have the larger panel measure, and let its word stand.",
     operation="rule_on_dispute",
-    path="rule",
     schema="Ruling",
     schema_help="How a dispute is to be ruled on.",
     fields=(
@@ -490,7 +420,7 @@ RULE: Final = Move(
     ),
     keyed=True,
     plan=_plan_rule,
-    measure=_rule,
+    measure=lambda actor, id_, given: actor.workflow.rule(id_, **given),
 )
 SETTLE: Final = Move(
     name="settle",
@@ -498,8 +428,7 @@ SETTLE: Final = Move(
     help="Pay everybody what is due, or give everything back where the episode is void.",
     brief="Pay everybody, once the result can't be disputed any more.",
     operation="settle_episode",
-    path="settle",
-    make=_settle,
+    make=lambda actor, id_, _: actor.exchange.close(id_),
 )
 
 MOVES: Final = (

@@ -131,7 +131,6 @@ class Step(Record):
     number: int
     account: str
     evidence: str
-    """Hash of the evidence bundle."""
     c_from_ppm: int
     c_wanted_ppm: int
     """Where the lens went with this evidence."""
@@ -273,33 +272,21 @@ def settle_rewards(steps: Sequence[Step], *, scale: int, c0_ppm: int, q_ppm: int
 
 def explain(item: Reward) -> tuple[Reason, ...]:
     """Explain a reward line by line: every number needed to work it out again by hand."""
-    step = item.step
-    short: tuple[Reason, ...] = ()
-    if step.c_to_ppm != step.c_wanted_ppm:
-        reached = Reason.of("reward_short", wanted_ppm=step.c_wanted_ppm, to_ppm=step.c_to_ppm)
-        short = (reached,)
+    step, before, after = item.step, item.potential_from, item.potential_to
+    reached = Reason.of("reward_short", wanted_ppm=step.c_wanted_ppm, to_ppm=step.c_to_ppm)
     moved = step.c_from_ppm != step.c_to_ppm
     needed = required_bond(item.scale, step.c_from_ppm, step.c_to_ppm) if moved else 0
+    end = {"bond": step.bond, "change": abs(item.amount), "receives": item.receives}
     return (
         Reason.of(
             "reward_step", number=step.number, account=step.account, evidence=step.evidence[:12]
         ),
         Reason.of("reward_path", from_ppm=step.c_from_ppm, to_ppm=step.c_to_ppm),
-        *short,
+        *((reached,) if step.c_to_ppm != step.c_wanted_ppm else ()),
         Reason.of("reward_bond", bond=step.bond, needed=needed),
         Reason.of("reward_durable", q_ppm=item.q_ppm, scale=item.scale),
-        Reason.of("reward_before", c_ppm=step.c_from_ppm, potential=item.potential_from),
-        Reason.of("reward_after", c_ppm=step.c_to_ppm, potential=item.potential_to),
-        Reason.of(
-            "reward_amount",
-            before=item.potential_from,
-            after=item.potential_to,
-            amount=item.amount,
-        ),
-        Reason.of(
-            "reward_gained" if item.amount >= 0 else "reward_lost",
-            bond=step.bond,
-            change=abs(item.amount),
-            receives=item.receives,
-        ),
+        Reason.of("reward_before", c_ppm=step.c_from_ppm, potential=before),
+        Reason.of("reward_after", c_ppm=step.c_to_ppm, potential=after),
+        Reason.of("reward_amount", before=before, after=after, amount=item.amount),
+        Reason("reward_gained" if item.amount >= 0 else "reward_lost", dict(end)),
     )

@@ -108,11 +108,25 @@ FAILURES: Final[Mapping[str, str]] = {
     "never_revealed": "it was never revealed",
     "same_evidence": "an earlier challenge brought the same evidence",
     "not_measured": "its evidence could not be measured",
+    "never_handed_in": "its evidence was never handed in",
+    "nothing_new": "it shows nothing new",
+    "model_unreachable": "a model of the lens could not be reached",
+    "low_compliance": "compliance must be at least {least_ppm} ppm, got {got_ppm}",
+    "no_estimate": "{detail}",
     "too_few_slots": "K must be at least {least}, got {got}",
     "interval_too_wide": "the interval must be at most {most_ppm:ppm} wide, got {got_ppm:ppm}",
     "direction_uncertain": "P({direction}) must be at least {least_ppm:ppm}, got {got_ppm:ppm}",
 }
 """Why a challenge earned nothing."""
+OBJECTIONS: Final[Mapping[str, str]] = {
+    "other_claim": "it was made for another claim: {claim!r}",
+    "no_document": "it holds no document",
+    "too_many_documents": "it may hold at most {most} documents, got {got}",
+    "document_too_long": "the {part} of a document may have at most {most} characters, got {got}",
+    "instruction": "it looks like an instruction: {kinds}",
+    "shown_before": "it was shown before",
+}
+"""Why a bundle can't be brought, or a document of it isn't shown."""
 VERDICTS: Final[Mapping[str, str]] = {
     "empty_group": "group {group!r} holds no transfer",
     "duplicate_id": "id {id!r} stands twice",
@@ -133,7 +147,7 @@ VERDICTS: Final[Mapping[str, str]] = {
     "escrow_not_empty": "{account!r} would be left with {left:money}",
 }
 """Why the ledger refused a group."""
-SENTENCES: Final = {**PAYMENTS, **REWARDS, **DENIALS, **FAILURES, **VERDICTS}
+SENTENCES: Final = {**PAYMENTS, **REWARDS, **DENIALS, **FAILURES, **OBJECTIONS, **VERDICTS}
 
 
 class Surface(string.Formatter):

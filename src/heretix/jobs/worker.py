@@ -199,9 +199,7 @@ class Proceeding:
             budget_left_usd=lambda: tracker.budget_left_usd,
             opener=opener,
         )
-        self._workflow = EpisodeWorkflow(
-            store, self._exchange, panel, clock=clock, settings=settings
-        )
+        self._workflow = EpisodeWorkflow(self._exchange, panel, settings=settings)
 
     async def run(self) -> None:
         """Make the move, or what is left of it."""
@@ -244,7 +242,7 @@ class Proceeding:
         request = self._request
         episode = self._exchange.episode(self._episode)
         if request.move == "judge":
-            return tuple(self._workflow.pending(episode))
+            return tuple(c.number for c in episode.challenges if not c.is_judged)
         if request.stage is None:
             return () if episode.measured_ms is not None else ("conclusion",)
         if request.move == "measure":

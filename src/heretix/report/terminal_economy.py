@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from heretix.core.clock import utc_text_of_ms
-from heretix.economy.episode.state import Fate, State, kept_positions
+from heretix.economy.episode.state import Fate, State
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
 from heretix.report.terminal import facts_table, one_line, plain_table, shock_text
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
         EpisodeSummary,
         HeldPosition,
         Holding,
-        LedgerReport,
         StoredMeasurement,
     )
     from heretix.economy.exploration_service import Burn, Credited, Prospect, Standing
-    from heretix.economy.ledger import Breach
+    from heretix.economy.ledger import Breach, LedgerReport
     from heretix.economy.market import Position, Quote
 
 _WIDE: Final = 120
@@ -108,7 +107,7 @@ def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableTy
     if episode.market is None:
         return Group(*parts, Text("not open yet: nothing can be bet", style="dim"))
     table = plain_table("side", ">price", ">implied", ">staked", "bets")
-    kept = kept_positions(episode, positions)
+    kept = episode.select_positions(positions)
     for side in Side:
         own = [position for position in kept if position.side is side]
         outside = sum(1 for position in own if not position.house)

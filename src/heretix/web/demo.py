@@ -13,10 +13,9 @@ from heretix.core.errors import ConflictError
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import HEL, WITHOUT_FILES
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
-from heretix.economy.episode.state import Ground, Parameters, State
+from heretix.economy.episode.state import Direction, Ground, Parameters, State
 from heretix.economy.exchange import Exchange
 from heretix.economy.exploration_service import ExplorationService
-from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import DAY_MS, EpisodeWorkflow, Proposal
 from heretix.economy.ledger import PLAY, user_account
@@ -158,10 +157,9 @@ class Stage:
         self._label = f"demonstration {len(Exchange(store, clock=self.clock).episodes(limit=1000))}"
         self._draws = self._moves = 0
         self.exchange = Exchange(store, clock=self.clock, entropy=self.draw)
-        self.exploration = ExplorationService(store, clock=self.clock)
-        self.workflow = EpisodeWorkflow(
-            store, self.exchange, Panel(store, settings), clock=self.clock, settings=settings
-        )
+        self.exploration = ExplorationService(self.exchange)
+        panel = Panel(store, settings)
+        self.workflow = EpisodeWorkflow(self.exchange, panel, settings=settings)
         self.documents = tuple(demo_documents())
 
     def draw(self, size: int) -> bytes:

@@ -13,8 +13,9 @@ from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
 from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, find_objection
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
+from heretix.economy.ledger import parse_amount
 from heretix.economy.market import MAX_POOL
-from heretix.economy.moves import parse_amount
+from heretix.economy.sentences import sentence
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
@@ -342,10 +343,10 @@ class EvidenceForm:
             raise found
         refused = find_objection(found, claim)
         if refused is not None:
-            raise ConfigError(f"`documents` can't be brought: {refused}")
+            raise ConfigError(f"`documents` can't be brought: {sentence(refused)}")
         shown = arrange([found])
         if not shown.items:
-            why = "; ".join(f"{item.item}: {item.reason}" for item in shown.left_out)
+            why = "; ".join(f"{item.item}: {sentence(item.reason)}" for item in shown.left_out)
             raise ConfigError(f"`documents` hold nothing that can be shown ({why}); bring others")
         return found, shown
 

@@ -12,8 +12,7 @@ from pydantic import Field as ModelField
 
 from heretix.core.canonical import encode, sha256_hex
 from heretix.core.errors import ConfigError, RecordError, RefusedError
-from heretix.economy.ledger import Status
-from heretix.economy.moves import parse_amount
+from heretix.economy.ledger import Status, parse_amount
 from heretix.jobs import EpisodeRequest
 
 if TYPE_CHECKING:

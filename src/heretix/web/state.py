@@ -254,7 +254,7 @@ class AppState:
     @property
     def exploration(self) -> ExplorationService:
         """Everybody's standing and credits."""
-        return ExplorationService(self.store, clock=self.clock)
+        return ExplorationService(self.exchange)
 
     def actor(self, person: str, key: str = "") -> Actor:
         """Make the actor of a person's moves."""

@@ -8,34 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record, require_sha256, sha256_hex
 from heretix.core.errors import UsageError
-from heretix.economy.episode.state import (
-    Challenge,
-    Denial,
-    Denied,
-    Episode,
-    Fate,
-    Moved,
-    State,
-    deny,
-    not_allowed,
-)
-from heretix.economy.judging.gate import Direction, GateReading, pass_gate
-from heretix.economy.ledger import (
-    AccountKind,
-    Code,
-    Escrow,
-    Reason,
-    ceil_part,
-    client_group,
-    require_ppm,
-    share_out,
-)
-from heretix.economy.rewards import Step, take_step
+from heretix.economy import ledger
+from heretix.economy.episode import state
+from heretix.economy.market import Side
+from heretix.economy.rewards import take_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.economy.ledger import Statement
     from heretix.economy.market import Position
 
 # Commitments: a hash now, what it hides later.
@@ -98,7 +78,20 @@ def _require_secret(name: str, value: bytes) -> bytes:
     return value
 
 
-# Judging waits for the freeze, when every reveal is in: only then is it known who was first.
+# Judging waits for the freeze, when every reveal is in: only then is it known who was first. The
+# gate that evidence must pass looks at the lens with and without it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateReading(Record):
+    """The lens with the evidence less the lens without, paired by template."""
+
+    p_up_ppm: int
+    """Share of bootstrap replicas in which the belief went up."""
+    slots: int
+    """K."""
+    ci_width_ppm: int
+    """Width of the difference's 95% interval, in probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,194 +103,191 @@ class BroughtEvidence(Record):
     """The lens with the evidence."""
 
 
+def find_gate_failure(
+    reading: GateReading, direction: state.Direction, rules: state.GateRules
+) -> ledger.Reason | None:
+    """Find why evidence didn't move the lens the way it was declared to; None if it did."""
+    ledger.require_ppm("p_up_ppm", reading.p_up_ppm)
+    ledger.require_ppm("ci_width_ppm", reading.ci_width_ppm)
+    ledger.require_whole("slots", reading.slots)
+    sure = reading.p_up_ppm if direction is state.Direction.UP else ledger.PPM - reading.p_up_ppm
+    if reading.slots < rules.min_slots:
+        return ledger.Reason.of("too_few_slots", least=rules.min_slots, got=reading.slots)
+    if reading.ci_width_ppm > rules.max_width_ppm:
+        width, most = reading.ci_width_ppm, rules.max_width_ppm
+        return ledger.Reason.of("interval_too_wide", most_ppm=most, got_ppm=width)
+    if sure < rules.direction_ppm:
+        shares = {"least_ppm": rules.direction_ppm, "got_ppm": sure}
+        return ledger.Reason("direction_uncertain", {"direction": direction.value, **shares})
+    return None
+
+
 def commit(
-    episode: Episode,
+    episode: state.Episode,
     *,
     key: str,
     account: str,
-    direction: Direction,
+    direction: state.Direction,
     commitment: str,
-    stake: int,
-    min_stake: int,
+    amount: int,
+    least: int,
     at_ms: int,
-) -> Moved | Denied:
+) -> state.Moved | state.Denied:
     """Commit to evidence without showing it. The stake pays for the attempt if it fails."""
     require_sha256("commitment", commitment)
-    denied = not_allowed(episode, State.CHALLENGE)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.CHALLENGE):
         return denied
-    at = max(at_ms, episode.clock_ms)
-    if at > episode.terms.close_until_ms:
-        until = episode.terms.close_until_ms
-        return deny(Denial.TOO_LATE, "challenges_ended", at_ms=until, now_ms=at)
-    if stake < max(1, min_stake):
-        return deny(Denial.STAKE_TOO_SMALL, least=min_stake, got=stake)
+    at, until = max(at_ms, episode.clock_ms), episode.terms.close_until_ms
+    if at > until:
+        return state.deny(state.Denial.TOO_LATE, "challenges_ended", at_ms=until, now_ms=at)
+    if amount < max(1, least):
+        return state.deny(state.Denial.STAKE_TOO_SMALL, least=least, got=amount)
     # Someone else's copy is let in: it can't be revealed, and refusing would let a copy that
     # arrives first shut out the one it was copied from.
     if any((c.account, c.commitment) == (account, commitment) for c in episode.challenges):
-        return deny(Denial.COMMITMENT_TAKEN)
-    challenge = Challenge(
+        return state.deny(state.Denial.COMMITMENT_TAKEN)
+    challenge = state.Challenge(
         number=len(episode.challenges),
         account=account,
         direction=direction,
         commitment=commitment,
-        stake=stake,
+        stake=amount,
         at_ms=at,
         positions_before=episode.position_count,
     )
-    statement = episode.statement(client_group(account, key))
-    reason = Reason.of("challenge", number=challenge.number, stake=stake, direction=direction.value)
-    statement.move(account, statement.pot(Escrow.CHALLENGE), stake, Code.CHALLENGE, reason)
+    statement = episode.statement(ledger.client_group(account, key))
+    told = {"number": challenge.number, "stake": amount, "direction": direction.value}
+    reason = ledger.Reason("challenge", told)
+    statement.move(
+        account, statement.pot(ledger.Escrow.CHALLENGE), amount, ledger.Code.CHALLENGE, reason
+    )
     after = replace(episode, challenges=(*episode.challenges, challenge), clock_ms=at)
-    return Moved(episode=after, group=statement.group(), lines=statement.lines)
+    return state.Moved(episode=after, group=statement.group())
 
 
 def reveal(
-    episode: Episode,
+    episode: state.Episode,
     number: int,
     *,
     account: str,
     nonce: bytes,
     bundle_sha256: str,
     at_ms: int,
-) -> Moved | Denied:
+) -> state.Moved | state.Denied:
     """Show what a commitment hid."""
-    denied = not_allowed(episode, State.CHALLENGE) or _unknown(episode, number)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.CHALLENGE) or _unknown(episode, number):
         return denied
-    at = max(at_ms, episode.clock_ms)
-    if at > episode.terms.freeze_at_ms:
-        until = episode.terms.freeze_at_ms
-        return deny(Denial.TOO_LATE, "reveals_ended", at_ms=until, now_ms=at)
+    at, until = max(at_ms, episode.clock_ms), episode.terms.freeze_at_ms
+    if at > until:
+        return state.deny(state.Denial.TOO_LATE, "reveals_ended", at_ms=until, now_ms=at)
     challenge = episode.challenges[number]
-    if challenge.fate is not Fate.COMMITTED:
+    if challenge.fate is not state.Fate.COMMITTED:
         fate = challenge.fate.value
-        return deny(Denial.WRONG_REVEAL, "not_hidden", number=number, fate=fate)
+        return state.deny(state.Denial.WRONG_REVEAL, "not_hidden", number=number, fate=fate)
     if account != challenge.account or challenge.commitment != evidence_commitment(
         nonce, bundle_sha256, account
     ):
-        return deny(Denial.WRONG_REVEAL)
-    revealed = replace(challenge, bundle_sha256=bundle_sha256, nonce=nonce, fate=Fate.REVEALED)
-    return Moved(episode=replace(_with(episode, revealed), clock_ms=at))
-
-
-def is_duplicate(episode: Episode, challenge: Challenge) -> bool:
-    """Whether an earlier commitment brought the same bundle. The earlier one wins."""
-    return any(
-        earlier.bundle_sha256 == challenge.bundle_sha256
-        for earlier in episode.challenges[: challenge.number]
-        if earlier.bundle_sha256 is not None
+        return state.deny(state.Denial.WRONG_REVEAL)
+    revealed = replace(
+        challenge, bundle_sha256=bundle_sha256, nonce=nonce, fate=state.Fate.REVEALED
     )
+    return state.Moved(episode=replace(_with(episode, revealed), clock_ms=at))
+
+
+def find_failure(episode: state.Episode, challenge: state.Challenge) -> ledger.Reason | None:
+    """Find why a challenge fails before anything is measured: of two that brought the same bundle,
+    the earlier commitment wins."""
+    if challenge.bundle_sha256 is None:
+        return ledger.Reason("never_revealed")
+    earlier = episode.challenges[: challenge.number]
+    brought = {other.bundle_sha256 for other in earlier}
+    return ledger.Reason("same_evidence") if challenge.bundle_sha256 in brought else None
 
 
 def judge_challenge(
-    episode: Episode,
+    episode: state.Episode,
     number: int,
     *,
     evidence: BroughtEvidence | None,
     positions: Sequence[Position],
     at_ms: int,
-) -> Moved | Denied:
+) -> state.Moved | state.Denied:
     """Let a challenge move the credited path, or charge it for the attempt.
 
     Without evidence to look at, unrevealed or a copy of an earlier bundle, it has failed.
     """
-    denied = not_allowed(episode, State.FROZEN) or _unknown(episode, number)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.FROZEN) or _unknown(episode, number):
         return denied
-    challenge = episode.challenges[number]
-    pending = [c for c in episode.challenges if c.fate in {Fate.COMMITTED, Fate.REVEALED}]
-    if not pending or pending[0] != challenge:
-        return deny(Denial.OUT_OF_ORDER, "not_earliest", number=number)
+    challenge, parameters = episode.challenges[number], episode.terms.parameters
+    if next((c for c in episode.challenges if not c.is_judged), None) != challenge:
+        return state.deny(state.Denial.OUT_OF_ORDER, "not_earliest", number=number)
     at = max(at_ms, episode.clock_ms)
     statement = episode.statement(f"challenge:{episode.id}:{number}")
-    failure = _failure(episode, challenge, evidence)
+    failure = find_failure(episode, challenge)
+    if failure is None and evidence is None:
+        failure = ledger.Reason("not_measured")
+    if failure is None and evidence is not None:
+        failure = find_gate_failure(evidence.gate, challenge.direction, parameters.gate)
     if failure is not None:
         _charge(statement, episode, challenge, positions, failure)
-        after = _with(episode, replace(challenge, fate=Fate.FAILED))
+        after = _with(episode, replace(challenge, fate=state.Fate.FAILED))
     else:
         assert evidence is not None
-        step = _step(episode, challenge, evidence)
-        statement.move(
-            statement.pot(Escrow.CHALLENGE),
-            statement.pot(Escrow.BOND),
-            challenge.stake,
-            Code.BOND,
-            Reason.of("challenge_passed", number=number, step=step.number),
+        assert challenge.bundle_sha256 is not None
+        ledger.require_ppm("belief_ppm", evidence.belief_ppm)
+        # The path only ever moves the way that was declared.
+        choose = max if challenge.direction is state.Direction.UP else min
+        step = take_step(
+            number=len(episode.steps),
+            account=challenge.account,
+            evidence=challenge.bundle_sha256,
+            scale=parameters.reward_scale,
+            c_from_ppm=episode.belief_ppm,
+            c_wanted_ppm=choose(episode.belief_ppm, evidence.belief_ppm),
+            bond=challenge.stake,
         )
-        accepted = _with(episode, replace(challenge, fate=Fate.ACCEPTED))
+        pot, bonds = statement.pot(ledger.Escrow.CHALLENGE), statement.pot(ledger.Escrow.BOND)
+        reason = ledger.Reason.of("challenge_passed", number=number, step=step.number)
+        statement.move(pot, bonds, challenge.stake, ledger.Code.BOND, reason)
+        accepted = _with(episode, replace(challenge, fate=state.Fate.ACCEPTED))
         after = replace(accepted, steps=(*episode.steps, step))
-    return Moved(
-        episode=replace(after, clock_ms=at), group=statement.group(), lines=statement.lines
-    )
-
-
-def _failure(
-    episode: Episode, challenge: Challenge, evidence: BroughtEvidence | None
-) -> Reason | None:
-    """Find why a challenge fails; None if it passes."""
-    if challenge.bundle_sha256 is None:
-        return Reason("never_revealed")
-    if is_duplicate(episode, challenge):
-        return Reason("same_evidence")
-    if evidence is None:
-        return Reason("not_measured")
-    return pass_gate(evidence.gate, challenge.direction, episode.terms.parameters.gate).reason
-
-
-def _step(episode: Episode, challenge: Challenge, evidence: BroughtEvidence) -> Step:
-    """The move of the path: only ever the way that was declared."""
-    start = episode.belief_ppm
-    require_ppm("belief_ppm", evidence.belief_ppm)
-    choose = max if challenge.direction is Direction.UP else min
-    assert challenge.bundle_sha256 is not None
-    return take_step(
-        number=len(episode.steps),
-        account=challenge.account,
-        evidence=challenge.bundle_sha256,
-        scale=episode.terms.parameters.reward_scale,
-        c_from_ppm=start,
-        c_wanted_ppm=choose(start, evidence.belief_ppm),
-        bond=challenge.stake,
-    )
+    return state.Moved(episode=replace(after, clock_ms=at), group=statement.group())
 
 
 def _charge(
-    statement: Statement,
-    episode: Episode,
-    challenge: Challenge,
+    statement: ledger.Statement,
+    episode: state.Episode,
+    challenge: state.Challenge,
     positions: Sequence[Position],
-    failure: Reason,
+    failure: ledger.Reason,
 ) -> None:
     """Operations take their part; the rest goes to those who held the side it attacked."""
-    pot, number = statement.pot(Escrow.CHALLENGE), challenge.number
-    fee = ceil_part(challenge.stake, episode.terms.parameters.challenge_fee_ppm)
-    operations = statement.house(AccountKind.OPERATIONS)
-    reason = Reason.of("challenge_failed", failure, number=number)
-    statement.move(pot, operations, fee, Code.CHALLENGE_FEE, reason)
-    holders = [
-        p
-        for p in positions
-        if p.side is challenge.incumbent and p.number < challenge.positions_before
-    ]
-    shared = share_out(challenge.stake - fee, [p.stake for p in holders])
+    pot, number = statement.pot(ledger.Escrow.CHALLENGE), challenge.number
+    fee = ledger.ceil_part(challenge.stake, episode.terms.parameters.challenge_fee_ppm)
+    operations = statement.house(ledger.AccountKind.OPERATIONS)
+    reason = ledger.Reason.of("challenge_failed", failure, number=number)
+    statement.move(pot, operations, fee, ledger.Code.CHALLENGE_FEE, reason)
+    attacked = Side.ORTHODOX if challenge.direction is state.Direction.UP else Side.HERETIC
+    before = [p for p in positions if p.number < challenge.positions_before]
+    holders = [p for p in before if p.side is attacked]
+    shared = ledger.share_out(challenge.stake - fee, [p.stake for p in holders])
     for position, amount in zip(holders, shared.parts, strict=True):
-        reason = Reason.of(
+        reason = ledger.Reason.of(
             "challenge_yield", number=number, bet=position.number, stake=position.stake
         )
-        statement.move(pot, position.account, amount, Code.RESILIENCE_YIELD, reason)
-    rounding = statement.house(AccountKind.ROUNDING)
-    reason = Reason.of("challenge_dust", number=number)
-    statement.move(pot, rounding, shared.dust, Code.DUST, reason)
+        statement.move(pot, position.account, amount, ledger.Code.RESILIENCE_YIELD, reason)
+    rounding = statement.house(ledger.AccountKind.ROUNDING)
+    reason = ledger.Reason.of("challenge_dust", number=number)
+    statement.move(pot, rounding, shared.dust, ledger.Code.DUST, reason)
 
 
-def _unknown(episode: Episode, number: int) -> Denied | None:
+def _unknown(episode: state.Episode, number: int) -> state.Denied | None:
     if 0 <= number < len(episode.challenges):
         return None
-    return deny(Denial.UNKNOWN_CHALLENGE, number=number)
+    return state.deny(state.Denial.UNKNOWN_CHALLENGE, number=number)
 
 
-def _with(episode: Episode, challenge: Challenge) -> Episode:
+def _with(episode: state.Episode, challenge: state.Challenge) -> state.Episode:
     number = challenge.number
     before, after = episode.challenges[:number], episode.challenges[number + 1 :]
     return replace(episode, challenges=(*before, challenge, *after))

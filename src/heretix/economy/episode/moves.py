@@ -1,94 +1,60 @@
-"""The life of an episode: opened, staked on, frozen, measured, closed."""
+"""The life of an episode: opened, staked on, frozen, measured, disputed, closed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from heretix.economy.episode import state
 from heretix.economy.episode.challenges import draw_close, draw_judges, matches_seed
 from heretix.economy.episode.settlement import Measurement, VoidReason, settle, void_reason
-from heretix.economy.episode.state import (
-    Challenge,
-    Denial,
-    Denied,
-    Episode,
-    Fate,
-    Moved,
-    State,
-    deny,
-    kept_positions,
-    moved_to,
-    not_allowed,
-    settlement_record,
-)
-from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, client_group
-from heretix.economy.market import BuyRefused, Position, Side, buy, market_of, seed_market
+from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, ceil_part, client_group
+from heretix.economy.market import Position, Side, buy, market_of, seed_market
 from heretix.economy.rewards import budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.economy.ledger import Statement
 
-
-def open_episode(episode: Episode, *, at_ms: int) -> Moved | Denied:
+def open_episode(episode: state.Episode, *, at_ms: int) -> state.Moved | state.Denied:
     """Fix the terms; escrow the house's seed and the budget for rewards."""
-    denied = not_allowed(episode, State.DRAFT)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.DRAFT):
         return denied
     terms = episode.terms
     if at_ms > terms.challenge_from_ms:
         begin = terms.challenge_from_ms
-        return deny(Denial.TOO_LATE, "challenges_begin", at_ms=begin, now_ms=at_ms)
+        return state.deny(state.Denial.TOO_LATE, "challenges_begin", at_ms=begin, now_ms=at_ms)
     # The chain holds the hash of the terms: they can't be exchanged later together with it.
     statement = episode.statement(f"open:{episode.id}", mark=terms.hash())
-    house = statement.house(AccountKind.HOUSE)
-    seeded = seed_market(
-        house, stake=terms.seed_stake, heretic_ppm=terms.seed_heretic_ppm, at_ms=at_ms
-    )
-    statement.move(
-        house,
-        statement.pot(Escrow.STAKE),
-        terms.seed_stake,
-        Code.SEED,
-        Reason.of("market_seeded", heretic_ppm=terms.seed_heretic_ppm),
-    )
-    statement.move(
-        statement.house(AccountKind.EPC_FUND),
-        statement.pot(Escrow.BUDGET),
-        budget(terms.parameters.reward_scale, terms.c0_ppm),
-        Code.BUDGET,
-        Reason("budget_escrowed"),
-    )
+    house, heretic_ppm = statement.house(AccountKind.HOUSE), terms.seed_heretic_ppm
+    positions = seed_market(house, stake=terms.seed_stake, heretic_ppm=heretic_ppm, at_ms=at_ms)
+    reason = Reason.of("market_seeded", heretic_ppm=heretic_ppm)
+    statement.move(house, statement.pot(Escrow.STAKE), terms.seed_stake, Code.SEED, reason)
+    fund, pot = statement.house(AccountKind.EPC_FUND), statement.pot(Escrow.BUDGET)
+    most = budget(terms.parameters.reward_scale, terms.c0_ppm)
+    statement.move(fund, pot, most, Code.BUDGET, Reason("budget_escrowed"))
     opened = replace(
-        moved_to(episode, State.OPEN),
+        state.moved_to(episode, state.State.OPEN),
         terms_hash=terms.hash(),
-        market=seeded.market,
-        position_count=len(seeded.positions),
+        market=market_of(positions),
+        position_count=len(positions),
         clock_ms=at_ms,
     )
-    return Moved(
-        episode=opened,
-        group=statement.group(),
-        lines=statement.lines,
-        positions=seeded.positions,
-    )
+    return state.Moved(episode=opened, group=statement.group(), positions=positions)
 
 
-def begin_challenge(episode: Episode, *, at_ms: int) -> Moved | Denied:
+def begin_challenge(episode: state.Episode, *, at_ms: int) -> state.Moved | state.Denied:
     """From now on evidence can be committed."""
-    denied = not_allowed(episode, State.OPEN)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.OPEN):
         return denied
-    at = max(at_ms, episode.clock_ms)
-    if at < episode.terms.challenge_from_ms:
-        begin = episode.terms.challenge_from_ms
-        return deny(Denial.TOO_EARLY, "challenges_begin", at_ms=begin, now_ms=at)
-    return Moved(episode=replace(moved_to(episode, State.CHALLENGE), clock_ms=at))
+    at, begin = max(at_ms, episode.clock_ms), episode.terms.challenge_from_ms
+    if at < begin:
+        return state.deny(state.Denial.TOO_EARLY, "challenges_begin", at_ms=begin, now_ms=at)
+    return state.Moved(episode=replace(state.moved_to(episode, state.State.CHALLENGE), clock_ms=at))
 
 
 def stake(
-    episode: Episode,
+    episode: state.Episode,
     *,
     key: str,
     account: str,
@@ -96,15 +62,13 @@ def stake(
     amount: int,
     min_shares: int,
     at_ms: int,
-) -> Moved | Denied:
+) -> state.Moved | state.Denied:
     """Bet on a side. The stake is locked until the episode ends."""
-    denied = not_allowed(episode, State.OPEN, State.CHALLENGE)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.OPEN, state.State.CHALLENGE):
         return denied
-    at = max(at_ms, episode.clock_ms)
-    if at > episode.terms.close_until_ms:
-        until = episode.terms.close_until_ms
-        return deny(Denial.TOO_LATE, "stakes_ended", at_ms=until, now_ms=at)
+    at, until = max(at_ms, episode.clock_ms), episode.terms.close_until_ms
+    if at > until:
+        return state.deny(state.Denial.TOO_LATE, "stakes_ended", at_ms=until, now_ms=at)
     assert episode.market is not None
     parameters = episode.terms.parameters
     bought = buy(
@@ -115,158 +79,203 @@ def stake(
         tau_max_ppm=parameters.tau_max_ppm,
         fee_ppm=parameters.fee_ppm,
     )
-    if isinstance(bought, BuyRefused):
-        return Denied(Denial.BET_REFUSED, bought.reason)
+    if isinstance(bought, Reason):
+        return state.Denied(state.Denial.BET_REFUSED, bought)
+    number, shares = episode.position_count, bought.shares
     position = Position(
-        number=episode.position_count,
-        account=account,
-        side=side,
-        stake=amount,
-        shares=bought.quote.shares,
-        at_ms=at,
+        number=number, account=account, side=side, stake=amount, shares=shares, at_ms=at
     )
     statement = episode.statement(client_group(account, key))
-    reason = Reason.of(
-        "bet", number=position.number, stake=amount, side=side.value, shares=position.shares
-    )
+    reason = Reason.of("bet", number=number, stake=amount, side=side.value, shares=shares)
     statement.move(account, statement.pot(Escrow.STAKE), amount, Code.STAKE, reason)
-    after = replace(
-        episode,
-        market=bought.market,
-        position_count=episode.position_count + 1,
-        clock_ms=at,
-    )
-    return Moved(
-        episode=after, group=statement.group(), lines=statement.lines, positions=(position,)
-    )
+    after = replace(episode, market=bought.after, position_count=number + 1, clock_ms=at)
+    return state.Moved(episode=after, group=statement.group(), positions=(position,))
 
 
 def freeze(
-    episode: Episode, *, seed: bytes, positions: Sequence[Position], at_ms: int
-) -> Moved | Denied:
+    episode: state.Episode, *, seed: bytes, positions: Sequence[Position], at_ms: int
+) -> state.Moved | state.Denied:
     """Reveal the seed, draw the close and the judges, and give late stakes back exactly."""
-    denied = not_allowed(episode, State.CHALLENGE)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.CHALLENGE):
         return denied
     terms = episode.terms
     at = max(at_ms, episode.clock_ms)
     if at < terms.freeze_at_ms:
-        return deny(Denial.TOO_EARLY, "freeze_due", at_ms=terms.freeze_at_ms, now_ms=at)
+        return state.deny(state.Denial.TOO_EARLY, "freeze_due", at_ms=terms.freeze_at_ms, now_ms=at)
     if not matches_seed(terms.seed_commitment, seed):
-        return deny(Denial.WRONG_SEED)
+        return state.deny(state.Denial.WRONG_SEED)
     close = draw_close(seed, episode.id, from_ms=terms.close_from_ms, until_ms=terms.close_until_ms)
-    frozen = replace(
-        moved_to(episode, State.FROZEN), close_ms=close, frozen_ms=at, seed=seed, clock_ms=at
-    )
-    kept = kept_positions(frozen, positions)
     statement = episode.statement(f"freeze:{episode.id}")
+    pot, code = statement.pot(Escrow.STAKE), Code.LATE_STAKE_REFUND
     for position in (p for p in positions if p.at_ms > close):
-        statement.move(
-            statement.pot(Escrow.STAKE),
-            position.account,
-            position.stake,
-            Code.LATE_STAKE_REFUND,
-            Reason.of("bet_late", number=position.number, close_ms=close),
-        )
+        reason = Reason.of("bet_late", number=position.number, close_ms=close)
+        statement.move(pot, position.account, position.stake, code, reason)
+    judged = []
+    for challenge in episode.challenges:
+        if challenge.at_ms <= close:
+            judged.append(challenge)
+            continue
+        pot, code = statement.pot(Escrow.CHALLENGE), Code.CHALLENGE_REFUND
+        reason = Reason.of("challenge_late", number=challenge.number, close_ms=close)
+        statement.move(pot, challenge.account, challenge.stake, code, reason)
+        judged.append(replace(challenge, fate=state.Fate.LATE))
     frozen = replace(
-        frozen,
-        market=market_of(kept),
-        challenges=_give_back_late(statement, episode.challenges, close),
+        state.moved_to(episode, state.State.FROZEN),
+        market=market_of([p for p in positions if p.at_ms <= close]),
+        challenges=tuple(judged),
         judges=draw_judges(seed, episode.id, terms.hold_outs, count=terms.parameters.judges),
+        close_ms=close,
+        frozen_ms=at,
+        seed=seed,
+        clock_ms=at,
     )
-    return Moved(episode=frozen, group=statement.group(), lines=statement.lines)
+    return state.Moved(episode=frozen, group=statement.group())
 
 
 def measure(
-    episode: Episode,
-    measurement: Measurement,
-    *,
-    positions: Sequence[Position],
-    at_ms: int,
-) -> Moved | Denied:
+    episode: state.Episode, measurement: Measurement, *, positions: Sequence[Position], at_ms: int
+) -> state.Moved | state.Denied:
     """Record a judging measurement: one after the freeze, one after the durability window.
 
     A measurement that voids the episode ends the measuring: no later one could repair it.
     """
-    denied = not_allowed(episode, State.FROZEN)
-    if denied:
+    if denied := _not_measurable(episode):
         return denied
-    if any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges):
-        return deny(Denial.OUT_OF_ORDER, "unjudged_challenges")
     if not {reading.model for reading in measurement.readings} <= set(episode.judges):
-        return deny(Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
+        return state.deny(state.Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
     at = max(at_ms, episode.clock_ms)
     assert episode.frozen_ms is not None
     due = episode.frozen_ms + episode.terms.parameters.durability_ms
     if episode.measurements and at < due:
-        return deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=at)
-    measurements = (*episode.measurements, measurement)
-    after = replace(episode, measurements=measurements, clock_ms=at)
-    void = void_reason(
-        measurements,
-        positions=kept_positions(episode, positions),
-        parameters=episode.terms.parameters,
-    )
-    if len(measurements) == 2 or void is not None:
-        after = replace(moved_to(after, State.MEASURED), measured_ms=at)
-    return Moved(episode=after)
+        return state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=at)
+    after = replace(episode, measurements=(*episode.measurements, measurement), clock_ms=at)
+    if len(after.measurements) == 2 or _find_void(after, positions) is not None:
+        after = replace(state.moved_to(after, state.State.MEASURED), measured_ms=at)
+    return state.Moved(episode=after)
 
 
 def conclude_unmeasured(
-    episode: Episode, *, positions: Sequence[Position], at_ms: int
-) -> Moved | Denied:
+    episode: state.Episode, *, positions: Sequence[Position], at_ms: int
+) -> state.Moved | state.Denied:
     """Without outside stakes on both sides there is nothing to measure for."""
-    denied = not_allowed(episode, State.FROZEN)
-    if denied:
+    if denied := _not_measurable(episode):
         return denied
-    if any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges):
-        return deny(Denial.OUT_OF_ORDER, "unjudged_challenges")
-    void = void_reason(
-        (), positions=kept_positions(episode, positions), parameters=episode.terms.parameters
-    )
-    if void is not VoidReason.NO_OUTSIDE_STAKE:
-        return deny(Denial.NOT_VOID, "both_sides_staked")
+    if _find_void(replace(episode, measurements=()), positions) is not VoidReason.NO_OUTSIDE_STAKE:
+        return state.deny(state.Denial.NOT_VOID, "both_sides_staked")
     at = max(at_ms, episode.clock_ms)
-    return Moved(episode=replace(moved_to(episode, State.MEASURED), clock_ms=at, measured_ms=at))
+    return state.Moved(
+        episode=replace(state.moved_to(episode, state.State.MEASURED), clock_ms=at, measured_ms=at)
+    )
 
 
-def close_episode(episode: Episode, *, positions: Sequence[Position], at_ms: int) -> Moved | Denied:
+def _not_measurable(episode: state.Episode) -> state.Denied | None:
+    if denied := state.not_allowed(episode, state.State.FROZEN):
+        return denied
+    unjudged = any(not challenge.is_judged for challenge in episode.challenges)
+    return state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges") if unjudged else None
+
+
+def _find_void(episode: state.Episode, positions: Sequence[Position]) -> VoidReason | None:
+    counted, parameters = episode.select_positions(positions), episode.terms.parameters
+    return void_reason(episode.measurements, positions=counted, parameters=parameters)
+
+
+def close_episode(
+    episode: state.Episode, *, positions: Sequence[Position], at_ms: int
+) -> state.Moved | state.Denied:
     """Settle, or void: the measurements decide which, when no dispute can come any more."""
-    denied = not_allowed(episode, State.MEASURED, State.DISPUTED)
-    if denied:
+    if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
         return denied
     if episode.disputes and episode.disputes[-1].upheld is None:
-        return deny(Denial.DISPUTE_PENDING, "dispute_unruled")
+        return state.deny(state.Denial.DISPUTE_PENDING, "dispute_unruled")
     at = max(at_ms, episode.clock_ms)
     parameters = episode.terms.parameters
     assert episode.measured_ms is not None
     due = episode.measured_ms + parameters.dispute_window_ms
     if at < due and len(episode.disputes) < parameters.dispute_rounds:
-        return deny(Denial.TOO_EARLY, "disputes_open", at_ms=due, now_ms=at)
-    result = settle(settlement_record(episode, positions))
-    target = State.SETTLED if result.outcome.void is None else State.VOID
-    return Moved(
-        episode=replace(moved_to(episode, target), clock_ms=at),
-        group=result.group,
-        lines=result.lines,
-        settlement=result,
+        return state.deny(state.Denial.TOO_EARLY, "disputes_open", at_ms=due, now_ms=at)
+    result = settle(episode, positions)
+    target = state.State.SETTLED if result.outcome.void is None else state.State.VOID
+    ended = replace(state.moved_to(episode, target), clock_ms=at)
+    return state.Moved(episode=ended, group=result.group, settlement=result)
+
+
+# Disputes: money against a measurement. A larger panel of judges measures again.
+
+
+def dispute_bond(stakes: int, parameters: state.Parameters) -> int:
+    """max(S₀, 1% of all stakes), rounded up."""
+    return max(parameters.stakes.base, ceil_part(stakes, parameters.dispute_bond_ppm))
+
+
+def raise_dispute(
+    episode: state.Episode, *, key: str, account: str, ground: state.Ground, bond: int, at_ms: int
+) -> state.Moved | state.Denied:
+    """Put a bond against the result, and have 2J+1 judges drawn anew."""
+    if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
+        return denied
+    parameters = episode.terms.parameters
+    at, rounds = max(at_ms, episode.clock_ms), parameters.dispute_rounds
+    if episode.disputes and episode.disputes[-1].upheld is None:
+        return state.deny(state.Denial.DISPUTE_PENDING)
+    if len(episode.disputes) >= rounds:
+        return state.deny(state.Denial.NO_ROUNDS_LEFT, rounds=rounds)
+    assert episode.measured_ms is not None
+    due = episode.measured_ms + parameters.dispute_window_ms
+    if at >= due:
+        return state.deny(state.Denial.TOO_LATE, "disputes_ended", at_ms=due, now_ms=at)
+    assert episode.market is not None
+    assert episode.seed is not None
+    least = dispute_bond(episode.market.money, parameters)
+    if bond < least:
+        return state.deny(state.Denial.STAKE_TOO_SMALL, "bond_too_small", least=least, got=bond)
+    round_ = len(episode.disputes) + 1
+    dispute = state.Dispute(round=round_, account=account, ground=ground, bond=bond, at_ms=at)
+    statement = episode.statement(client_group(account, key))
+    reason = Reason.of("dispute", round=round_, ground=ground.value)
+    statement.move(account, statement.pot(Escrow.DISPUTE), bond, Code.DISPUTE, reason)
+    count, pool = 2 * parameters.judges + 1, episode.terms.hold_outs
+    judges = draw_judges(episode.seed, episode.id, pool, count=count, round_=round_)
+    after = replace(episode, disputes=(*episode.disputes, dispute), judges=judges, clock_ms=at)
+    if episode.state is state.State.MEASURED:
+        after = state.moved_to(after, state.State.DISPUTED)
+    return state.Moved(episode=after, group=statement.group())
+
+
+def rule_on_dispute(
+    episode: state.Episode,
+    *,
+    ground_confirmed: bool,
+    measurements: tuple[Measurement, Measurement],
+    positions: Sequence[Position],
+    at_ms: int,
+) -> state.Moved | state.Denied:
+    """Let the larger panel's measurements stand.
+
+    The bond comes back when the ground was confirmed or the panel decided otherwise;
+    a dispute that changed nothing pays for the panel.
+    """
+    if denied := state.not_allowed(episode, state.State.DISPUTED):
+        return denied
+    dispute = episode.disputes[-1]
+    if dispute.upheld is not None:
+        return state.deny(state.Denial.DISPUTE_PENDING, "no_dispute")
+    named = {reading.model for item in measurements for reading in item.readings}
+    if not named <= set(episode.judges):
+        return state.deny(state.Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
+    before, outcome = episode.decide(positions), episode.decide(positions, measurements)
+    upheld = ground_confirmed or (before.winner, before.void) != (outcome.winner, outcome.void)
+    at = max(at_ms, episode.clock_ms)
+    statement = episode.statement(f"dispute:{episode.id}:{dispute.round}")
+    to = dispute.account if upheld else statement.house(AccountKind.OPERATIONS)
+    code = Code.DISPUTE_RETURN if upheld else Code.DISPUTE_LOST
+    reason = Reason.of("dispute_upheld" if upheld else "dispute_lost", round=dispute.round)
+    statement.move(statement.pot(Escrow.DISPUTE), to, dispute.bond, code, reason)
+    after = replace(
+        episode,
+        disputes=(*episode.disputes[:-1], replace(dispute, upheld=upheld)),
+        measurements=measurements,
+        measured_ms=at,
+        clock_ms=at,
     )
-
-
-def _give_back_late(
-    statement: Statement, challenges: Sequence[Challenge], close_ms: int
-) -> tuple[Challenge, ...]:
-    judged = []
-    for challenge in challenges:
-        if challenge.at_ms <= close_ms:
-            judged.append(challenge)
-            continue
-        statement.move(
-            statement.pot(Escrow.CHALLENGE),
-            challenge.account,
-            challenge.stake,
-            Code.CHALLENGE_REFUND,
-            Reason.of("challenge_late", number=challenge.number, close_ms=close_ms),
-        )
-        judged.append(replace(challenge, fate=Fate.LATE))
-    return tuple(judged)
+    return state.Moved(episode=after, group=statement.group())

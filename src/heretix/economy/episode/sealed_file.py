@@ -55,14 +55,9 @@ class _File(Record):
 
 def dump_secret(secret: Secret) -> str:
     """Write the secret as the text of a file."""
-    content = {
-        "format": FORMAT,
-        "episode": secret.episode,
-        "number": secret.number,
-        "person": secret.person,
-        "nonce": secret.nonce.hex(),
-        "bundle": secret.bundle.to_json(),
-    }
+    own = {"nonce": secret.nonce.hex(), "bundle": secret.bundle.to_json()}
+    names = ("episode", "number", "person")
+    content = {"format": FORMAT} | {name: getattr(secret, name) for name in names} | own
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -85,17 +80,12 @@ def load_secret(text: str, source: str = "the reveal file") -> Secret:
             f"`{source}` must be what committing to evidence gave you ({FORMAT}), and was "
             f"changed or cut off: {explain(first)}"
         ) from exc
-    return Secret(
-        episode=content.episode,
-        number=content.number,
-        person=content.person,
-        nonce=content.nonce,
-        bundle=read_bundle(content.bundle, source),
-    )
+    own = {name: getattr(content, name) for name in ("episode", "number", "person", "nonce")}
+    return Secret(**own, bundle=read_bundle(content.bundle, source))
 
 
 def find_commitment(secret: Secret, episode: Episode, person: str) -> int:
-    """The challenge of this person's that hides this secret; it is known by its commitment."""
+    """Find the challenge of this person's that hides this secret, by its commitment."""
     wanted = secret.commitment(person, episode.terms.currency)
     account = user_account(person, episode.terms.currency).id
     for challenge in episode.challenges:

@@ -1,4 +1,8 @@
-"""Settlement: who wins at what rate, and who is paid what; a pure function of the record."""
+"""Settlement: what the judges found, who wins at what rate, and who is paid what.
+
+A pure function of the record, so that anyone can redo it. Its group's id follows from the
+episode's, so the ledger lets it happen once at most.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ import decimal
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, UsageError
-from heretix.economy.judging.gate import JudgeShift, both_halves, shift_belief, target_belief
+from heretix.economy import rewards as scoring
 from heretix.economy.ledger import (
     PPM,
     AccountKind,
     Code,
     Escrow,
-    Explained,
     Group,
     Reason,
     Statement,
@@ -24,24 +27,25 @@ from heretix.economy.ledger import (
     require_ppm,
     require_whole,
 )
-from heretix.economy.market import Line, MarketSettlement, Position, Side, give_back, settle_market
-from heretix.economy.rewards import (
-    CONTEXT,
-    LN2,
-    RewardBook,
-    Step,
-    budget,
-    divergence,
-    require_finite,
-    settle_rewards,
-)
+from heretix.economy.market import MarketSettlement, Position, Side, give_back, settle_market
+from heretix.economy.rewards import CONTEXT, require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.economy.episode.state import Parameters, Terms
+    from heretix.economy.episode.state import Episode, Parameters
 
-# What the hold-out judges found: who wins, at what rate, or why nobody does.
+MIN_JUDGES: Final = 3
+"""With fewer, one judge at any value could move the median anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeShift:
+    """One hold-out judge, in log-odds, without and with the evidence."""
+
+    model: str
+    before: Decimal
+    after: Decimal
 
 
 class VoidReason(StrEnum):
@@ -80,7 +84,6 @@ class JudgeReading(Record):
 
     @property
     def shift(self) -> JudgeShift | None:
-        """How far the judge moved, if both of its beliefs are known."""
         if self.before is None or self.after is None:
             return None
         return JudgeShift(model=self.model, before=self.before, after=self.after)
@@ -109,7 +112,6 @@ class Measurement(Record):
 
     @property
     def shifts(self) -> tuple[JudgeShift, ...]:
-        """The judges that have an estimate."""
         return tuple(r.shift for r in self.readings if r.shift is not None)
 
 
@@ -131,24 +133,62 @@ class Outcome:
         return self.winner is None and self.void is None
 
 
+# The durable belief q is what models that took no part came to believe, as a shift: where they
+# started from doesn't matter.
+
+
+def shift_belief(c0_ppm: int, shift: Decimal) -> int:
+    """The belief that lies `shift` log-odds from c₀."""
+    scoring.require_belief("c0", c0_ppm)
+    return scoring.belief_at(CONTEXT.add(scoring.log_odds(c0_ppm), require_finite("shift", shift)))
+
+
+def target_belief(c0_ppm: int, judges: Sequence[JudgeShift]) -> int:
+    """Difference in differences: logit q = logit c₀ + median over judges of (after - before).
+
+    A judge's constant leaning cancels; one judge at any value moves the median no further
+    than the others' spread.
+    """
+    if len(judges) < MIN_JUDGES:
+        raise UsageError(
+            f"`judges` must be at least {MIN_JUDGES}, got {len(judges)}; without a quorum the "
+            "episode is void"
+        )
+    shifts = [
+        CONTEXT.subtract(
+            require_finite(f"{judge.model}.after", judge.after),
+            require_finite(f"{judge.model}.before", judge.before),
+        )
+        for judge in judges
+    ]
+    return shift_belief(c0_ppm, scoring.median(shifts))
+
+
+def both_halves(first_ppm: int, second_ppm: int) -> int:
+    """q = ½(q₁ + q₂), half a part per million going to the even one."""
+    half, odd = divmod(first_ppm + second_ppm, 2)
+    return half + (odd and half % 2)
+
+
 def void_reason(
-    measurements: Sequence[Measurement],
-    *,
-    positions: Sequence[Position],
-    parameters: Parameters,
+    measurements: Sequence[Measurement], *, positions: Sequence[Position], parameters: Parameters
 ) -> VoidReason | None:
     """The first reason to void that the stakes and the measurements so far give."""
     readings = [reading for measurement in measurements for reading in measurement.readings]
     served: dict[str, set[str]] = {}
     for reading in readings:
         served.setdefault(reading.model, set()).update(reading.provider_model_ids)
-    least_ppm, quorum = parameters.min_compliance_ppm, parameters.quorum
+    low = [
+        sum(reading.compliant for reading in m.readings) * PPM
+        < sum(reading.attempted for reading in m.readings) * parameters.min_compliance_ppm
+        for m in measurements
+    ]
     found = {
         VoidReason.NO_OUTSIDE_STAKE: {p.side for p in positions if not p.house} != set(Side),
         VoidReason.CACHED_SAMPLE: any(reading.from_cache for reading in readings),
         VoidReason.MODEL_CHANGED: any(len(ids) > 1 for ids in served.values()),
-        VoidReason.LOW_COMPLIANCE: any(_compliance_below(m, least_ppm) for m in measurements),
-        VoidReason.MISSING_QUORUM: any(len(m.shifts) < quorum for m in measurements),
+        VoidReason.LOW_COMPLIANCE: any(low),
+        VoidReason.MISSING_QUORUM: any(len(m.shifts) < parameters.quorum for m in measurements),
         VoidReason.NO_ESTIMATE: any(
             None in (m.p_up_ppm, m.shift_lo, m.shift_hi) for m in measurements
         ),
@@ -172,12 +212,15 @@ def decide(
             f"`measurements` must be two, at the freeze and after the durability window, got "
             f"{len(measurements)}; measure again when the window has passed"
         )
-    first, second = measurements
-    q_ppm = both_halves(target_belief(c0_ppm, first.shifts), target_belief(c0_ppm, second.shifts))
-    winner = _winner(first, second, parameters.win_ppm)
-    if winner is None:
+    q_ppm = both_halves(*(target_belief(c0_ppm, found.shifts) for found in measurements))
+    sure = [found.p_up_ppm for found in measurements if found.p_up_ppm is not None]
+    if min(sure) >= parameters.win_ppm:
+        winner = Side.HERETIC
+    elif max(sure) <= PPM - parameters.win_ppm:
+        winner = Side.ORTHODOX
+    else:
         return Outcome(winner=None, tau_ppm=0, q_ppm=q_ppm, nearest_ppm=None, void=None)
-    nearest = _nearest_end(c0_ppm, first, second, winner)
+    nearest = _nearest_end(c0_ppm, measurements, winner)
     return Outcome(
         winner=winner,
         tau_ppm=transfer_rate(nearest, c0_ppm, parameters.tau_max_ppm),
@@ -189,61 +232,21 @@ def decide(
 
 def transfer_rate(nearest_ppm: int, c0_ppm: int, tau_max_ppm: int) -> int:
     """τ = τ_max·min(1, KL(q‖c₀)/ln 2), in parts per million, rounded down."""
-    share = min(CONTEXT.divide(divergence(nearest_ppm, c0_ppm), LN2), Decimal(1))
+    nats = scoring.divergence(nearest_ppm, c0_ppm)
+    share = min(CONTEXT.divide(nats, scoring.LN2), Decimal(1))
     rate = CONTEXT.multiply(Decimal(tau_max_ppm), share)
     return int(rate.to_integral_value(rounding=decimal.ROUND_FLOOR))
 
 
-def _winner(first: Measurement, second: Measurement, win_ppm: int) -> Side | None:
-    assert first.p_up_ppm is not None
-    assert second.p_up_ppm is not None
-    if min(first.p_up_ppm, second.p_up_ppm) >= win_ppm:
-        return Side.HERETIC
-    if max(first.p_up_ppm, second.p_up_ppm) <= PPM - win_ppm:
-        return Side.ORTHODOX
-    return None
-
-
-def _nearest_end(c0_ppm: int, first: Measurement, second: Measurement, winner: Side) -> int:
+def _nearest_end(c0_ppm: int, measurements: Sequence[Measurement], winner: Side) -> int:
     """The end nearest to c₀ of the interval of q, its ends halved as q is; rounded towards c₀.
 
     An interval that reaches c₀, or lies on the loser's side of it, gives c₀ itself: rate 0.
     """
-    if winner is Side.HERETIC:
-        ends = [shift_belief(c0_ppm, _known(m.shift_lo)) for m in (first, second)]
-        return max(sum(ends) // 2, c0_ppm)
-    ends = [shift_belief(c0_ppm, _known(m.shift_hi)) for m in (first, second)]
-    return min(-(-sum(ends) // 2), c0_ppm)
-
-
-def _compliance_below(measurement: Measurement, least_ppm: int) -> bool:
-    attempted = sum(reading.attempted for reading in measurement.readings)
-    compliant = sum(reading.compliant for reading in measurement.readings)
-    return compliant * PPM < least_ppm * attempted
-
-
-def _known(value: Decimal | None) -> Decimal:
-    assert value is not None, "a measurement without an estimate is void"
-    return value
-
-
-# The settlement of an episode: a pure function of its record, so that anyone can redo it.
-#
-# Its group's id follows from the episode's, so the ledger lets it happen once at most.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettlementRecord:
-    """Everything that a settlement depends on."""
-
-    episode: str
-    terms: Terms
-    terms_hash: str
-    """As written at open."""
-    positions: tuple[Position, ...]
-    """The stakes up to the effective close."""
-    steps: tuple[Step, ...]
-    measurements: tuple[Measurement, ...]
+    up = winner is Side.HERETIC
+    ends = [found.shift_lo if up else found.shift_hi for found in measurements]
+    total = sum(shift_belief(c0_ppm, end) for end in ends if end is not None)
+    return max(total // 2, c0_ppm) if up else min(-(-total // 2), c0_ppm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,120 +255,75 @@ class Settlement:
 
     outcome: Outcome
     market: MarketSettlement
-    rewards: RewardBook | None
+    rewards: scoring.RewardBook | None
     """None when void: then bonds and budget go back whole."""
     group: Group
-    lines: tuple[Explained, ...]
 
 
-def settlement_id(episode: str) -> str:
-    """The id of the one group that can end an episode."""
-    return f"settle:{episode}"
-
-
-def settle(record: SettlementRecord) -> Settlement:
+def settle(episode: Episode, positions: Sequence[Position]) -> Settlement:
     """Work out a settlement. The same record always gives the same transfers."""
-    terms = record.terms
-    if terms.hash() != record.terms_hash:
+    terms, parameters = episode.terms, episode.terms.parameters
+    if not episode.terms_intact:
         raise RecordError(
-            f"`terms` of episode {record.episode!r} must be those it opened with, "
-            f"{record.terms_hash}, got {terms.hash()}; restore the record"
+            f"`terms` of episode {episode.id!r} must be those it opened with, "
+            f"{episode.terms_hash}, got {terms.hash()}; restore the record"
         )
-    parameters = terms.parameters
-    outcome = decide(
-        terms.c0_ppm, record.measurements, positions=record.positions, parameters=parameters
-    )
-    market = _market(outcome, record.positions, parameters.fee_ppm)
-    rewards = _rewards(outcome, record)
-    statement = Statement(
-        settlement_id(record.episode), episode=record.episode, currency=terms.currency
-    )
-    _pay_stakes(statement, outcome, market)
-    _pay_fees(statement, market, parameters.platform_ppm)
-    _pay_rewards(statement, record, rewards)
+    outcome, counted = episode.decide(positions), episode.select_positions(positions)
+    if outcome.winner is None:
+        market = give_back(counted)
+    else:
+        market = settle_market(counted, outcome.winner, outcome.tau_ppm, fee_ppm=parameters.fee_ppm)
+    rewards = None
+    if outcome.q_ppm is not None:
+        rewards = scoring.settle_rewards(
+            episode.steps, scale=parameters.reward_scale, c0_ppm=terms.c0_ppm, q_ppm=outcome.q_ppm
+        )
+    statement = episode.statement(f"settle:{episode.id}")
+    _pay_stakes(statement, outcome, market, parameters.platform_ppm)
+    _pay_rewards(statement, episode, rewards)
     group = statement.group(closes=True)
     assert group is not None, "the seed is always there to be given back"
-    return Settlement(
-        outcome=outcome, market=market, rewards=rewards, group=group, lines=statement.lines
-    )
+    return Settlement(outcome=outcome, market=market, rewards=rewards, group=group)
 
 
-def _market(outcome: Outcome, positions: Sequence[Position], fee_ppm: int) -> MarketSettlement:
-    if outcome.winner is None:
-        return give_back(positions)
-    return settle_market(positions, outcome.winner, outcome.tau_ppm, fee_ppm=fee_ppm)
-
-
-def _rewards(outcome: Outcome, record: SettlementRecord) -> RewardBook | None:
-    if outcome.q_ppm is None:
-        return None
-    return settle_rewards(
-        record.steps,
-        scale=record.terms.parameters.reward_scale,
-        c0_ppm=record.terms.c0_ppm,
-        q_ppm=outcome.q_ppm,
-    )
-
-
-def _pay_stakes(statement: Statement, outcome: Outcome, market: MarketSettlement) -> None:
+def _pay_stakes(
+    statement: Statement, outcome: Outcome, market: MarketSettlement, platform_ppm: int
+) -> None:
     pot = statement.pot(Escrow.STAKE)
     code = Code.STAKE_REFUND if market.winner is None else Code.PAYOUT
     for line in market.lines:
-        reason = _explain_stake(line, outcome, market)
-        statement.move(pot, line.position.account, line.receives, code, reason)
-
-
-def _explain_stake(line: Line, outcome: Outcome, market: MarketSettlement) -> Reason:
-    position = line.position
-    bet = {"number": position.number, "stake": position.stake, "side": position.side.value}
-    if outcome.void is not None:
-        return Reason("bet_void", {**bet, "void": outcome.void.value})
-    if line.won is None:
-        return Reason("bet_held", bet)
-    ended = {**bet, "rate_ppm": market.tau_ppm, "receives": line.receives}
-    if not line.won:
-        return Reason("bet_lost", {**ended, "paid": line.paid})
-    won = {"gain": line.gain, "transfer": market.transfer, "fee": line.fee}
-    return Reason("bet_won", {**ended, **won})
-
-
-def _pay_fees(statement: Statement, market: MarketSettlement, platform_ppm: int) -> None:
-    pot = statement.pot(Escrow.STAKE)
-    platform = floor_part(market.fees, platform_ppm)
-    fund = market.fees - platform
-    statement.move(
-        pot,
-        statement.house(AccountKind.PLATFORM),
-        platform,
-        Code.FEE,
-        Reason.of("fee_platform", fees=market.fees),
-    )
-    statement.move(
-        pot,
-        statement.house(AccountKind.EPC_FUND),
-        fund,
-        Code.FEE,
-        Reason.of("fee_fund", fees=market.fees),
-    )
-    statement.move(
-        pot,
-        statement.house(AccountKind.ROUNDING),
-        market.dust,
-        Code.DUST,
-        Reason("gains_dust"),
-    )
+        position = line.position
+        told = {"number": position.number, "stake": position.stake, "side": position.side.value}
+        ended = {**told, "rate_ppm": market.tau_ppm, "receives": line.receives}
+        if outcome.void is not None:
+            reason = Reason("bet_void", {**told, "void": outcome.void.value})
+        elif line.won is None:
+            reason = Reason("bet_held", told)
+        elif not line.won:
+            reason = Reason("bet_lost", {**ended, "paid": line.paid})
+        else:
+            won = {"gain": line.gain, "transfer": market.transfer, "fee": line.fee}
+            reason = Reason("bet_won", {**ended, **won})
+        statement.move(pot, position.account, line.receives, code, reason)
+    fees, platform = market.fees, floor_part(market.fees, platform_ppm)
+    for kind, amount, code, reason in (
+        (AccountKind.PLATFORM, platform, Code.FEE, Reason.of("fee_platform", fees=fees)),
+        (AccountKind.EPC_FUND, fees - platform, Code.FEE, Reason.of("fee_fund", fees=fees)),
+        (AccountKind.ROUNDING, market.dust, Code.DUST, Reason("gains_dust")),
+    ):
+        statement.move(pot, statement.house(kind), amount, code, reason)
 
 
 def _pay_rewards(
-    statement: Statement, record: SettlementRecord, rewards: RewardBook | None
+    statement: Statement, episode: Episode, rewards: scoring.RewardBook | None
 ) -> None:
     bonds, pot = statement.pot(Escrow.BOND), statement.pot(Escrow.BUDGET)
     fund = statement.house(AccountKind.EPC_FUND)
     if rewards is None:
-        for step in record.steps:
+        for step in episode.steps:
             reason = Reason.of("bond_void", number=step.number)
             statement.move(bonds, step.account, step.bond, Code.BOND_RETURN, reason)
-        left = budget(record.terms.parameters.reward_scale, record.terms.c0_ppm)
+        left = scoring.budget(episode.terms.parameters.reward_scale, episode.terms.c0_ppm)
         statement.move(pot, fund, left, Code.BUDGET_RETURN, Reason("budget_void"))
         return
     # What steps lost comes in before what steps earned goes out, so the pot never runs short.
@@ -373,12 +331,9 @@ def _pay_rewards(
         reason = Reason.of("step_away", number=item.step.number)
         statement.move(bonds, pot, max(0, -item.amount), Code.CLAWBACK, reason)
     for item in rewards.rewards:
-        step = item.step
-        kept = step.bond - max(0, -item.amount)
-        reason = Reason.of(
-            "bond_returned", number=step.number, bond=step.bond, lost=step.bond - kept
-        )
-        statement.move(bonds, step.account, kept, Code.BOND_RETURN, reason)
+        step, lost = item.step, max(0, -item.amount)
+        reason = Reason.of("bond_returned", number=step.number, bond=step.bond, lost=lost)
+        statement.move(bonds, step.account, step.bond - lost, Code.BOND_RETURN, reason)
         reason = Reason.of("step_towards", number=step.number, amount=item.amount)
         statement.move(pot, step.account, max(0, item.amount), Code.REWARD, reason)
     statement.move(pot, fund, rewards.budget_left, Code.BUDGET_RETURN, Reason("budget_left"))

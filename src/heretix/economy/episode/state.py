@@ -6,16 +6,14 @@ import itertools
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record, digest, encode, require_sha256, sha256_hex
 from heretix.core.errors import ConfigError
-from heretix.economy.episode.settlement import Measurement, Settlement, SettlementRecord
+from heretix.economy.episode.settlement import MIN_JUDGES, Measurement, Outcome, Settlement, decide
 from heretix.economy.exploration import CreditRules, StakeRules
-from heretix.economy.judging.gate import MIN_JUDGES, Direction, GateRules
-from heretix.economy.ledger import Explained, Reason, Statement, require_ppm, require_whole
-from heretix.economy.market import FEE, TAU_MAX, Market, Position, Side
+from heretix.economy.ledger import Reason, Statement, require_ppm, require_whole
+from heretix.economy.market import FEE, TAU_MAX, Market, Position
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, Step
 
 if TYPE_CHECKING:
@@ -23,14 +21,22 @@ if TYPE_CHECKING:
 
     from heretix.economy.ledger import Group
 
-# The numbers an episode is played by. They are fixed, with their version, when it opens.
-
 HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateRules(Record):
+    """How sure the difference that evidence makes must be."""
+
+    direction_ppm: int = 975_000
+    min_slots: int = 16
+    max_width_ppm: int = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters(Record):
-    """One version of the economy's numbers. A changed number is another version."""
+    """One version of the economy's numbers, fixed when an episode opens. A changed number is
+    another version."""
 
     version: str = "economy_v1"
     tau_max_ppm: int = TAU_MAX
@@ -44,7 +50,6 @@ class Parameters(Record):
     win_ppm: int = 975_000
     """How sure both measurements must be of the direction for a side to win."""
     judges: int = 5
-    """J."""
     quorum: int = MIN_JUDGES
     min_compliance_ppm: int = 900_000
     durability_ms: int = 7 * 24 * HOUR_MS
@@ -69,12 +74,9 @@ class Parameters(Record):
             require_whole(name, getattr(self, name))
 
 
-# The terms of an episode: everything that is fixed, and hashed, when it opens.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms(Record):
-    """What is measured, by whom, when, and for how much."""
+    """What is measured, by whom, when, and for how much: fixed, and hashed, at open."""
 
     claim: str
     currency: str
@@ -84,16 +86,13 @@ class Terms(Record):
     models: tuple[str, ...]
     """The models of the lens: they take part, so they can't judge."""
     judge_pool: tuple[str, ...]
-    """The models that judges are drawn from."""
     K: int
     R: int
     T: int
     B: int
     """Replicas of the bootstrap; the scale of rewards is a parameter."""
     c0_ppm: int
-    """The belief as measured at open."""
     seed_stake: int
-    """M₀: what the house stakes."""
     seed_heretic_ppm: int
     """The base rate of Heretic wins, at which that is split."""
     seed_commitment: str
@@ -112,12 +111,8 @@ class Terms(Record):
         require_ppm("c0_ppm", self.c0_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
         for name in ("K", "R", "T", "B", "seed_stake"):
             require_whole(name, getattr(self, name), least=1)
-        times = (
-            self.challenge_from_ms,
-            self.close_from_ms,
-            self.close_until_ms,
-            self.freeze_at_ms,
-        )
+        names = ("challenge_from_ms", "close_from_ms", "close_until_ms", "freeze_at_ms")
+        times = tuple(getattr(self, name) for name in names)
         if any(a > b for a, b in itertools.pairwise(times)):
             raise ConfigError(
                 "`challenge_from_ms`, `close_from_ms`, `close_until_ms` and `freeze_at_ms` must "
@@ -136,19 +131,12 @@ class Terms(Record):
         """The models that may judge, in one order whatever order they were named in."""
         return tuple(sorted(set(self.judge_pool) - set(self.models)))
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - every bet asks; terms are compared by value
     def hash(self) -> str:
         """What is written at open and checked at every move from then on."""
-        return _hash_of(self)
+        return digest(encode(self))
 
 
-@lru_cache(maxsize=1024)
-def _hash_of(terms: Terms) -> str:
-    # Every bet asks for it. Terms are immutable and compared by value, so an answer stays true.
-    return digest(encode(terms))
-
-
-# An adjudication episode: its states, what it is made of, and which moves are refused.
-#
 # A move takes the episode as it is and returns the episode as it would be, with the group of
 # transfers that must be written in the same transaction; or it says why not. Asking the ledger
 # first whether a key was used before is what makes a retry harmless.
@@ -168,18 +156,16 @@ class State(StrEnum):
 
 
 ENDED: Final = frozenset({State.SETTLED, State.VOID})
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
-    {
-        State.DRAFT: frozenset({State.OPEN}),
-        State.OPEN: frozenset({State.CHALLENGE}),
-        State.CHALLENGE: frozenset({State.FROZEN}),
-        State.FROZEN: frozenset({State.MEASURED}),
-        State.MEASURED: frozenset({State.DISPUTED, State.SETTLED, State.VOID}),
-        State.DISPUTED: frozenset({State.SETTLED, State.VOID}),
-        State.SETTLED: frozenset(),
-        State.VOID: frozenset(),
-    }
-)
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.DRAFT: frozenset({State.OPEN}),
+    State.OPEN: frozenset({State.CHALLENGE}),
+    State.CHALLENGE: frozenset({State.FROZEN}),
+    State.FROZEN: frozenset({State.MEASURED}),
+    State.MEASURED: frozenset({State.DISPUTED, State.SETTLED, State.VOID}),
+    State.DISPUTED: frozenset({State.SETTLED, State.VOID}),
+    State.SETTLED: frozenset(),
+    State.VOID: frozenset(),
+}
 """Every other transition is refused."""
 
 
@@ -204,6 +190,13 @@ class Denial(StrEnum):
     NOT_VOID = "not_void"
     NO_ROUNDS_LEFT = "no_rounds_left"
     DISPUTE_PENDING = "dispute_pending"
+
+
+class Direction(StrEnum):
+    """Where evidence is said to move a belief."""
+
+    UP = "up"
+    DOWN = "down"
 
 
 class Fate(StrEnum):
@@ -236,16 +229,14 @@ class Challenge(Record):
     stake: int
     at_ms: int
     positions_before: int
-    """How many bets had been taken when it was committed."""
     bundle_sha256: str | None = None
     nonce: bytes | None = None
     """What hid the bundle: kept once it is revealed, so that anyone can check the commitment."""
     fate: Fate = Fate.COMMITTED
 
     @property
-    def incumbent(self) -> Side:
-        """The side it argues against."""
-        return Side.ORTHODOX if self.direction is Direction.UP else Side.HERETIC
+    def is_judged(self) -> bool:
+        return self.fate not in {Fate.COMMITTED, Fate.REVEALED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +249,6 @@ class Dispute(Record):
     bond: int
     at_ms: int
     upheld: bool | None = None
-    """None while it is pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,13 +259,11 @@ class Episode(Record):
     state: State
     terms: Terms
     terms_hash: str | None = None
-    """Written at open."""
     market: Market | None = None
     position_count: int = 0
     clock_ms: int = 0
     """The latest moment that anything happened; time never runs backwards in an episode."""
     close_ms: int | None = None
-    """The effective close, once it is drawn."""
     frozen_ms: int | None = None
     seed: bytes | None = None
     judges: tuple[str, ...] = ()
@@ -292,8 +280,23 @@ class Episode(Record):
 
     @property
     def terms_intact(self) -> bool:
-        """Whether the terms are those that were hashed at open."""
         return self.terms_hash == self.terms.hash()
+
+    def select_positions(self, positions: Sequence[Position]) -> tuple[Position, ...]:
+        """The stakes that count: all of them before the close is drawn, then those up to it."""
+        close = self.close_ms
+        return tuple(p for p in positions if close is None or p.at_ms <= close)
+
+    def decide(
+        self, positions: Sequence[Position], measurements: Sequence[Measurement] | None = None
+    ) -> Outcome:
+        """How the episode ends by these measurements, or by those it has."""
+        return decide(
+            self.terms.c0_ppm,
+            self.measurements if measurements is None else measurements,
+            positions=self.select_positions(positions),
+            parameters=self.terms.parameters,
+        )
 
     def statement(self, group: str, *, mark: str | None = None) -> Statement:
         """An empty statement for a group of this episode."""
@@ -306,9 +309,7 @@ class Moved:
 
     episode: Episode
     group: Group | None = None
-    lines: tuple[Explained, ...] = ()
     positions: tuple[Position, ...] = ()
-    """Positions that the move added."""
     settlement: Settlement | None = None
 
 
@@ -349,22 +350,3 @@ def draft_episode(episode_id: str, terms: Terms) -> Episode:
 def draft_id(key: str) -> str:
     """The id of the episode that is drafted under a key: one key, one episode."""
     return f"ep-{sha256_hex(key.encode())[:12]}"
-
-
-def kept_positions(episode: Episode, positions: Sequence[Position]) -> tuple[Position, ...]:
-    """The stakes that count: all of them before the close is drawn, then those up to it."""
-    close = episode.close_ms
-    return tuple(p for p in positions if close is None or p.at_ms <= close)
-
-
-def settlement_record(episode: Episode, positions: Sequence[Position]) -> SettlementRecord:
-    """What the settlement of this episode depends on."""
-    assert episode.terms_hash is not None
-    return SettlementRecord(
-        episode=episode.id,
-        terms=episode.terms,
-        terms_hash=episode.terms_hash,
-        positions=kept_positions(episode, positions),
-        steps=episode.steps,
-        measurements=episode.measurements,
-    )

@@ -11,7 +11,7 @@ import decimal
 import hashlib
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from heretix.belief.logodds import logit, sigmoid
 from heretix.belief.vector import MIN_STEMS, joint_bootstrap, sigmoids
 from heretix.core.canonical import encode
 from heretix.core.errors import NoEstimateError
-from heretix.economy.episode.challenges import BroughtEvidence
+from heretix.economy.episode.challenges import BroughtEvidence, GateReading
 from heretix.economy.episode.settlement import JudgeReading, Measurement
-from heretix.economy.judging.gate import GateReading
-from heretix.economy.ledger import PPM
+from heretix.economy.ledger import PPM, Reason
 from heretix.economy.rewards import clip_belief
 from heretix.measurement.record import RunRecord
 from heretix.measurement.vector import logits_by_stem
@@ -47,17 +46,20 @@ _DIGITS: Final = Decimal("1E-9")
 """Log-odds are written to nine places: the last bits of a logarithm differ between machines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
+class Sides(NamedTuple):
     """One model, measured without and with the evidence."""
 
     before: RunRecord
     after: RunRecord
 
-    @property
-    def records(self) -> tuple[RunRecord, RunRecord]:
-        """Both, the one without the evidence first."""
-        return self.before, self.after
+
+def pair_sides(found: Mapping[tuple[str, str], RunRecord]) -> dict[str, Sides]:
+    """Pair records by model and side; a model that lacks a side is left out."""
+    return {
+        model: Sides(found[model, BEFORE], found[model, AFTER])
+        for model in sorted({model for model, _ in found})
+        if {(model, BEFORE), (model, AFTER)} <= found.keys()
+    }
 
 
 def seed_of(episode: str, stage: str) -> int:
@@ -91,41 +93,34 @@ def belief_ppm(records: Sequence[RunRecord]) -> int:
     return clip_belief(round(sigmoid(middle) * PPM))
 
 
-def compliance_ppm(records: Sequence[RunRecord]) -> int:
-    """Compliant samples among those attempted, failed calls included, rounded down."""
-    attempted = sum(record.usage.attempted for record in records)
-    return sum(record.usage.compliant for record in records) * PPM // attempted
+def gate_evidence(
+    terms: Terms, sides: Mapping[str, Sides], *, seed: int
+) -> tuple[BroughtEvidence | None, Reason | None]:
+    """What the rules are told of a challenge's evidence; or None, and why there is nothing.
 
-
-def gate_reading(sides: Sequence[Sides], *, slots: int, seed: int) -> GateReading:
-    """The lens with the evidence less the lens without: the median over its models."""
-    replicas = _replicas({str(n): side for n, side in enumerate(sides)}, seed=seed)
+    The gate reads the lens with the evidence less the lens without: the median over its models.
+    """
+    if not set(terms.models) <= sides.keys():
+        return None, Reason("model_unreachable")
+    found = [sides[model] for model in terms.models]
+    usages = [record.usage for side in found for record in side]
+    attempted, least = sum(usage.attempted for usage in usages), terms.parameters.min_compliance_ppm
+    compliance = sum(usage.compliant for usage in usages) * PPM // attempted
+    if compliance < least:
+        return None, Reason.of("low_compliance", least_ppm=least, got_ppm=compliance)
+    try:
+        replicas = _replicas({str(n): side for n, side in enumerate(found)}, seed=seed)
+        belief = belief_ppm([side.after for side in found])
+    except NoEstimateError as exc:
+        return None, Reason.of("no_estimate", detail=str(exc))
     probs = [sigmoids(after) - sigmoids(before) for before, after in replicas]
     lo, hi = interval(np.median(probs, axis=0))
     width = Decimal(hi - lo) * PPM
-    return GateReading(
+    reading = GateReading(
         p_up_ppm=_share_up(np.median([after - before for before, after in replicas], axis=0)),
-        slots=slots,
+        slots=terms.K,
         ci_width_ppm=int(width.to_integral_value(rounding=decimal.ROUND_CEILING)),
     )
-
-
-def gate_evidence(
-    terms: Terms, sides: Mapping[str, Sides], *, seed: int
-) -> tuple[BroughtEvidence | None, str | None]:
-    """What the rules are told of a challenge's evidence; or None, and why there is nothing."""
-    if not set(terms.models) <= sides.keys():
-        return None, "a model of the lens could not be reached"
-    found = [sides[model] for model in terms.models]
-    least = terms.parameters.min_compliance_ppm
-    compliance = compliance_ppm([record for side in found for record in side.records])
-    if compliance < least:
-        return None, f"compliance must be at least {least} ppm, got {compliance}"
-    try:
-        reading = gate_reading(found, slots=terms.K, seed=seed)
-        belief = belief_ppm([side.after for side in found])
-    except NoEstimateError as exc:
-        return None, str(exc)
     return BroughtEvidence(gate=reading, belief_ppm=belief), None
 
 
@@ -134,20 +129,14 @@ def judge_reading(model: str, sides: Sides) -> JudgeReading:
 
     Both beliefs come from the wordings that it answered on both sides.
     """
-    centers = _paired_centers(sides)
-    before, after = centers if centers is not None else (None, None)
-    served = {
-        served.provider_model_id
-        for record in sides.records
-        for served in record.served
-        if served.provider_model_id is not None
-    }
-    usages = [record.usage for record in sides.records]
+    before, after = _paired_centers(sides)
+    ids = {served.provider_model_id for record in sides for served in record.served}
+    usages = [record.usage for record in sides]
     return JudgeReading(
         model=model,
-        provider_model_ids=tuple(sorted(served)),
-        before=None if before is None else _written(before),
-        after=None if after is None else _written(after),
+        provider_model_ids=tuple(sorted(id_ for id_ in ids if id_ is not None)),
+        before=before,
+        after=after,
         attempted=sum(usage.attempted for usage in usages),
         compliant=sum(usage.compliant for usage in usages),
         from_cache=sum(usage.from_cache for usage in usages),
@@ -207,18 +196,18 @@ def _replicas(sides: Mapping[str, Sides], *, seed: int) -> list[tuple[Floats, Fl
     return [(vector.replicas[f"{model}|0"], vector.replicas[f"{model}|1"]) for model in sides]
 
 
-def _paired_centers(sides: Sides) -> tuple[float, float] | None:
-    if any(record.status != "ok" for record in sides.records):
-        return None
-    before, after = (order_templates(logits_by_stem(record)) for record in sides.records)
+def _paired_centers(sides: Sides) -> tuple[Decimal, Decimal] | tuple[None, None]:
+    if any(record.status != "ok" for record in sides):
+        return None, None
+    before, after = (order_templates(logits_by_stem(record)) for record in sides)
     stems = sorted(before.keys() & after.keys())
     if len(stems) < MIN_STEMS:
-        return None
+        return None, None
     how = sides.before.aggregation
     cut = trim_cut(len(stems), center=how.center, trim=how.trim)
     return (
-        trimmed_mean([mean(before[stem]) for stem in stems], cut),
-        trimmed_mean([mean(after[stem]) for stem in stems], cut),
+        _written(trimmed_mean([mean(before[stem]) for stem in stems], cut)),
+        _written(trimmed_mean([mean(after[stem]) for stem in stems], cut)),
     )
 
 
@@ -252,7 +241,6 @@ class Recheck:
 
     @property
     def ok(self) -> bool:
-        """Everything follows from the records."""
         return not self.problems
 
 
@@ -285,21 +273,16 @@ def _problems(store: Store, episode: Episode, stage: StoredMeasurement) -> Itera
         if stage.stage != "c0" and not variant.startswith(own):
             yield f"{record.execution_id} was made for {variant or None!r}, not for {own!r}"
     try:
-        derived = _derived(episode, stage, records)
+        derived = _derive(episode, stage, records)
     except NoEstimateError as exc:
         derived = f"no estimate: {exc}"
-    if derived is not None and derived != _told(stage):
-        yield f"the records give {derived}, the episode was told {_told(stage)}"
-
-
-def _told(stage: StoredMeasurement) -> Any:
-    told = dict(stage.record)
     # Whether a ground was confirmed is a ruling, not a measurement.
-    told.pop("ground_confirmed", None)
-    return told
+    told = {name: value for name, value in stage.record.items() if name != "ground_confirmed"}
+    if derived is not None and derived != told:
+        yield f"the records give {derived}, the episode was told {told}"
 
 
-def _derived(episode: Episode, told: StoredMeasurement, records: Sequence[RunRecord]) -> Any:
+def _derive(episode: Episode, told: StoredMeasurement, records: Sequence[RunRecord]) -> Any:
     terms, stage = episode.terms, told.stage
     if stage == "c0":
         return {"c0_ppm": belief_ppm(records)}
@@ -309,12 +292,12 @@ def _derived(episode: Episode, told: StoredMeasurement, records: Sequence[RunRec
         return {"evidence": encode(evidence)}
     if stage.startswith("round:"):
         halves = zip(("first", "second"), told.record["measurements"], strict=True)
-        found = [_judged(episode, f"{stage}:{half}", records, was) for half, was in halves]
+        found = [_derive_judged(episode, f"{stage}:{half}", records, was) for half, was in halves]
         return {"measurements": found}
-    return _judged(episode, stage, records, told.record)
+    return _derive_judged(episode, stage, records, told.record)
 
 
-def _judged(
+def _derive_judged(
     episode: Episode, stage: str, records: Sequence[RunRecord], told: Mapping[str, Any]
 ) -> Any:
     prefix = f"episode:{episode.id}:{stage}:"
@@ -328,9 +311,4 @@ def _judged(
 
 def _sides(records: Sequence[RunRecord], models: Sequence[str]) -> dict[str, Sides]:
     names = {parse_model(name).identity: name for name in models}
-    found = {(names.get(record.model, record.model), side_of(record)): record for record in records}
-    return {
-        model: Sides(before=found[model, BEFORE], after=found[model, AFTER])
-        for model in sorted({model for model, _ in found})
-        if {(model, BEFORE), (model, AFTER)} <= found.keys()
-    }
+    return pair_sides({(names.get(r.model, r.model), side_of(r)): r for r in records})

@@ -10,20 +10,10 @@ from heretix.config import RunConfig
 from heretix.core.canonical import require_sha256, sha256_hex
 from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
 from heretix.core.lenses import NUL, SHOWING
-from heretix.economy.episode.challenges import is_duplicate
-from heretix.economy.judging.inputs import (
-    AFTER,
-    BEFORE,
-    Sides,
-    belief_ppm,
-    gate_evidence,
-    judging_measurement,
-    seed_of,
-    side_of,
-    variant_of,
-    with_absent,
-)
-from heretix.economy.ledger import require_whole
+from heretix.economy.episode.challenges import find_failure
+from heretix.economy.judging import inputs
+from heretix.economy.judging.inputs import AFTER, BEFORE, seed_of, side_of, variant_of
+from heretix.economy.ledger import Reason
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
@@ -41,7 +31,7 @@ if TYPE_CHECKING:
     from heretix.economy.episode.challenges import BroughtEvidence
     from heretix.economy.episode.settlement import Measurement
     from heretix.economy.episode.state import Episode, Terms
-    from heretix.evidence.bundle import Bundle, Item
+    from heretix.evidence.bundle import Bundle
     from heretix.measurement.record import RunRecord
     from heretix.measurement.runner import Observer, Runner
     from heretix.measurement.service import Measurement as Request
@@ -56,6 +46,12 @@ MAX_ITEMS: Final = 8
 MAX_ITEM_CHARS: Final = 600
 MAX_TITLE_CHARS: Final = 300
 """What one bundle may bring. Evidence that drowns the rest in text is refused, not weighed."""
+_FRAME_CHARS: Final = 2_000
+_CHARS_PER_TOKEN: Final = 4
+_ANSWER_TOKENS: Final = 64
+"""An answer with a quote or two."""
+_MINOR_PER_USD: Final = 100
+"""One unit of play money stands for one dollar of computing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ class LeftOut:
 
     bundle_id: str
     item: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,24 +83,9 @@ class ShownDocuments:
     items: tuple[ShownItem, ...]
     left_out: tuple[LeftOut, ...] = ()
 
-    def evidence(self, lens: EpisodeLens, variant: str) -> Evidence:
-        """The exhibit as a plan has it.
-
-        `variant` names episode, stage and side. It stands in every sample's identity, so that no
-        sample of another measurement can ever be taken for one of this.
-        """
-        return Evidence(
-            lens=lens.clause if self.items else NUL,
-            frame=load_frame(),
-            # Documents of several bundles: the record holds them in full instead.
-            bundle_id=None,
-            items=self.items,
-            variant=variant,
-        )
-
 
 def read_lens(text: str) -> EpisodeLens:
-    """The lens in an episode's terms: `HEL`, or `MEL@` and the id of a bundle."""
+    """Read the lens in an episode's terms: `HEL`, or `MEL@` and the id of a bundle."""
     clause, at, bundle_id = text.partition("@")
     clause = clause.upper()
     if clause not in SHOWING:
@@ -117,23 +98,23 @@ def read_lens(text: str) -> EpisodeLens:
     return EpisodeLens(clause=clause, bundle_id=bundle_id or None)
 
 
-def find_objection(bundle: Bundle, claim: str) -> str | None:
-    """Why a bundle can't be brought as evidence on a claim, or None."""
+def find_objection(bundle: Bundle, claim: str) -> Reason | None:
+    """Find why a bundle can't be brought as evidence on a claim; None if it can."""
     if bundle.claim != claim:
-        return f"it was made for another claim: {bundle.claim!r}"
+        return Reason.of("other_claim", claim=bundle.claim)
     if not bundle.items:
-        return "it holds no document"
+        return Reason("no_document")
     if len(bundle.items) > MAX_ITEMS:
-        return f"it may hold at most {MAX_ITEMS} documents, got {len(bundle.items)}"
-    for name, most in (("text", MAX_ITEM_CHARS), ("title", MAX_TITLE_CHARS)):
-        longest = max(len(getattr(item, name)) for item in bundle.items)
+        return Reason.of("too_many_documents", most=MAX_ITEMS, got=len(bundle.items))
+    for part, most in (("text", MAX_ITEM_CHARS), ("title", MAX_TITLE_CHARS)):
+        longest = max(len(getattr(item, part)) for item in bundle.items)
         if longest > most:
-            return f"the {name} of a document may have at most {most} characters, got {longest}"
+            return Reason.of("document_too_long", part=part, most=most, got=longest)
     return None
 
 
 def arrange(bundles: Sequence[Bundle]) -> ShownDocuments:
-    """The documents of several bundles as one exhibit, in order.
+    """Arrange the documents of several bundles to be shown as one, in order.
 
     A passage that was shown before is left out: saying it again isn't evidence. So is one that
     gives orders to its reader, whatever the bundle says of it.
@@ -143,7 +124,12 @@ def arrange(bundles: Sequence[Bundle]) -> ShownDocuments:
     for bundle in bundles:
         for item in bundle.items:
             key = fold(item.shown_text).casefold()
-            reason = _reason(item) or ("it was shown before" if key in shown else None)
+            # A bundle is its maker's own word: flags may have been left off, so the text is read.
+            kinds = {flag.kind.value for flag in (*screen(item.title), *screen(item.text))}
+            kinds |= {f.removeprefix("injection:") for f in item.flags if "injection:" in f}
+            reason = Reason("shown_before") if key in shown else None
+            if kinds:
+                reason = Reason.of("instruction", kinds=", ".join(sorted(kinds)))
             if reason is None:
                 text = f"{item.shown_title}\n{item.shown_text}"
                 shown[key] = ShownItem(f"E{len(shown) + 1:02d}", text)
@@ -152,104 +138,13 @@ def arrange(bundles: Sequence[Bundle]) -> ShownDocuments:
     return ShownDocuments(items=tuple(shown.values()), left_out=tuple(left_out))
 
 
-def _reason(item: Item) -> str | None:
-    # A bundle is its maker's own word: flags in it may have been left off, so the text is read.
-    kinds = {flag.kind.value for flag in (*screen(item.title), *screen(item.text))}
-    kinds |= {flag.removeprefix("injection:") for flag in item.flags if "injection:" in flag}
-    return f"it looks like an instruction: {', '.join(sorted(kinds))}" if kinds else None
-
-
-# What an episode asks its models, whatever they are shown.
-
-_FRAME_CHARS = 2_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Claim, lens, wordings and size. It stands before there are terms: c₀ is part of those."""
-
-    episode: str
-    """The episode's id; before it has one, whatever tells this question from others."""
-    claim: str
-    lens: str
-    bank: str
-    bank_sha256: str
-    K: int
-    R: int
-    T: int
-    B: int
-
-    def __post_init__(self) -> None:
-        read_lens(self.lens)
-        for name in ("K", "R", "T", "B"):
-            require_whole(name, getattr(self, name), least=1)
-        bank = load_bank(self.bank)
-        if bank.T_bank < self.T:
-            raise ConfigError(
-                f"`T` must be at most the {bank.T_bank} templates of {self.bank}, got {self.T}"
-            )
-
-    @classmethod
-    def of(cls, episode: str, terms: Terms) -> Question:
-        """What an episode asks, by its terms."""
-        return cls(
-            episode=episode,
-            claim=terms.claim,
-            lens=terms.lens,
-            bank=terms.bank,
-            bank_sha256=terms.bank_sha256,
-            K=terms.K,
-            R=terms.R,
-            T=terms.T,
-            B=terms.B,
-        )
-
-    @property
-    def stems(self) -> tuple[int, ...]:
-        """The wordings that every model answers: T of the bank's, drawn from the claim.
-
-        Left alone, each model would get a choice of its own, and judges could not be paired.
-        """
-        ranked = sorted(range(load_bank(self.bank).T_bank), key=self._rank)
-        return tuple(sorted(ranked[: self.T]))
-
-    @property
-    def longest_prompt(self) -> int:
-        """Characters of a prompt with as many documents as a challenge may bring."""
-        return _FRAME_CHARS + len(self.claim) + MAX_ITEMS * (MAX_ITEM_CHARS + MAX_TITLE_CHARS)
-
-    def _rank(self, stem: int) -> str:
-        return sha256_hex(f"{self.claim}|{self.bank_sha256}|{stem}".encode())
-
-
-# The panel: measures an episode's models through the lens engine.
-#
-# Every sample is called for anew, none is taken from the cache; executions are stored like those of
-# any run, so that each number can be shown and verified. Stages are `c0`, `gate:N`, `first`,
-# `second`, and `round:N:first` and `round:N:second` of a dispute.
-
-_CHARS_PER_TOKEN: Final = 4
-_ANSWER_TOKENS: Final = 64
-"""An answer with a quote or two."""
-_MINOR_PER_USD: Final = 100
-"""One unit of play money stands for one dollar of computing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """The belief before any challenge."""
-
-    c0_ppm: int
-    executions: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateInputs:
     """What became of a challenge's evidence."""
 
     evidence: BroughtEvidence | None
     """For the rules; None when there was nothing to measure, or nothing came of it."""
-    reason: str | None
+    reason: Reason | None
     """Why there is none."""
     executions: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -264,7 +159,12 @@ class Judged:
 
 
 class Panel:
-    """Measures what the rules ask for, against one store."""
+    """Measures what the rules ask for, against one store.
+
+    Every sample is called for anew, none is taken from the cache; executions are stored like those
+    of any run, so that each number can be shown and verified. Stages are `c0`, `gate:N`, `first`,
+    `second`, and `round:N:first` and `round:N:second` of a dispute.
+    """
 
     def __init__(
         self,
@@ -285,133 +185,126 @@ class Panel:
         self._budget_left_usd = budget_left_usd
         self._opener = opener
 
-    def check(self, question: Question, models: Sequence[str]) -> None:
+    def check(self, terms: Terms, models: Sequence[str]) -> None:
         """Refuse what can't be measured: no such bundle, a model twice or without key."""
-        self._bundles(question, ())
-        self._request(question, models, "c0")
+        self._bundles(terms, ())
+        self._request("draft", terms, models, "c0")
 
-    async def open(self, question: Question, models: Sequence[str]) -> Opening:
-        """c₀: what the lens's models believe before any challenge."""
-        shown = arrange(self._bundles(question, ()))
-        found = await self._measure(question, models, {BEFORE: shown}, stage="c0")
+    async def open(
+        self, label: str, terms: Terms, models: Sequence[str]
+    ) -> tuple[int, tuple[str, ...]]:
+        """Measure c₀, what the lens's models believe before any challenge, and name the executions.
+
+        The episode has no id yet; `label` tells its samples from others.
+        """
+        shown = arrange(self._bundles(terms, ()))
+        found = await self._measure(label, terms, models, {BEFORE: shown}, "c0")
         records = [found[model, BEFORE] for model in models]
-        _refuse_failures(records)
-        return Opening(c0_ppm=belief_ppm(records), executions=_named(records))
+        return inputs.belief_ppm(records), _name_executions(records)
 
     async def measure_gate(
         self, episode: Episode, number: int, *, final: bool = False
     ) -> GateInputs:
-        """The lens with and without a challenge's evidence, on top of what was accepted before.
+        """Measure the lens with and without a challenge's evidence, on top of what was accepted.
 
         Calls that failed are no fault of the challenger's: then nothing is decided, unless this
         is `final`.
         """
-        challenge, terms = episode.challenges[number], episode.terms
-        question, seed = Question.of(episode.id, terms), seed_of(episode.id, f"gate:{number}")
-        if challenge.bundle_sha256 is None:
-            return GateInputs(evidence=None, reason="it was never revealed")
-        if is_duplicate(episode, challenge):
-            return GateInputs(
-                evidence=None, reason="an earlier challenge brought the same evidence"
-            )
-        accepted = self._bundles(question, [step.evidence for step in episode.steps])
+        challenge, terms, stage = episode.challenges[number], episode.terms, f"gate:{number}"
+        failure = find_failure(episode, challenge)
+        if failure is not None or challenge.bundle_sha256 is None:
+            return GateInputs(evidence=None, reason=failure)
+        accepted = self._bundles(terms, [step.evidence for step in episode.steps])
         try:
-            (brought,) = self._stored([challenge.bundle_sha256])
+            (brought,) = self._load([challenge.bundle_sha256])
         except RecordError:
             # Revealed, and never handed in. Whoever did that mustn't hold up the others for ever.
             if not final:
                 raise
-            return GateInputs(evidence=None, reason="its evidence was never handed in")
+            return GateInputs(evidence=None, reason=Reason("never_handed_in"))
         refused = find_objection(brought, terms.claim)
         if refused is not None:
             return GateInputs(evidence=None, reason=refused)
         before, after = arrange(accepted), arrange([*accepted, brought])
         if before.items == after.items:
-            return GateInputs(evidence=None, reason="it shows nothing new", left_out=after.left_out)
-        found = await self._measure(
-            question,
-            terms.models,
-            {BEFORE: before, AFTER: after},
-            stage=f"gate:{number}",
-            final=final,
-        )
-        records = list(found.values())
-        if not final:
-            _refuse_failures(records)
-        evidence, reason = gate_evidence(terms, _paired(found, terms.models), seed=seed)
+            nothing_new = Reason("nothing_new")
+            return GateInputs(evidence=None, reason=nothing_new, left_out=after.left_out)
+        sides = {BEFORE: before, AFTER: after}
+        found = await self._measure(episode.id, terms, terms.models, sides, stage, final=final)
+        seed = seed_of(episode.id, stage)
+        evidence, reason = inputs.gate_evidence(terms, inputs.pair_sides(found), seed=seed)
         return GateInputs(
             evidence=evidence,
             reason=reason,
-            executions=_named(records),
+            executions=_name_executions(found.values()),
             left_out=after.left_out,
         )
 
     async def judge(self, episode: Episode, stage: str, *, final: bool = False) -> Judged:
-        """Every drawn judge, without and with all accepted evidence.
+        """Measure every drawn judge, without and with all accepted evidence.
 
         A judge whose calls fail ends the measurement with an error, and it can be made again;
         as `final` it counts as missing, which may void the episode.
         """
-        question = Question.of(episode.id, episode.terms)
+        terms, judges = episode.terms, episode.judges
         accepted = [step.evidence for step in episode.steps]
-        shown = {
-            BEFORE: arrange(self._bundles(question, ())),
-            AFTER: arrange(self._bundles(question, accepted)),
+        sides = {
+            BEFORE: arrange(self._bundles(terms, ())),
+            AFTER: arrange(self._bundles(terms, accepted)),
         }
-        found = await self._measure(question, episode.judges, shown, stage=stage, final=final)
-        records = list(found.values())
-        if not final:
-            _refuse_failures(records)
-        measured = _paired(found, episode.judges)
-        measurement = judging_measurement(measured, seed=seed_of(episode.id, stage))
+        found = await self._measure(episode.id, terms, judges, sides, stage, final=final)
+        seed = seed_of(episode.id, stage)
+        measurement = inputs.judging_measurement(inputs.pair_sides(found), seed=seed)
         return Judged(
-            measurement=with_absent(measurement, episode.judges, episode.terms),
-            executions=_named(records),
+            measurement=inputs.with_absent(measurement, judges, terms),
+            executions=_name_executions(found.values()),
         )
 
-    def samples(self, question: Question, models: Sequence[str], sides: int) -> int:
-        """Calls that a measurement will make."""
-        return question.K * question.R * len(models) * sides
-
-    def compute_cost(self, question: Question, models: Sequence[str]) -> int | None:
+    def compute_cost(self, terms: Terms) -> int | None:
         """Return what judging one challenge costs in minor units; None where a price isn't known.
 
         It is counted with as many documents as a challenge may bring.
         """
-        micros = 0
-        prices = load_prices(self._settings)
-        calls = self.samples(question, models, 1)
-        for name in models:
+        prices, calls, micros = load_prices(self._settings), terms.K * terms.R, 0
+        chars = _FRAME_CHARS + len(terms.claim) + MAX_ITEMS * (MAX_ITEM_CHARS + MAX_TITLE_CHARS)
+        for name in terms.models:
             price = prices.find(resolve_model(name, self._settings))
             if price is None:
                 return None
-            tokens = calls * question.longest_prompt // _CHARS_PER_TOKEN // len(models)
-            answers = 2 * calls // len(models) * _ANSWER_TOKENS
-            micros += cost_micros(price, 2 * tokens, answers)
+            tokens = calls * chars // _CHARS_PER_TOKEN
+            micros += cost_micros(price, 2 * tokens, 2 * calls * _ANSWER_TOKENS)
         return math.ceil(micros * _MINOR_PER_USD / 1e6)
 
     async def _measure(
         self,
-        question: Question,
+        label: str,
+        terms: Terms,
         models: Sequence[str],
         shown: Mapping[str, ShownDocuments],
-        *,
         stage: str,
+        *,
         final: bool = False,
     ) -> dict[tuple[str, str], RunRecord]:
         """Measure each model on each side; records by model and side."""
-        request, names = self._request(question, models, stage)
-        lens = read_lens(question.lens)
-        claim = request.claims[0]
-        # Only what the sides show is asked, and no lens by itself.
-        request = replace(
-            request,
-            claims=(),
-            variants=tuple(
-                (claim, documents.evidence(lens, variant_of(question.episode, stage, side)))
-                for side, documents in shown.items()
-            ),
+        request, names = self._request(label, terms, models, stage)
+        lens, claim = read_lens(terms.lens), request.claims[0]
+        # Only what the sides show is asked, and no lens by itself. The variant stands in every
+        # sample's identity, so that none of another measurement is ever taken for one of this.
+        variants = tuple(
+            (
+                claim,
+                Evidence(
+                    lens=lens.clause if documents.items else NUL,
+                    frame=load_frame(),
+                    # Documents of several bundles: the record holds them in full instead.
+                    bundle_id=None,
+                    items=documents.items,
+                    variant=variant_of(label, stage, side),
+                ),
+            )
+            for side, documents in shown.items()
         )
+        request = replace(request, claims=(), variants=variants)
         results = Results(self._observer, keep_records=True)
         runner = request.runner(self._store, observer=results)
         self._watch(runner)
@@ -420,15 +313,20 @@ class Panel:
         except ProviderError:
             if not final:
                 raise
-        return {
-            (names[record.model], side_of(record)): record
-            for record in sorted(results.records.values(), key=lambda r: (r.model, side_of(r)))
-        }
+        records = sorted(results.records.values(), key=lambda r: (r.model, side_of(r)))
+        failed = sum(record.usage.failed for record in records)
+        if failed and not final:
+            failing = ", ".join(sorted({r.model for r in records if r.usage.failed}))
+            raise NoEstimateError(
+                f"`samples`: {failed} calls failed ({failing}), so nothing is decided; measure "
+                "again, or let it stand with --final"
+            )
+        return {(names[record.model], side_of(record)): record for record in records}
 
     def _request(
-        self, question: Question, models: Sequence[str], stage: str
+        self, label: str, terms: Terms, models: Sequence[str], stage: str
     ) -> tuple[Request, dict[str, str]]:
-        """What is asked, and each model's name in the terms by its identity."""
+        """Make the request, and name each model as the terms do by its identity."""
         names: dict[str, str] = {}
         for name in models:
             identity = resolve_model(name, self._settings).identity
@@ -437,50 +335,45 @@ class Panel:
         config = RunConfig.parse(
             {
                 "models": tuple(models),
-                "prompt_version": question.bank,
-                "K": question.K,
-                "R": question.R,
-                "T": question.T,
-                "B": question.B,
-                "seed": seed_of(question.episode, stage),
-                "template_include": question.stems,
+                "prompt_version": terms.bank,
+                "K": terms.K,
+                "R": terms.R,
+                "T": terms.T,
+                "B": terms.B,
+                "seed": seed_of(label, stage),
+                "template_include": draw_stems(terms),
                 "budget_usd": self._budget_left_usd(),
             }
         )
-        request = prepare(config, self._settings, claims=[question.claim])
-        if request.bank.sha256 != question.bank_sha256:
+        request = prepare(config, self._settings, claims=[terms.claim])
+        if request.bank.sha256 != terms.bank_sha256:
             raise ConfigError(
-                f"`bank` {question.bank!r} must hold the text it had at open, "
-                f"{question.bank_sha256[:12]}…, got {request.bank.sha256[:12]}…; use the Heretix "
+                f"`bank` {terms.bank!r} must hold the text it had at open, "
+                f"{terms.bank_sha256[:12]}…, got {request.bank.sha256[:12]}…; use the Heretix "
                 "that opened the episode"
             )
         return request, names
 
-    def _bundles(self, question: Question, accepted: Iterable[str]) -> list[Bundle]:
-        base = read_lens(question.lens).bundle_id
-        return self._stored([*([base] if base else []), *accepted])
+    def _bundles(self, terms: Terms, accepted: Iterable[str]) -> list[Bundle]:
+        base = read_lens(terms.lens).bundle_id
+        return self._load([*([base] if base else []), *accepted])
 
-    def _stored(self, bundle_ids: Iterable[str]) -> list[Bundle]:
+    def _load(self, bundle_ids: Iterable[str]) -> list[Bundle]:
         return [load_bundle(self._store.read(find_bundle, ref), ref) for ref in bundle_ids]
 
 
-def _paired(found: Mapping[tuple[str, str], RunRecord], models: Sequence[str]) -> dict[str, Sides]:
-    return {
-        model: Sides(before=found[model, BEFORE], after=found[model, AFTER])
-        for model in models
-        if {(model, BEFORE), (model, AFTER)} <= found.keys()
-    }
+def draw_stems(terms: Terms) -> tuple[int, ...]:
+    """Draw the wordings that every model answers: T of the bank's, from the claim.
+
+    Left alone, each model would get a choice of its own, and judges could not be paired.
+    """
+
+    def rank(stem: int) -> str:
+        return sha256_hex(f"{terms.claim}|{terms.bank_sha256}|{stem}".encode())
+
+    ranked = sorted(range(load_bank(terms.bank).T_bank), key=rank)
+    return tuple(sorted(ranked[: terms.T]))
 
 
-def _named(records: Sequence[RunRecord]) -> tuple[str, ...]:
+def _name_executions(records: Iterable[RunRecord]) -> tuple[str, ...]:
     return tuple(record.execution_id for record in records)
-
-
-def _refuse_failures(records: Sequence[RunRecord]) -> None:
-    failed = sum(record.usage.failed for record in records)
-    if failed:
-        names = ", ".join(sorted({r.model for r in records if r.usage.failed}))
-        raise NoEstimateError(
-            f"`samples`: {failed} calls failed ({names}), so nothing is decided; measure again, or "
-            "let it stand with --final"
-        )

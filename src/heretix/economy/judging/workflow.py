@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from heretix.belief.vector import MIN_STEMS
 from heretix.config import check_claim
@@ -21,11 +21,10 @@ from heretix.economy.episode.state import (
     State,
     Terms,
     deny,
-    kept_positions,
 )
 from heretix.economy.exchange import UNDRAWN, Source
 from heretix.economy.judging.inputs import recheck
-from heretix.economy.judging.panel import Question
+from heretix.economy.judging.panel import read_lens
 from heretix.economy.ledger import PLAY, require_whole
 from heretix.economy.market import Side, seed_market
 from heretix.economy.sentences import refuse_move
@@ -33,14 +32,10 @@ from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import resolve_model
 
 if TYPE_CHECKING:
-    from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.economy.episode.state import Episode
     from heretix.economy.exchange import Exchange
-    from heretix.economy.judging.panel import GateInputs, Judged, Opening, Panel
-    from heretix.store import Store
-
-# A proposal: an episode before its belief was measured and its clock set.
+    from heretix.economy.judging.panel import GateInputs, Judged, Panel
 
 DAY_MS: Final = 24 * HOUR_MS
 PRACTICE_MODELS: Final = ("sim:lens?prior=0.4&hel=1.0",)
@@ -55,7 +50,8 @@ PRACTICE_JUDGES: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What is to be measured, by whom, for how long and for how much."""
+    """An episode before its belief is measured and its clock set: what is to be measured, by whom,
+    for how long and for how much."""
 
     claim: str
     models: tuple[str, ...]
@@ -102,40 +98,28 @@ class Proposal:
                 f"{self.candle_ms} of {self.challenge_for_ms} milliseconds"
             )
 
-    def question(self, label: str) -> Question:
-        """What is asked. The episode has no id yet; `label` tells its samples from others."""
-        return Question(
-            episode=label,
-            claim=check_claim(self.claim),
-            lens=self.lens,
-            bank=self.bank,
-            bank_sha256=load_bank(self.bank).sha256,
-            K=self.K,
-            R=self.R,
-            T=self.T,
-            B=self.B,
-        )
-
     def terms(self, *, c0_ppm: int, at_ms: int, settings: Settings) -> Terms:
         """The terms of an episode that is drafted now. Models are named as records name them."""
-        question = self.question("draft")
+        read_lens(self.lens)
+        bank = load_bank(self.bank)
+        if bank.T_bank < self.T:
+            raise ConfigError(
+                f"`T` must be at most the {bank.T_bank} templates of {self.bank}, got {self.T}"
+            )
+        models, judge_pool = (
+            tuple(resolve_model(name, settings).identity for name in names)
+            for names in (self.models, self.judge_pool)
+        )
         begin = at_ms + self.challenge_after_ms
         close = begin + self.challenge_for_ms
+        same = ("currency", "lens", "bank", "K", "R", "T", "B", "seed_stake", "seed_heretic_ppm")
         return Terms(
-            claim=question.claim,
-            currency=self.currency,
-            lens=question.lens,
-            bank=question.bank,
-            bank_sha256=question.bank_sha256,
-            models=_identities(self.models, settings),
-            judge_pool=_identities(self.judge_pool, settings),
-            K=self.K,
-            R=self.R,
-            T=self.T,
-            B=self.B,
+            **{name: getattr(self, name) for name in same},
+            claim=check_claim(self.claim),
+            bank_sha256=bank.sha256,
+            models=models,
+            judge_pool=judge_pool,
             c0_ppm=c0_ppm,
-            seed_stake=self.seed_stake,
-            seed_heretic_ppm=self.seed_heretic_ppm,
             seed_commitment=UNDRAWN,
             challenge_from_ms=begin,
             close_from_ms=close - self.candle_ms,
@@ -145,18 +129,11 @@ class Proposal:
         )
 
 
-def _identities(names: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    return tuple(resolve_model(name, settings).identity for name in names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafted:
-    """An episode on paper, and the belief it starts from."""
+class Drafted(NamedTuple):
+    """An episode on paper, and when it was written down: its times count from there."""
 
     episode: str
-    opening: Opening
     at_ms: int
-    """When it was written down: its times count from here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,80 +151,58 @@ class EpisodeWorkflow:
     Whatever the exchange would refuse anyway is refused before a single call is made.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        exchange: Exchange,
-        panel: Panel,
-        *,
-        clock: Clock,
-        settings: Settings,
-    ) -> None:
-        self._store = store
+    def __init__(self, exchange: Exchange, panel: Panel, *, settings: Settings) -> None:
         self._exchange = exchange
         self._panel = panel
-        self._clock = clock
         self._settings = settings
 
-    def check(self, proposal: Proposal) -> None:
-        """Refuse what can't be drafted, before anything is measured."""
-        proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
-        self._panel.check(proposal.question("draft"), proposal.models)
+    def check(self, proposal: Proposal) -> Terms:
+        """Refuse what can't be drafted, before anything is measured; return terms without c₀."""
+        terms = proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
+        self._panel.check(terms, proposal.models)
+        return terms
 
     async def draft(self, proposal: Proposal, *, key: str | None = None) -> Drafted:
         """Measure c₀ and write the episode down, once for a `key`. Its times count from then on."""
-        self.check(proposal)
-        question = proposal.question(f"draft-{secrets.token_hex(6)}")
-        opening = await self._panel.open(question, proposal.models)
-        at_ms = self._clock.now_ms()
-        terms = proposal.terms(c0_ppm=opening.c0_ppm, at_ms=at_ms, settings=self._settings)
-        episode = self._exchange.draft(terms, c0=Source(executions=opening.executions), key=key)
-        return Drafted(episode=episode, opening=opening, at_ms=at_ms)
-
-    def pending(self, episode: Episode) -> list[int]:
-        """Challenges that are left to judge, in their order."""
-        waiting = {Fate.COMMITTED, Fate.REVEALED}
-        return [challenge.number for challenge in episode.challenges if challenge.fate in waiting]
+        label = f"draft-{secrets.token_hex(6)}"
+        terms = self.check(proposal)
+        c0_ppm, executions = await self._panel.open(label, terms, proposal.models)
+        at_ms = self._exchange.clock.now_ms()
+        terms = proposal.terms(c0_ppm=c0_ppm, at_ms=at_ms, settings=self._settings)
+        episode = self._exchange.draft(terms, c0=Source(executions=executions), key=key)
+        return Drafted(episode, at_ms)
 
     def require_frozen(self, episode_id: str) -> Episode:
-        """The episode, if challenges can be judged now."""
+        """Load the episode, if challenges can be judged now."""
         return _in_state(self._exchange.episode(episode_id), State.FROZEN)
 
     async def judge_next(self, episode_id: str, *, final: bool = False) -> JudgedChallenge | None:
         """Judge the earliest challenge that is left; None when there is none."""
         episode = self.require_frozen(episode_id)
-        pending = self.pending(episode)
-        if not pending:
+        challenge = next((c for c in episode.challenges if not c.is_judged), None)
+        if challenge is None:
             return None
-        number = pending[0]
+        number = challenge.number
         inputs = await self._panel.measure_gate(episode, number, final=final)
-        after = self._exchange.judge_challenge(
-            episode_id,
-            number,
-            inputs.evidence,
-            source=Source(
-                executions=inputs.executions,
-                bundle_id=episode.challenges[number].bundle_sha256,
-            ),
-        )
+        source = Source(executions=inputs.executions, bundle_id=challenge.bundle_sha256)
+        after = self._exchange.judge_challenge(episode_id, number, inputs.evidence, source=source)
         return JudgedChallenge(number=number, fate=after.challenges[number].fate, inputs=inputs)
 
     def next_stage(self, episode_id: str) -> Literal["first", "second"] | None:
-        """The judging measurement that is due now; None when there is nothing to measure for."""
-        episode = _in_state(self._exchange.episode(episode_id), State.FROZEN)
-        if self.pending(episode):
+        """Name the judging measurement that is due now; None when there is none to make."""
+        episode = self.require_frozen(episode_id)
+        if not all(challenge.is_judged for challenge in episode.challenges):
             raise _refused(episode, deny(Denial.OUT_OF_ORDER, "unjudged_challenges"))
-        positions = kept_positions(episode, self._exchange.positions(episode_id))
+        positions = episode.select_positions(self._exchange.positions(episode_id))
         if {position.side for position in positions if not position.house} != set(Side):
             return None
         if not episode.measurements:
             return "first"
         assert episode.frozen_ms is not None
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
-        now = max(self._clock.now_ms(), episode.clock_ms)
+        now = max(self._exchange.clock.now_ms(), episode.clock_ms)
         if now < due:
-            early = deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
-            raise _refused(episode, early)
+            raise _refused(episode, deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now))
         return "second"
 
     async def measure(self, episode_id: str, *, final: bool = False) -> Episode:
@@ -255,17 +210,12 @@ class EpisodeWorkflow:
         stage = self.next_stage(episode_id)
         if stage is None:
             return self._exchange.conclude_unmeasured(episode_id)
-        episode = self._exchange.episode(episode_id)
-        judged = _first_hand(await self._panel.judge(episode, stage, final=final))
-        return self._exchange.measure(
-            episode_id,
-            judged.measurement,
-            stage=stage,
-            source=Source(executions=judged.executions),
-        )
+        judged = await self._judge(self._exchange.episode(episode_id), stage, final=final)
+        source = Source(executions=judged.executions)
+        return self._exchange.measure(episode_id, judged.measurement, stage=stage, source=source)
 
     def require_disputed(self, episode_id: str) -> Episode:
-        """The episode, if its last dispute waits for a ruling."""
+        """Load the episode, if its last dispute waits for a ruling."""
         episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
             raise _refused(episode, deny(Denial.DISPUTE_PENDING, "no_dispute"))
@@ -287,9 +237,7 @@ class EpisodeWorkflow:
                 and await asyncio.to_thread(self._differs, episode)
             )
         halves = [
-            _first_hand(
-                await self._panel.judge(episode, f"round:{dispute.round}:{half}", final=final)
-            )
+            await self._judge(episode, f"round:{dispute.round}:{half}", final=final)
             for half in ("first", "second")
         ]
         return self._exchange.rule(
@@ -301,7 +249,18 @@ class EpisodeWorkflow:
 
     def _differs(self, episode: Episode) -> bool:
         told = self._exchange.measurements(episode.id)
-        return not all(found.ok for found in recheck(self._store, episode, told))
+        return not all(found.ok for found in recheck(self._exchange.store, episode, told))
+
+    async def _judge(self, episode: Episode, stage: str, *, final: bool) -> Judged:
+        """Have the judges measured first-hand: for samples of others the rules would void it."""
+        judged = await self._panel.judge(episode, stage, final=final)
+        shared = sum(reading.from_cache for reading in judged.measurement.readings)
+        if shared:
+            raise ConflictError(
+                f"`samples`: {shared} were called for by another process that measures the same at "
+                "this moment, so nothing is decided; measure again when it has ended"
+            )
+        return judged
 
 
 def _in_state(episode: Episode, state: State) -> Episode:
@@ -309,17 +268,6 @@ def _in_state(episode: Episode, state: State) -> Episode:
         wrong = deny(Denial.WRONG_STATE, wanted=state.value, state=episode.state.value)
         raise _refused(episode, wrong)
     return episode
-
-
-def _first_hand(judged: Judged) -> Judged:
-    """A measurement without samples of others: for those the rules would void the episode."""
-    shared = sum(reading.from_cache for reading in judged.measurement.readings)
-    if shared:
-        raise ConflictError(
-            f"`samples`: {shared} were called for by another process that measures the same at "
-            "this moment, so nothing is decided; measure again when it has ended"
-        )
-    return judged
 
 
 def _refused(episode: Episode, denied: Denied) -> RefusedError:

@@ -10,7 +10,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from heretix.belief.logodds import logit, sigmoid
-from heretix.economy.judging.gate import Direction
+from heretix.economy.episode.state import Direction
 from heretix.economy.ledger import PPM, ceil_part
 from heretix.economy.market import MICRO, Side
 from heretix.economy.rewards import clip_belief, required_bond
@@ -74,7 +74,10 @@ def plan_stake(
         goal_ppm = clip_belief(round(goal * PPM / _GRID) * _GRID)
         bond = required_bond(scale, c0_ppm, goal_ppm)
         if bond < least and step < _STEPS:
-            goal = _covered(start, wanted, least / scale)
+            # About how far a bond of so many nats covers the way.
+            up, nats = wanted > start, least / scale
+            edge = 1 - (1 - start) * math.exp(-nats) if up else start * math.exp(-nats)
+            goal = min(wanted, edge) if up else max(wanted, edge)
         gain = scale * (
             target * math.log(goal / start) + (1 - target) * math.log((1 - goal) / (1 - start))
         )
@@ -91,13 +94,6 @@ def lift_to(market: Market, side: Side, probability: float, *, most: int) -> int
     others = market.shares(side.other) / MICRO
     money = others / math.sqrt(1 - probability)
     return min(most, max(0, int(money - market.money)))
-
-
-def _covered(start: float, wanted: float, nats: float) -> float:
-    """About how far a bond of so many nats covers the way from `start` to `wanted`."""
-    if wanted > start:
-        return min(wanted, 1 - (1 - start) * math.exp(-nats))
-    return max(wanted, start * math.exp(-nats))
 
 
 # Those who don't attack: explorers with real evidence, and traders who know nothing.
@@ -134,7 +130,6 @@ class Agent(ABC):
 
     @property
     def account(self) -> str:
-        """The account it uses when one will do."""
         return self.accounts[0]
 
     def patience(self, table: Table) -> float:
@@ -203,7 +198,11 @@ class HonestExplorer(Agent):
         elif moment is self._when and self._found is not None:
             self._challenge(table, *self._found)
         elif moment is Moment.LATE and not self._hidden:
-            self._follow(table)
+            # Bet with commitments that are bonded for more than they had to be.
+            bonded = (c for c in table.challenges if c.stake > 2 * table.least_stake(c.account))
+            earnest = {challenge.direction for challenge in bonded}
+            if len(earnest) == 1:
+                self._lift(table, side_of(earnest.pop()), 0.95, most=20_000)
         if moment is Moment.LATE and self.chance(table, "careless") < self.careless:
             self.show(table)
 
@@ -238,23 +237,15 @@ class HonestExplorer(Agent):
             least=table.least_stake(self.account),
             scale=table.scale,
         )
-        side = side_of(direction)
-        amount = lift_to(table.market, side, 0.75, most=8_000)
-        if amount:
-            table.bet(self.account, side, amount)
+        self._lift(table, side_of(direction), 0.75, most=8_000)
         if plan.expected > 0:
             self.commit(table, self.account, bundle, direction, plan.stake)
 
-    def _follow(self, table: Table) -> None:
-        """Bet with commitments that are bonded for more than they had to be."""
-        earnest = {
-            c.direction for c in table.challenges if c.stake > 2 * table.least_stake(c.account)
-        }
-        if len(earnest) == 1:
-            side = side_of(earnest.pop())
-            amount = lift_to(table.market, side, 0.95, most=20_000)
-            if amount:
-                table.bet(self.account, side, amount)
+    def _lift(self, table: Table, side: Side, probability: float, *, most: int) -> None:
+        """Bet what brings a side to a probability, if anything."""
+        amount = lift_to(table.market, side, probability, most=most)
+        if amount:
+            table.bet(self.account, side, amount)
 
 
 class NoiseTrader(Agent):
@@ -264,7 +255,6 @@ class NoiseTrader(Agent):
     kind = Kind.BYSTANDER
 
     def play(self, table: Table, moment: Moment) -> None:
-        """Once an episode, at any time."""
         times = (Moment.OPEN, Moment.EARLY, Moment.MIDDLE, Moment.LATE, Moment.CLOSING)
         if moment is times[int(self.chance(table, "when") * len(times))]:
             side = Side.HERETIC if self.chance(table, "side") < 0.5 else Side.ORTHODOX
@@ -278,6 +268,10 @@ class NoiseTrader(Agent):
 # any model makes of any text, for the price of asking it.
 
 
+def _shift(tried: tuple[float, Bundle]) -> float:
+    return tried[0]
+
+
 class Attacker(Agent):
     """What attackers share: texts tried on the lens until some of them work."""
 
@@ -289,24 +283,32 @@ class Attacker(Agent):
     """How many texts each way are chosen."""
     daring = 0.05
     """The risk of failing the gate at which it waits for a better episode."""
+    moment = Moment.EARLY
+    """When it strikes, if it strikes once."""
 
-    def tuned(self, table: Table) -> list[tuple[float, Bundle]]:
+    def play(self, table: Table, moment: Moment) -> None:
+        """Strike at its moment; some play on at others."""
+        if moment is self.moment:
+            self.strike(table)
+
+    def strike(self, table: Table) -> None:
+        """Make the attack's one move."""
+
+    def tune(self, table: Table) -> list[tuple[float, Bundle]]:
         """Noise with what it did to the lens at home, from the furthest down to the furthest up."""
         texts = [table.world.noise(self.name, table.claim.number, n) for n in range(self.tries)]
-        first = sorted(
-            ((table.probe(self.account, text), text) for text in texts), key=lambda pair: pair[0]
-        )
+        first = sorted(((table.probe(self.account, text), text) for text in texts), key=_shift)
         chosen = [text for _, text in (*first[: self.kept], *first[-self.kept :])]
         again = ((self.probe_lens(table, text, self.probes), text) for text in chosen)
-        return sorted(again, key=lambda pair: pair[0])
+        return sorted(again, key=_shift)
 
     def risk(self, table: Table, lens: float) -> float:
         """How likely the gate is to fail a text that was chosen so."""
         return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.probes)
 
-    def strongest(self, table: Table) -> tuple[float, Bundle]:
-        """The noise that moved the lens furthest, either way."""
-        return max(self.tuned(table), key=lambda pair: abs(pair[0]))
+    def find_strongest(self, table: Table) -> tuple[float, Bundle]:
+        """Find the noise that moved the lens furthest, either way."""
+        return max(self.tune(table), key=lambda pair: abs(pair[0]))
 
     def press(
         self,
@@ -341,18 +343,16 @@ class Attacker(Agent):
 
 
 class Whipsawer(Attacker):
-    """Two accounts push the belief up and down again, each hoping to be paid for every move."""
+    """Two accounts push the belief up and down again, each hoping to be paid for every move: twice,
+    with the texts that move the lens most, fully bonded."""
 
     strategy = "whipsaw"
     crew = 2
     tries = 16
     kept = 2
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """Up and down twice, with the texts that move the lens most, fully bonded."""
-        if moment is not Moment.EARLY:
-            return
-        far_down, down, up, far_up = self.tuned(table)
+    def strike(self, table: Table) -> None:
+        far_down, down, up, far_up = self.tune(table)
         for swing in ((far_up, far_down), (up, down)):
             # A swing that stops halfway is a bet on noise, so both halves must be sure to pass.
             if max(self.risk(table, lens) for lens, _ in swing) < 0.01:
@@ -370,11 +370,8 @@ class SybilSplitter(Attacker):
     kept = 5
     probes = 2
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """Five texts the same way, five small bonds, five small bets."""
-        if moment is not Moment.EARLY:
-            return
-        ranked = self.tuned(table)
+    def strike(self, table: Table) -> None:
+        ranked = self.tune(table)
         up = abs(ranked[-1][0]) >= abs(ranked[0][0])
         chosen = ranked[::-1][: self.crew] if up else ranked[: self.crew]
         for account, (lens, bundle) in zip(self.accounts, chosen, strict=True):
@@ -387,15 +384,12 @@ class Sniper(Attacker):
     """Waits for the last moment, when nobody can answer, and bets with what was committed."""
 
     strategy = "snipe"
+    moment = Moment.CLOSING
 
     def patience(self, table: Table) -> float:
-        """The last tenth of the window."""
         return 0.9 + 0.1 * self.chance(table, "patience")
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """All on the side that has the larger bonds behind it."""
-        if moment is not Moment.CLOSING:
-            return
+    def strike(self, table: Table) -> None:
         bonded = sum(sign_of(c.direction) * c.stake for c in table.challenges)
         if bonded:
             table.bet(self.account, side_of(direction_of(bonded)), 10_000)
@@ -409,11 +403,9 @@ class JudgeColluder(Attacker):
     hoped = 0.06
     """How far two bought judges of twelve move the median on average, by its own reckoning."""
 
-    def play(self, table: Table, moment: Moment) -> None:
+    def strike(self, table: Table) -> None:
         """Noise that moves the lens opens the door; the bought judges are to do the rest."""
-        if moment is not Moment.EARLY:
-            return
-        lens, bundle = self.strongest(table)
+        lens, bundle = self.find_strongest(table)
         sign = 1 if lens > 0 else -1
         if self.press(table, bundle, lens=lens, q_shift=sign * self.hoped):
             table.bet(self.account, side_of(direction_of(lens)), 3_000)
@@ -426,10 +418,8 @@ class Injector(Attacker):
 
     strategy = "inject"
 
-    def play(self, table: Table, moment: Moment) -> None:
+    def strike(self, table: Table) -> None:
         """Try texts until one commands the lens, and see how many judges obey it, too."""
-        if moment is not Moment.EARLY:
-            return
         sign = 1 if self.coin(table) is Side.HERETIC else -1
         for n in range(self.tries):
             bundle = table.world.order(sign, self.name, table.claim.number, n)
@@ -450,7 +440,6 @@ class WashTrader(Attacker):
     crew = 2
 
     def play(self, table: Table, moment: Moment) -> None:
-        """The same on each side, while both are cheap."""
         if moment is Moment.OPEN:
             for account, side in zip(self.accounts, Side, strict=True):
                 table.bet(account, side, 5_000)
@@ -463,11 +452,9 @@ class NoiseShopper(Attacker):
     tries = 12
     finalists = 2
 
-    def play(self, table: Table, moment: Moment) -> None:
+    def strike(self, table: Table) -> None:
         """Commit the one that moves the judges most, and bet on it when that looks good."""
-        if moment is not Moment.EARLY:
-            return
-        ranked = sorted(self.tuned(table), key=lambda pair: -abs(pair[0]))
+        ranked = sorted(self.tune(table), key=lambda pair: -abs(pair[0]))
         best: tuple[float, float, Bundle] | None = None
         for lens, bundle in ranked[: self.finalists]:
             sign = 1 if lens > 0 else -1
@@ -503,14 +490,14 @@ class EvidenceThief(Attacker):
     """Takes what careless explorers show too soon, in words of its own."""
 
     strategy = "steal"
+    moment = Moment.CLOSING
 
     def patience(self, table: Table) -> float:
-        """At once: what comes after the close is given back."""
+        # At once: what comes after the close is given back.
         return 0.01 * self.chance(table, "patience")
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """Bring the same content again, hoping that it counts again."""
-        if moment is not Moment.CLOSING or not table.shown:
+    def strike(self, table: Table) -> None:
+        if not table.shown:
             return
         seen = table.shown[0]
         copy = table.world.reword(seen.bundle, self.name, table.claim.number)
@@ -525,11 +512,8 @@ class RedundantFlooder(Attacker):
     strategy = "flood"
     crew = 5
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """One text that moves the lens, and four echoes of it."""
-        if moment is not Moment.EARLY:
-            return
-        lens, bundle = self.strongest(table)
+    def strike(self, table: Table) -> None:
+        lens, bundle = self.find_strongest(table)
         for n, account in enumerate(self.accounts):
             echo = table.world.reword(bundle, self.name, n) if n else bundle
             self.press(table, echo, lens=lens, account=account)
@@ -545,14 +529,11 @@ class Churner(Attacker):
         super().__init__(name, books)
         self._books = books
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """A purse of no more than one stake, on the text that moves the lens most."""
-        if moment is not Moment.EARLY:
-            return
+    def strike(self, table: Table) -> None:
         purse = 2 * table.episode.terms.parameters.stakes.base + 100 * PROBE_COST
         fresh = self._books.enrol(f"{self.name}-{table.claim.number}", purse)
         self.accounts.insert(0, fresh)
-        lens, bundle = self.strongest(table)
+        lens, bundle = self.find_strongest(table)
         self.press(table, bundle, lens=lens)
 
 
@@ -561,12 +542,10 @@ class OffsetFarmer(Attacker):
 
     strategy = "offset"
 
-    def play(self, table: Table, moment: Moment) -> None:
+    def strike(self, table: Table) -> None:
         """Bond the whole way to where the judges stand, with any text that moves the lens so."""
-        if moment is not Moment.EARLY:
-            return
         leaning = median(table.ask_leaning(self.account, model) for model in POOL)
-        ranked = self.tuned(table)
+        ranked = self.tune(table)
         lens, bundle = ranked[-1] if leaning > 0 else ranked[0]
         if self.press(table, bundle, lens=lens, q_shift=leaning):
             table.bet(self.account, side_of(direction_of(lens)), 1_000)
@@ -599,10 +578,7 @@ class RumourMonger(Attacker):
 
     strategy = "rumour"
 
-    def play(self, table: Table, moment: Moment) -> None:
-        """Bond as far as the mean of now and nothing."""
-        if moment is not Moment.EARLY:
-            return
+    def strike(self, table: Table) -> None:
         sign = 1 if self.coin(table) is Side.HERETIC else -1
         bundle = table.world.rumour(sign, self.name, table.claim.number)
         lens = table.probe(self.account, bundle)

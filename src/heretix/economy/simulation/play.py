@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import UsageError
@@ -44,7 +43,6 @@ class Verdict(StrEnum):
     LOSES = "loses"
     NEITHER = "neither"
     UNKNOWN = "unknown"
-    """Fewer than two episodes have no interval."""
 
 
 class Source(StrEnum):
@@ -59,22 +57,20 @@ class Source(StrEnum):
     COMPUTE = "compute"
 
 
-_SOURCES: Final[Mapping[Code, Source]] = MappingProxyType(
-    {
-        Code.STAKE: Source.MARKET,
-        Code.LATE_STAKE_REFUND: Source.MARKET,
-        Code.PAYOUT: Source.MARKET,
-        Code.STAKE_REFUND: Source.MARKET,
-        Code.CHALLENGE: Source.EVIDENCE,
-        Code.CHALLENGE_REFUND: Source.EVIDENCE,
-        Code.BOND_RETURN: Source.EVIDENCE,
-        Code.REWARD: Source.EVIDENCE,
-        Code.RESILIENCE_YIELD: Source.YIELD,
-        Code.DISPUTE: Source.DISPUTES,
-        Code.DISPUTE_RETURN: Source.DISPUTES,
-        Code.BURN: Source.COMPUTE,
-    }
-)
+_SOURCES: Final[Mapping[Code, Source]] = {
+    Code.STAKE: Source.MARKET,
+    Code.LATE_STAKE_REFUND: Source.MARKET,
+    Code.PAYOUT: Source.MARKET,
+    Code.STAKE_REFUND: Source.MARKET,
+    Code.CHALLENGE: Source.EVIDENCE,
+    Code.CHALLENGE_REFUND: Source.EVIDENCE,
+    Code.BOND_RETURN: Source.EVIDENCE,
+    Code.REWARD: Source.EVIDENCE,
+    Code.RESILIENCE_YIELD: Source.YIELD,
+    Code.DISPUTE: Source.DISPUTES,
+    Code.DISPUTE_RETURN: Source.DISPUTES,
+    Code.BURN: Source.COMPUTE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,6 @@ class Result:
     strategy: str
     seats: int
     amount: int
-    """All seats together, in minor units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +91,9 @@ class Standing:
     kind: Kind
     agents: int
     episodes: int
-    """In which it was seated."""
     mean: float | None
-    lo: float | None
-    hi: float | None
+    lo99: float | None
+    hi99: float | None
     """The 99% interval of the mean; None with fewer than two episodes."""
     total: int
     sources: Mapping[Source, int]
@@ -107,11 +101,11 @@ class Standing:
     @property
     def verdict(self) -> Verdict:
         """Whether the strategy pays, as far as can be told."""
-        if self.lo is None or self.hi is None:
+        if self.lo99 is None or self.hi99 is None:
             return Verdict.UNKNOWN
-        if self.lo > 0:
+        if self.lo99 > 0:
             return Verdict.GAINS
-        return Verdict.LOSES if self.hi < 0 else Verdict.NEITHER
+        return Verdict.LOSES if self.hi99 < 0 else Verdict.NEITHER
 
 
 def standing(
@@ -136,8 +130,8 @@ def standing(
         agents=agents,
         episodes=len(results),
         mean=mean,
-        lo=lo,
-        hi=hi,
+        lo99=lo,
+        hi99=hi,
         total=sum(result.amount for result in results),
         sources=sources,
     )
@@ -150,23 +144,14 @@ def sources_of(
 
     `owners` says which strategy an account belongs to.
     """
-    sums: dict[str, defaultdict[Source, int]] = {
-        strategy: defaultdict(int) for strategy in owners.values()
-    }
+    sums = {strategy: dict.fromkeys(Source, 0) for strategy in owners.values()}
     for transfer in transfers:
         source = _SOURCES.get(transfer.code)
-        if source is None:
-            continue
-        for account, amount in (
-            (transfer.debit, -transfer.amount),
-            (transfer.credit, transfer.amount),
-        ):
-            if account in owners:
+        ends = ((transfer.debit, -transfer.amount), (transfer.credit, transfer.amount))
+        for account, amount in ends:
+            if source is not None and account in owners:
                 sums[owners[account]][source] += amount
-    return {
-        strategy: {source: found.get(source, 0) for source in Source}
-        for strategy, found in sums.items()
-    }
+    return sums
 
 
 def t_quantile(share: float, freedom: int) -> float:
@@ -193,12 +178,7 @@ def t_quantile(share: float, freedom: int) -> float:
 # Explorers and noise traders sit at every table; attacks take turns, so that what one of them
 # loses isn't what another one gains.
 
-_EVERYONE: Final[tuple[type[Agent], ...]] = (
-    HonestExplorer,
-    NoiseTrader,
-    *ATTACKERS,
-    RumourMonger,
-)
+_EVERYONE: tuple[type[Agent], ...] = (HonestExplorer, NoiseTrader, *ATTACKERS, RumourMonger)
 STRATEGIES: Final[Mapping[str, type[Agent]]] = {agent.strategy: agent for agent in _EVERYONE}
 DEFAULT_AGENTS: Final[Mapping[str, int]] = {
     HonestExplorer.strategy: 4,
@@ -264,7 +244,6 @@ class Report:
     wealth: tuple[WealthAt, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The report for programs."""
         return {
             "seed": self.setup.seed,
             "episodes": self.episodes,
@@ -274,21 +253,7 @@ class Report:
             "transfers": self.transfers,
             "outcomes": dict(self.outcomes),
             "nature": asdict(self.setup.nature),
-            "standings": [
-                {
-                    "strategy": line.strategy,
-                    "kind": line.kind.value,
-                    "agents": line.agents,
-                    "episodes": line.episodes,
-                    "mean": line.mean,
-                    "lo99": line.lo,
-                    "hi99": line.hi,
-                    "total": line.total,
-                    "verdict": line.verdict.value,
-                    "sources": {source.value: sum_ for source, sum_ in line.sources.items()},
-                }
-                for line in self.standings
-            ],
+            "standings": [asdict(line) | {"verdict": line.verdict} for line in self.standings],
             "wealth": [asdict(point) for point in self.wealth],
         }
 
@@ -315,7 +280,10 @@ class Simulation:
     def play_next(self) -> Table:
         """Play one episode to its end."""
         number = self.episodes
-        seated = self._seated(number)
+        # Everyone but the attacks, and the attacks whose turn it is.
+        count = min(self.setup.attacks_at_once, len(self._attacks))
+        turns = (self._attacks[(number * count + n) % len(self._attacks)] for n in range(count))
+        seated = [*self._regulars, *turns]
         before = {strategy: self._gained(strategy) for strategy in seated}
         table = Table(self.books, self.world, self.world.claim(number), self.setup.parameters)
         _play(table, [agent for strategy in seated for agent in self.agents[strategy]])
@@ -330,7 +298,9 @@ class Simulation:
         ]
         # All at once: an interrupted episode leaves no trace in the report.
         self.results += found
-        self.outcomes[_ending(table)] += 1
+        outcome = table.outcome
+        held = "held" if outcome.winner is None else outcome.winner.value
+        self.outcomes["void" if outcome.void is not None else held] += 1
         self.episodes += 1
         state = self.books.ledger.state
         self._hash, self._transfers = state.last_hash, state.last_seq
@@ -364,13 +334,6 @@ class Simulation:
             standings=tuple(lines),
             wealth=_wealth(self.results, self.episodes),
         )
-
-    def _seated(self, number: int) -> list[str]:
-        """Everyone but the attacks, and the attacks whose turn it is."""
-        count = min(self.setup.attacks_at_once, len(self._attacks))
-        first = number * count
-        turns = [self._attacks[(first + n) % len(self._attacks)] for n in range(count)]
-        return [*self._regulars, *turns]
 
     def _gained(self, strategy: str) -> int:
         return sum(self.books.gained(agent.accounts) for agent in self.agents[strategy])
@@ -429,13 +392,6 @@ def _order(table: Table, agents: Sequence[Agent], moment: Moment) -> list[tuple[
         for agent in agents
     }
     return [(0.0, agent) for agent in sorted(agents, key=lambda agent: lot[agent.name])]
-
-
-def _ending(table: Table) -> str:
-    outcome = table.outcome
-    if outcome.void is not None:
-        return "void"
-    return "held" if outcome.winner is None else outcome.winner.value
 
 
 def _wealth(results: Sequence[Result], episodes: int) -> tuple[WealthAt, ...]:

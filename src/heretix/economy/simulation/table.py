@@ -9,60 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.lenses import HEL
-from heretix.economy.episode.challenges import (
-    commit,
-    evidence_commitment,
-    judge_challenge,
-    reveal,
-    seed_commitment,
-)
-from heretix.economy.episode.disputes import dispute_bond, raise_dispute, rule_on_dispute
-from heretix.economy.episode.moves import (
-    begin_challenge,
-    close_episode,
-    conclude_unmeasured,
-    freeze,
-    measure,
-    open_episode,
-    stake,
-)
-from heretix.economy.episode.settlement import decide
-from heretix.economy.episode.state import (
-    HOUR_MS,
-    Episode,
-    Fate,
-    Ground,
-    Moved,
-    Terms,
-    draft_episode,
-    kept_positions,
-)
+from heretix.economy import ledger
+from heretix.economy.episode import challenges, moves, state
 from heretix.economy.exploration import failure_rate, min_stake
-from heretix.economy.ledger import (
-    PLAY,
-    AccountKind,
-    Applied,
-    Code,
-    Draft,
-    Escrow,
-    Group,
-    Ledger,
-    client_group,
-    escrow_account,
-    house_account,
-    user_account,
-)
 from heretix.economy.simulation.world import LENS, POOL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from heretix.economy.episode.settlement import Measurement, Outcome
-    from heretix.economy.episode.state import Challenge, Denied, Parameters
-    from heretix.economy.judging.gate import Direction
     from heretix.economy.market import Market, Position, Side
     from heretix.economy.simulation.world import Bundle, Claim, World
 
@@ -72,9 +30,9 @@ PROBE_COST: Final = 5
 """What asking one model at home costs, with and without a bundle."""
 SEED_STAKE: Final = 10_000
 HOUSE_FUNDS: Final = 10**12
-EPISODE_MS: Final = 30 * 24 * HOUR_MS
+EPISODE_MS: Final = 30 * 24 * state.HOUR_MS
 CHALLENGE_FROM_MS, CLOSE_FROM_MS, CLOSE_UNTIL_MS, FREEZE_MS = (
-    hour * HOUR_MS for hour in (1, 48, 60, 72)
+    hour * state.HOUR_MS for hour in (1, 48, 60, 72)
 )
 
 
@@ -98,7 +56,7 @@ class Shown:
     """Evidence that was revealed: everyone can read it from then on."""
 
     challenge: int
-    direction: Direction
+    direction: state.Direction
     bundle: Bundle
 
 
@@ -106,18 +64,17 @@ class Books:
     """One ledger for the whole simulation, and the record of attempts that stakes depend on."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = ledger.Ledger()
         self.attempts: dict[str, list[bool]] = {}
         self._issued: dict[str, int] = {}
-        for kind in AccountKind:
-            if kind not in {AccountKind.USER, AccountKind.ESCROW}:
-                self.ledger.add_account(house_account(kind, PLAY.code))
-        for kind in (AccountKind.HOUSE, AccountKind.EPC_FUND):
-            self._issue(house_account(kind, PLAY.code).id, HOUSE_FUNDS)
+        for account in ledger.house_accounts(ledger.PLAY.code):
+            self.ledger.add_account(account)
+        for kind in (ledger.AccountKind.HOUSE, ledger.AccountKind.EPC_FUND):
+            self._issue(ledger.house_account(kind, ledger.PLAY.code).id, HOUSE_FUNDS)
 
     def enrol(self, name: str, purse: int) -> str:
         """A new account with money of its own, and no record."""
-        account = user_account(name, PLAY.code)
+        account = ledger.user_account(name, ledger.PLAY.code)
         self.ledger.add_account(account)
         self.attempts[account.id] = []
         self._issue(account.id, purse)
@@ -129,30 +86,29 @@ class Books:
 
     def spend(self, account: str, amount: int, key: str) -> bool:
         """Pay for something outside the economy."""
-        issuance = house_account(AccountKind.ISSUANCE, PLAY.code).id
-        return self._post(client_group(account, key), account, issuance, amount, Code.BURN)
+        issuance = ledger.house_account(ledger.AccountKind.ISSUANCE, ledger.PLAY.code).id
+        return self._post(
+            ledger.client_group(account, key), account, issuance, amount, ledger.Code.BURN
+        )
 
     def _issue(self, account: str, amount: int) -> None:
-        issuance = house_account(AccountKind.ISSUANCE, PLAY.code).id
+        issuance = ledger.house_account(ledger.AccountKind.ISSUANCE, ledger.PLAY.code).id
         self._issued[account] = amount
-        assert self._post(f"issue:{account}", issuance, account, amount, Code.ISSUE)
+        assert self._post(f"issue:{account}", issuance, account, amount, ledger.Code.ISSUE)
 
-    def _post(self, group: str, debit: str, credit: str, amount: int, code: Code) -> bool:
-        draft = Draft(
-            id=f"{group}/0",
-            debit=debit,
-            credit=credit,
-            amount=amount,
-            currency=PLAY.code,
-            code=code,
+    def _post(self, group: str, debit: str, credit: str, amount: int, code: ledger.Code) -> bool:
+        posted = self.ledger.post(
+            ledger.plain_group(group, [(debit, credit, amount)], ledger.PLAY.code, code)
         )
-        return isinstance(self.ledger.post(Group(id=group, drafts=(draft,))), Applied)
+        return isinstance(posted, ledger.Applied)
 
 
 class Table:
     """One episode: what agents can see of it and do in it."""
 
-    def __init__(self, books: Books, world: World, claim: Claim, parameters: Parameters) -> None:
+    def __init__(
+        self, books: Books, world: World, claim: Claim, parameters: state.Parameters
+    ) -> None:
         self.books, self.world, self.claim = books, world, claim
         self.now_ms = claim.number * EPISODE_MS
         self.shown: list[Shown] = []
@@ -162,23 +118,23 @@ class Table:
         self._accepted: list[Bundle] = []
         self._bought: dict[str, float] = {}
         self._keys = 0
-        self.episode: Episode = draft_episode(f"ep-{claim.number}", self._terms(parameters))
-        for pot in Escrow:
-            books.ledger.add_account(escrow_account(self.episode.id, pot, PLAY.code))
+        self.episode: state.Episode = state.draft_episode(
+            f"ep-{claim.number}", self._terms(parameters)
+        )
+        for pot in ledger.Escrow:
+            books.ledger.add_account(ledger.escrow_account(self.episode.id, pot, ledger.PLAY.code))
         books.ledger.open_episode(self.episode.id)
-        self._must(open_episode(self.episode, at_ms=self.now_ms))
+        self._must(moves.open_episode)
 
     # What everyone can see.
 
     @property
     def market(self) -> Market:
-        """The market as it stands."""
         assert self.episode.market is not None
         return self.episode.market
 
     @property
-    def challenges(self) -> tuple[Challenge, ...]:
-        """Commitments: who, which way, for how much."""
+    def challenges(self) -> tuple[state.Challenge, ...]:
         return self.episode.challenges
 
     @property
@@ -189,17 +145,11 @@ class Table:
     @property
     def outcome(self) -> Outcome:
         """How the episode ends by the measurements that stand now."""
-        return decide(
-            self.episode.terms.c0_ppm,
-            self.episode.measurements,
-            positions=kept_positions(self.episode, self.positions),
-            parameters=self.episode.terms.parameters,
-        )
+        return self.episode.decide(self.positions)
 
     @property
     def dispute_bond(self) -> int:
-        """What a dispute costs if it changes nothing."""
-        return dispute_bond(self.market.money, self.episode.terms.parameters)
+        return moves.dispute_bond(self.market.money, self.episode.terms.parameters)
 
     def least_stake(self, account: str) -> int:
         """What a challenge must stake, by its maker's record."""
@@ -228,33 +178,25 @@ class Table:
 
     def bet(self, account: str, side: Side, amount: int) -> bool:
         """Stake on a side."""
-        return self._take(
-            stake(
-                self.episode,
-                key=self._key(),
-                account=account,
-                side=side,
-                amount=amount,
-                min_shares=0,
-                at_ms=self._tick(),
-            )
-        )
+        asked = {"account": account, "side": side, "amount": amount, "min_shares": 0}
+        return self._act(moves.stake, key=self._key(), **asked)
 
-    def commit(self, account: str, bundle: Bundle, direction: Direction, amount: int) -> int | None:
+    def commit(
+        self, account: str, bundle: Bundle, direction: state.Direction, amount: int
+    ) -> int | None:
         """Commit to a bundle; the number of the challenge, or None when it was refused."""
         number, key = len(self.challenges), self._key()
         nonce = sha256(f"{account}/{key}".encode()).digest()
-        move = commit(
-            self.episode,
+        taken = self._act(
+            challenges.commit,
             key=key,
             account=account,
             direction=direction,
-            commitment=evidence_commitment(nonce, bundle.sha256, account),
-            stake=amount,
-            min_stake=self.least_stake(account),
-            at_ms=self._tick(),
+            commitment=challenges.evidence_commitment(nonce, bundle.sha256, account),
+            amount=amount,
+            least=self.least_stake(account),
         )
-        if not self._take(move):
+        if not taken:
             return None
         self._hidden[number] = (nonce, bundle)
         return number
@@ -262,15 +204,8 @@ class Table:
     def reveal(self, account: str, number: int) -> bool:
         """Show what one's own commitment hid."""
         nonce, bundle = self._hidden[number]
-        move = reveal(
-            self.episode,
-            number,
-            account=account,
-            nonce=nonce,
-            bundle_sha256=bundle.sha256,
-            at_ms=self._tick(),
-        )
-        if not self._take(move):
+        shown = {"account": account, "nonce": nonce, "bundle_sha256": bundle.sha256}
+        if not self._act(challenges.reveal, number=number, **shown):
             return False
         direction = self.challenges[number].direction
         self.shown.append(Shown(challenge=number, direction=direction, bundle=bundle))
@@ -278,30 +213,17 @@ class Table:
 
     def dispute(self, account: str) -> bool:
         """Ask for a larger panel, which rules at once."""
-        raised = raise_dispute(
-            self.episode,
-            key=self._key(),
-            account=account,
-            ground=Ground.RECOMPUTATION_MISMATCH,
-            bond=self.dispute_bond,
-            at_ms=self._tick(),
-        )
-        if not self._take(raised):
+        asked = {"ground": state.Ground.RECOMPUTATION_MISMATCH, "bond": self.dispute_bond}
+        if not self._act(moves.raise_dispute, key=self._key(), account=account, **asked):
             return False
         stage = f"dispute-{len(self.episode.disputes)}"
         again = (
             self._measurement(f"{stage}-first", later=False),
             self._measurement(f"{stage}-second", later=True),
         )
-        self._must(
-            rule_on_dispute(
-                self.episode,
-                ground_confirmed=False,
-                measurements=again,
-                positions=self.positions,
-                at_ms=self._tick(),
-            )
-        )
+        self.now_ms += 1
+        ruling = {"ground_confirmed": False, "measurements": again}
+        self._must(moves.rule_on_dispute, **ruling, positions=self.positions)
         return True
 
     def buy_judge(self, model: str, shift: float) -> None:
@@ -313,58 +235,45 @@ class Table:
     def set_time(self, moment: Moment, share: float = 0.0) -> None:
         """Go on to a moment; in the closing window, to a share of the way through it."""
         window = CLOSE_UNTIL_MS - CLOSE_FROM_MS if moment is Moment.CLOSING else 0
-        begun = self.claim.number * EPISODE_MS + moment.value * HOUR_MS
+        begun = self.claim.number * EPISODE_MS + moment.value * state.HOUR_MS
         self.now_ms = max(self.now_ms, begun + int(share * window))
 
     def begin(self) -> None:
         """Let challenges begin."""
-        self._must(begin_challenge(self.episode, at_ms=self.now_ms))
+        self._must(moves.begin_challenge)
 
     def freeze(self) -> None:
         """Draw the close, and judge every challenge in order."""
-        move = freeze(self.episode, seed=self._secret, positions=self.positions, at_ms=self.now_ms)
-        self._must(move)
+        self._must(moves.freeze, seed=self._secret, positions=self.positions)
         for challenge in self.challenges:
-            if challenge.fate is not Fate.LATE:
+            if challenge.fate is not state.Fate.LATE:
                 self._judge(challenge)
 
     def measure(self) -> None:
         """Both measurements; none when there is nothing to measure for."""
-        if self._take(
-            conclude_unmeasured(self.episode, positions=self.positions, at_ms=self.now_ms)
-        ):
+        if self._take(moves.conclude_unmeasured, positions=self.positions):
             return
-        self._measure("first", later=False)
-        self.now_ms += self.episode.terms.parameters.durability_ms
-        self._measure("second", later=True)
+        for stage, later in (("first", False), ("second", True)):
+            self.now_ms += self.episode.terms.parameters.durability_ms if later else 0
+            found = self._measurement(stage, later=later)
+            self._must(moves.measure, measurement=found, positions=self.positions)
 
     def close(self) -> None:
         """Settle, or void."""
         self.now_ms += self.episode.terms.parameters.dispute_window_ms
-        self._must(close_episode(self.episode, positions=self.positions, at_ms=self.now_ms))
+        self._must(moves.close_episode, positions=self.positions)
 
-    def _judge(self, challenge: Challenge) -> None:
-        evidence = None
-        if challenge.fate is Fate.REVEALED:
-            bundle = self._hidden[challenge.number][1]
-            evidence = self.world.gate(self.claim, self._accepted, bundle, challenge.number)
-        self._must(
-            judge_challenge(
-                self.episode,
-                challenge.number,
-                evidence=evidence,
-                positions=self.positions,
-                at_ms=self.now_ms,
-            )
-        )
-        passed = self.challenges[challenge.number].fate is Fate.ACCEPTED
+    def _judge(self, challenge: state.Challenge) -> None:
+        number, evidence = challenge.number, None
+        if challenge.fate is state.Fate.REVEALED:
+            bundle = self._hidden[number][1]
+            evidence = self.world.gate(self.claim, self._accepted, bundle, number)
+        brought = {"number": number, "evidence": evidence}
+        self._must(challenges.judge_challenge, **brought, positions=self.positions)
+        passed = self.challenges[number].fate is state.Fate.ACCEPTED
         self.books.attempts[challenge.account].append(passed)
         if passed:
-            self._accepted.append(self._hidden[challenge.number][1])
-
-    def _measure(self, stage: str, *, later: bool) -> None:
-        found = self._measurement(stage, later=later)
-        self._must(measure(self.episode, found, positions=self.positions, at_ms=self.now_ms))
+            self._accepted.append(self._hidden[number][1])
 
     def _measurement(self, stage: str, *, later: bool) -> Measurement:
         return self.world.measure(
@@ -376,11 +285,11 @@ class Table:
             bought=self._bought,
         )
 
-    def _terms(self, parameters: Parameters) -> Terms:
+    def _terms(self, parameters: state.Parameters) -> state.Terms:
         at = self.now_ms
-        return Terms(
+        return state.Terms(
             claim=f"claim {self.claim.number}",
-            currency=PLAY.code,
+            currency=ledger.PLAY.code,
             lens=HEL,
             bank="rpl_v1",
             bank_sha256=sha256(b"rpl_v1").hexdigest(),
@@ -393,7 +302,7 @@ class Table:
             c0_ppm=self.claim.c0_ppm,
             seed_stake=SEED_STAKE,
             seed_heretic_ppm=500_000,
-            seed_commitment=seed_commitment(self._secret),
+            seed_commitment=challenges.seed_commitment(self._secret),
             challenge_from_ms=at + CHALLENGE_FROM_MS,
             close_from_ms=at + CLOSE_FROM_MS,
             close_until_ms=at + CLOSE_UNTIL_MS,
@@ -401,25 +310,27 @@ class Table:
             parameters=parameters,
         )
 
-    def _take(self, result: Moved | Denied) -> bool:
+    def _take(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> bool:
         """Post what a move asks for; only when the ledger takes it does the episode change."""
-        if not isinstance(result, Moved):
+        result = rule(self.episode, **given, at_ms=self.now_ms)
+        if not isinstance(result, state.Moved):
             return False
         if result.group is not None:
             posted = self.books.ledger.post(result.group)
-            if not isinstance(posted, Applied):
+            if not isinstance(posted, ledger.Applied):
                 return False
         self.episode = result.episode
         self.positions.extend(result.positions)
         return True
 
-    def _must(self, result: Moved | Denied) -> None:
-        taken = self._take(result)
-        assert taken, result
-
-    def _tick(self) -> int:
+    def _act(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> bool:
+        """Make a move of an agent's, a moment after the last."""
         self.now_ms += 1
-        return self.now_ms
+        return self._take(rule, **given)
+
+    def _must(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> None:
+        taken = self._take(rule, **given)
+        assert taken, rule.__name__
 
     def _key(self) -> str:
         self._keys += 1

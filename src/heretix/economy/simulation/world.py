@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.canonical import sha256_hex
-from heretix.economy.episode.challenges import BroughtEvidence
+from heretix.economy.episode.challenges import BroughtEvidence, GateReading
 from heretix.economy.episode.settlement import JudgeReading, Measurement
-from heretix.economy.judging.gate import Direction, GateReading
+from heretix.economy.episode.state import Direction
 from heretix.economy.ledger import PPM
 from heretix.economy.rewards import clip_belief
 from heretix.providers.mock import normal, uniform

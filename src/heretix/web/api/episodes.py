@@ -12,9 +12,16 @@ from heretix.accounts import Role
 from heretix.core.canonical import canonical_json, encode
 from heretix.core.lenses import HEL, SHOWING
 from heretix.economy.audit import verify_episode
-from heretix.economy.episode.state import HOUR_MS, Episode, Fate, Ground, Parameters, State
+from heretix.economy.episode.state import (
+    HOUR_MS,
+    Direction,
+    Episode,
+    Fate,
+    Ground,
+    Parameters,
+    State,
+)
 from heretix.economy.exchange import StoredStatement
-from heretix.economy.judging.gate import Direction
 from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.economy.ledger import Code
 from heretix.economy.market import MAX_POOL, Quote, Side, price_ppm
@@ -358,7 +365,7 @@ def add_operation(move: Move) -> None:
     operate.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     measured = move.plan is not None
     (operations if move.role == "operator" else changes).add_api_route(
-        f"/episodes/{{episode_id}}/{move.path}",
+        f"/episodes/{{episode_id}}/{move.path or move.name}",
         operate,
         methods=["POST"],
         name=move.operation,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from heretix.accounts import Person, Role
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
-from heretix.economy.episode.state import ENDED, Episode, Fate, State, kept_positions
+from heretix.economy.episode.state import ENDED, Episode, Fate, State
 from heretix.economy.exchange import EpisodeSnapshot, StoredMeasurement
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.ledger import CURRENCIES, Transfer, user_account
@@ -57,7 +57,7 @@ _WHY: Final[Mapping[str, str]] = {
 
 def find_pools(episode: Episode, positions: Sequence[Position]) -> list[dict[str, Any]]:
     """Sum the two sides, with the stakes that count."""
-    kept = kept_positions(episode, positions)
+    kept = episode.select_positions(positions)
     found = []
     for side in Side:
         own = [position for position in kept if position.side is side]
@@ -96,7 +96,7 @@ def find_next_move(
     """Find what an operator does next, and from when; None when nothing is left to do."""
     terms, rules = episode.terms, episode.terms.parameters
     pending = [c for c in episode.challenges if c.fate in {Fate.COMMITTED, Fate.REVEALED}]
-    kept = kept_positions(episode, positions)
+    kept = episode.select_positions(positions)
     due = 0
     match episode.state:
         case State.DRAFT if now <= terms.challenge_from_ms:
@@ -297,7 +297,7 @@ def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Respo
     found = snapshot.episode
     if name == "market" and found.market is not None:
         # Like the pools beside it: what came after the close was given back.
-        kept = kept_positions(found, snapshot.positions)
+        kept = found.select_positions(snapshot.positions)
         made = market_history(kept, currency=CURRENCIES[found.terms.currency])
     elif name == "path":
         made = credited_path(found, snapshot.settlement.outcome if snapshot.settlement else None)

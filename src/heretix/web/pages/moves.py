@@ -24,10 +24,11 @@ from heretix.core.errors import (
 )
 from heretix.economy.episode.challenges import SECRET_BYTES
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
-from heretix.economy.judging.gate import Direction
+from heretix.economy.episode.state import Direction
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS
+from heretix.economy.ledger import parse_amount
 from heretix.economy.market import MAX_POOL, Side
-from heretix.economy.moves import MOVES, REVEAL, Move, parse_amount, reach_ppm, reveal_fields
+from heretix.economy.moves import MOVES, REVEAL, Move, reach_ppm, reveal_fields
 from heretix.web.auth import CurrentVisit, Explorer, Visit, require
 from heretix.web.forms import EpisodeForm, EvidenceForm, uploaded_text
 from heretix.web.moves import (
