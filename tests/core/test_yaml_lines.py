@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from heretix.core.yaml_lines import YamlFault, compose, entries, line_of, load, text_of
+from heretix.core.yaml_lines import YamlFault, load
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from heretix.core.yaml_lines import YamlFault, compose, entries, line_of, load, 
 def test_what_is_no_yaml_is_told_with_its_line(text, line, said):
     """Broken, two in one, or so deep that the parser in C would end the process."""
     with pytest.raises(YamlFault, match=said) as caught:
-        compose(text)
+        load(text)
     assert caught.value.line == line
     assert caught.value.at("mine.yaml").startswith(f"`mine.yaml` line {line}: ")
 
@@ -76,32 +76,3 @@ def test_a_value_is_found_by_its_path(path, line):
     text = "a: 1\nb:\n  c:\n    - 1\n    - 2\nd: &d {x: 1, y: 2}\ne:\n  <<: *d\n  x: 3\n"
     assert load(text).line_of(path) == line
     assert load("").line_of(path) == 1
-
-
-def test_a_key_is_taken_once_and_by_its_name():
-    """The line of the first is that of the key, not of what hangs under it."""
-    root = compose("one:\n  - 1\ntwo: x\none: 2\n")
-    with pytest.raises(YamlFault, match="provider `one` stands here and on line 1; keep one"):
-        entries(root, what="provider")
-    with pytest.raises(YamlFault, match=r"unknown key `two` \(did you mean `tow`\?\); known: `one"):
-        entries(root, ("one", "tow"))
-    found = entries(compose("one:\n  - 1\ntwo: x\n"), ("one", "two"))
-    assert {name: line_of(node) for name, node in found.items()} == {"one": 2, "two": 3}
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("5", "`x` must be text, got 5; put it in quotes"),
-        ("", "`x` must be text, got nothing"),
-        ("''", "`x` is empty"),
-        ("[a]", "`x` must be text, got a list or a mapping"),
-    ],
-)
-def test_only_text_is_text(written, said):
-    """The remedy is named where there is one."""
-    node = entries(compose(f"x: {written}\n"))["x"]
-    with pytest.raises(YamlFault) as caught:
-        text_of("x", node)
-    assert str(caught.value) == said
-    assert text_of("x", compose("' as it is '")) == " as it is "

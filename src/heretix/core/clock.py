@@ -71,7 +71,6 @@ class SystemClock:
     """The time of the machine."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
@@ -82,7 +81,6 @@ class HeldClock:
         self._at_ms = at_ms
 
     def now_ms(self) -> int:
-        """The moment it is held at."""
         return self._at_ms
 
     def hold(self, at_ms: int) -> None:

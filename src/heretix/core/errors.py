@@ -45,45 +45,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-__all__ = [
-    "AccessError",
-    "AccountError",
-    "BankError",
-    "BatchPendingError",
-    "BudgetReachedError",
-    "CallTimeoutError",
-    "ClaimError",
-    "ConfigError",
-    "ConflictError",
-    "ConnectionFailedError",
-    "HeretixError",
-    "InsufficientEvidenceError",
-    "MissingKeyError",
-    "MissingPartError",
-    "ModelError",
-    "NoEstimateError",
-    "PluginError",
-    "PolicyError",
-    "ProviderDownError",
-    "ProviderError",
-    "QuotaError",
-    "RateLimitedError",
-    "RecordError",
-    "RefusedError",
-    "RejectedError",
-    "RetryableError",
-    "ServerError",
-    "SignInError",
-    "StoreBusyError",
-    "StoreError",
-    "StoreFullError",
-    "StoreReadOnlyError",
-    "TooManyRequestsError",
-    "UnconfirmedError",
-    "UnreadableError",
-    "UsageError",
-]
-
 
 class HeretixError(Exception):
     """Base of the tree; `exit_code` is what the command line ends with."""
@@ -282,3 +243,10 @@ class StoreReadOnlyError(StoreError):
     """The database can be read where it is, but not written to; nothing was."""
 
     exit_code: ClassVar[int] = 2
+
+
+__all__ = [
+    name
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, HeretixError)
+]

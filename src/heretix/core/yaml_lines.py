@@ -1,7 +1,6 @@
 """YAML whose parts know the line they stand on, so that a mistake can be pointed at.
 
-Readers of files walk the nodes rather than the values: a node has its line, and a number as it
-was typed. What a file gets wrong is a `YamlFault`; its reader turns that into an error of its own.
+What a file gets wrong is a `YamlFault`; its reader turns that into an error of its own.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ _DEEPEST: Final = 100
 """Lists and mappings inside each other. No file here needs ten, and a parser in C that recurses
 takes the whole process down somewhere beyond ten thousand."""
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TEXT_TAG: Final = "tag:yaml.org,2002:str"
 # All control characters but tab and newline, and halves of surrogate pairs.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _COLLECTIONS: Final = (yaml.MappingNode, yaml.SequenceNode)
 
 
 class YamlFault(Exception):  # noqa: N818 - caught by whoever reads the file, never shown as it is
-    """What is wrong, and the line it is on."""
+    """A mistake in a file, and the line it is on."""
 
     def __init__(self, where: yaml.Node | int, problem: str) -> None:
         super().__init__(problem)
-        self.line = where if isinstance(where, int) else line_of(where)
+        self.line = where if isinstance(where, int) else _line_of(where)
 
     def at(self, source: str) -> str:
         """The whole message: file, line, problem."""
@@ -50,7 +48,7 @@ class Document:
     def line_of(self, path: Sequence[str | int]) -> int:
         """The line of the value at `path`, or of the innermost part of the path that is there."""
         node = self.root
-        line = 1 if node is None else line_of(node)
+        line = 1 if node is None else _line_of(node)
         for part in path:
             found: tuple[yaml.Node, yaml.Node] | None = None
             if isinstance(node, yaml.MappingNode):
@@ -60,12 +58,15 @@ class Document:
                 found = next(((item, item) for item in node.value[part : part + 1]), None)
             if found is None:
                 break
-            line, node = line_of(found[0]), found[1]
+            line, node = _line_of(found[0]), found[1]
         return line
 
 
-def compose(text: str) -> yaml.Node | None:
-    """The root of a file of one document; None where there is nothing but comments."""
+def load(text: str) -> Document:
+    """Read a file of one document as plain values; None where it holds nothing but comments.
+
+    A key that stands twice is refused: either could be meant.
+    """
     # YAML readers refuse control characters too, but don't all say on which line.
     for number, line in enumerate(text.split("\n"), start=1):
         bad = control_character(line.removesuffix("\r"))
@@ -74,65 +75,14 @@ def compose(text: str) -> yaml.Node | None:
     with _parsing():
         _refuse_depth(text)
         root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
-        return root
-
-
-def load(text: str) -> Document:
-    """A file as plain values. A key that stands twice is refused: either could be meant."""
-    root = compose(text)
-    if root is None:
-        return Document(None, None)
-    _refuse_twins(root)
-    with _parsing():
+        if root is None:
+            return Document(None, None)
+        _refuse_twins(root)
         return Document(_Constructor().construct_document(root), root)
 
 
-def entries(
-    node: yaml.MappingNode, known: Sequence[str] | None = None, *, what: str = "key"
-) -> dict[str, yaml.Node]:
-    """Values by key, each key once, and only those that are known where that is given."""
-    found: dict[str, yaml.Node] = {}
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise YamlFault(key, f"a {what} must be plain text, got {shown(key)}")
-        name = str(key.value)
-        if known is not None and name not in known:
-            raise YamlFault(
-                key, f"unknown {what} `{name}`{hint(name, known)}; known: {listed(known)}"
-            )
-        if name in found:
-            subject = f"`{name}`" if what == "key" else f"{what} `{name}`"
-            raise YamlFault(key, f"{subject} stands here and on line {lines[name]}; keep one")
-        found[name] = value
-        lines[name] = line_of(key)
-    return found
-
-
-def text_of(name: str, node: yaml.Node) -> str:
-    """The text of a node, as it was written; numbers, dates and the like aren't text."""
-    if not isinstance(node, yaml.ScalarNode):
-        raise YamlFault(node, f"`{name}` must be text, got {shown(node)}")
-    if node.tag != _TEXT_TAG:
-        got = f"{node.value}; put it in quotes" if node.value else "nothing"
-        raise YamlFault(node, f"`{name}` must be text, got {got}")
-    if not node.value.strip():
-        raise YamlFault(node, f"`{name}` is empty")
-    return str(node.value)
-
-
-def line_of(node: yaml.Node) -> int:
-    """Where a node starts, counted from 1."""
-    return int(node.start_mark.line) + 1
-
-
-def shown(node: yaml.Node) -> str:
-    """A node as a message shows it."""
-    return "a list or a mapping" if isinstance(node, _COLLECTIONS) else repr(node.value)
-
-
 def listed(names: Sequence[str]) -> str:
-    """Names as a message lists them."""
+    """Write names as a message lists them."""
     return ", ".join(f"`{name}`" for name in names)
 
 
@@ -143,9 +93,17 @@ def hint(name: str, known: Sequence[str]) -> str:
 
 
 def control_character(text: str) -> str | None:
-    """The first character that nobody meant to write, by its code point."""
+    """Find the first character that nobody meant to write; its code point."""
     found = _CONTROL.search(text)
     return f"U+{ord(found[0]):04X}" if found else None
+
+
+def _line_of(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _shown(node: yaml.Node) -> str:
+    return "a list or a mapping" if isinstance(node, _COLLECTIONS) else repr(node.value)
 
 
 class _Constructor(SafeConstructor):
@@ -161,7 +119,7 @@ class _Constructor(SafeConstructor):
             return super().construct_object(node, deep=deep)
         except (AttributeError, LookupError, ValueError) as exc:
             raise YamlFault(
-                node, f"{shown(node)} can't be read ({exc}); correct it, or put it in quotes"
+                node, f"{_shown(node)} can't be read ({exc}); correct it, or put it in quotes"
             ) from exc
 
 
@@ -198,7 +156,16 @@ def _refuse_twins(root: yaml.Node) -> None:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            waiting.extend(entries(node).values())
-        elif isinstance(node, yaml.SequenceNode):
-            waiting.extend(node.value)
+        lines: dict[str, int] = {}
+        for entry in node.value if isinstance(node, _COLLECTIONS) else ():
+            if isinstance(node, yaml.SequenceNode):
+                waiting.append(entry)
+                continue
+            key, value = entry
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlFault(key, f"a key must be plain text, got {_shown(key)}")
+            if key.value in lines:
+                first = lines[key.value]
+                raise YamlFault(key, f"`{key.value}` stands here and on line {first}; keep one")
+            lines[key.value] = _line_of(key)
+            waiting.append(value)

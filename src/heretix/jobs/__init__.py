@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heretix.jobs.feed import Feed, JobEvent
 from heretix.jobs.job import (
     EpisodeRequest,
     GivenDocument,
@@ -12,7 +11,7 @@ from heretix.jobs.job import (
     MeasureRequest,
     Progress,
 )
-from heretix.jobs.jobs import JobPlan, Jobs, Usage
+from heretix.jobs.jobs import Feed, JobEvent, JobPlan, Jobs, Usage
 from heretix.jobs.worker import BackgroundWorker, Worker
 
 __all__ = [

@@ -137,15 +137,12 @@ class MeasureRequest(BaseModel):
             ]
             return cls.model_construct(**{name: _tuple(value) for name, value in values.items()})
 
-    @field_validator("claims")
+    @field_validator("claims", "negation")
     @classmethod
-    def _check_claims(cls, claims: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_ours(check_claim, claim) for claim in claims))
-
-    @field_validator("negation")
-    @classmethod
-    def _check_negation(cls, negation: str | None) -> str | None:
-        return None if negation is None else _ours(check_claim, negation)
+    def _check_claims(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
+        if isinstance(given, tuple):
+            return tuple(dict.fromkeys(_ours(check_claim, claim) for claim in given))
+        return None if given is None else str(_ours(check_claim, given))
 
     @field_validator("models")
     @classmethod
@@ -202,12 +199,10 @@ class MeasureRequest(BaseModel):
 
     @property
     def canonical(self) -> str:
-        """The request as text, the same for equal requests."""
         return canonical_json(self.model_dump(mode="json"))
 
     @property
     def title(self) -> str:
-        """A few words to call it by."""
         short = short_claim(self.claims[0])
         more = len(self.claims) - 1
         return f"{short} (and {more} more)" if more else short
@@ -301,7 +296,6 @@ class EpisodeRequest(BaseModel):
 
     @property
     def canonical(self) -> str:
-        """The request as text, the same for equal requests."""
         return canonical_json(self.model_dump(mode="json"))
 
     @property
@@ -318,7 +312,6 @@ class EpisodeRequest(BaseModel):
 
     @property
     def title(self) -> str:
-        """A few words to call it by."""
         return f"{self.doing}: {short_claim(self.claim)}"
 
 
@@ -352,7 +345,6 @@ class Progress:
     phase: Phase = "waiting"
     done: int = 0
     total: int = 0
-    """0 until the plan is known."""
     cached: int = 0
     """Of those done: taken from the store, or paid for by somebody else meanwhile."""
     failed: int = 0
@@ -360,22 +352,18 @@ class Progress:
     runs_done: int = 0
     runs_total: int = 0
     spent_usd: float | None = 0.0
-    """None when a price isn't known."""
     per_second: float = 0.0
     eta_s: float | None = None
 
     @classmethod
     def of_json(cls, text: str) -> Progress:
-        """Progress as the store keeps it."""
         return cls(**json.loads(text))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
     def as_json(self) -> str:
-        """As the store keeps it."""
-        return json.dumps(self.as_dict())
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,9 +380,7 @@ class Job:
     started_at: str | None
     finished_at: str | None
     attempt: int
-    """How often a worker took it up."""
     revision: int
-    """Grows with every change."""
     progress: Progress
     error: str | None
     error_kind: str | None
@@ -406,7 +392,6 @@ class Job:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Job:
-        """The job in a row of `jobs`."""
         same = set(cls.__slots__) - {"id", "request", "state", "progress"}
         # A request without a kind is a measurement of claims.
         request = json.loads(row["request_json"])
@@ -422,7 +407,6 @@ class Job:
 
     @property
     def title(self) -> str:
-        """A few words to call it by."""
         return self.request.title
 
     @property
@@ -443,7 +427,6 @@ class Job:
         return self.request.episode
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return values | {
             "title": self.title,
@@ -474,9 +457,7 @@ class JobRun:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> JobRun:
-        """The run in a row of `job_runs`."""
         return cls(**{name: row[name] for name in cls.__slots__})
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)

@@ -1,12 +1,15 @@
-"""Jobs: planned, submitted within quotas, looked at, cancelled, resumed. Workers do the rest."""
+"""Jobs: planned, submitted within quotas, watched, cancelled, resumed. Workers do the rest."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.accounts import LOCAL, Person, Role
@@ -21,6 +24,7 @@ from heretix.core.errors import (
     MissingKeyError,
     QuotaError,
     RecordError,
+    StoreError,
 )
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
@@ -35,7 +39,7 @@ from heretix.store.documents import find_bundle
 from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from heretix.measurement.service import Estimate
     from heretix.providers.catalog import ModelId
     from heretix.store import Store
+
+_log: Final = logging.getLogger(__name__)
 
 # From a request to the measurement that it asks for, with its evidence.
 #
@@ -129,7 +135,6 @@ class JobPlan:
 
     estimate: Estimate
     duration_s: float | None
-    """None where nothing is known to go by."""
     duration_basis: str
     plans: tuple[dict[str, Any], ...]
     """The first plan of each model and lens, as JSON, with the full text of what is asked."""
@@ -139,9 +144,7 @@ class JobPlan:
     unsent: tuple[str, ...]
     """Options that a model doesn't accept, and that aren't sent, each in a sentence."""
     lacking: tuple[Lacking, ...]
-    """Lenses without enough evidence."""
     missing_keys: tuple[str, ...] = ()
-    """What has to be set before it can be started here."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -150,7 +153,6 @@ class JobPlan:
         return (*self.unsent, *told)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         lacking = tuple(
             {"claim": f.claim, "shortfall": f.shortfall.to_json() | {"remedy": f.shortfall.remedy}}
             for f in self.lacking
@@ -263,10 +265,8 @@ class Jobs:
         check_keys: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._check_keys = check_keys
-        self._clock = clock
+        self._store, self._settings = store, settings
+        self._check_keys, self._clock = check_keys, clock
 
     def plan(self, request: MeasureRequest) -> JobPlan:
         """What a request will take. Call it from a thread that has no event loop."""
@@ -275,12 +275,7 @@ class Jobs:
         )
 
     def submit(
-        self,
-        owner: Person,
-        request: Request,
-        *,
-        key: str | None = None,
-        address: str | None = None,
+        self, owner: Person, request: Request, *, key: str | None = None, address: str | None = None
     ) -> Job:
         """Have a request measured. The same key and request again give the same job.
 
@@ -291,14 +286,14 @@ class Jobs:
         owner.require(_role_for(request))
         if key is not None:
             check_key(key)
-        models = self._checked(request)
+        models = self._check_models(request)
         wanted = None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
         with self._store.writing() as connection:
-            owner = _fresh(connection, owner, _role_for(request))
+            owner = _reload(connection, owner, _role_for(request))
             _lock_episode(connection, request)
             known = rows.select_job_by_key(connection, owner.id, key) if key is not None else None
             if known is not None:
-                return _same(known, request)
+                return _require_same(known, request)
             _require_free(connection, request)
             row = self._row(owner, request, key)
             row["budget_micros"] = self._budget(connection, owner, row["day"], wanted, models)
@@ -307,7 +302,7 @@ class Jobs:
                 assert key is not None
                 found = rows.select_job_by_key(connection, owner.id, key)
                 assert found is not None
-                return _same(found, request)
+                return _require_same(found, request)
             now = self._clock()
             note(connection, now, "job.submit", by=owner, subject=row["job_id"], address=address)
             if isinstance(request, EpisodeRequest):
@@ -327,13 +322,13 @@ class Jobs:
 
     def get(self, job_id: str, *, by: Person) -> Job:
         """A job of one's own; operators see all."""
-        return Job.of(self._store.read(_visible, job_id, by))
+        return Job.of(self._store.read(_select_visible, job_id, by))
 
     def cancel(self, job_id: str, *, by: Person, address: str | None = None) -> Job:
         """Stop a job: at once while it waits, within a second while it runs."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(connection, job_id, by, lock=True)
+            row = _select_visible(connection, job_id, by, lock=True)
             state = JobState(row["state"])
             if state.ended:
                 raise ConflictError(f"`{job_id}` is {state.value} already; nothing is left to stop")
@@ -343,7 +338,7 @@ class Jobs:
                 values["state"] = JobState.CANCELLED.value
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
-            return Job.of(_visible(connection, job_id, by))
+            return Job.of(_select_visible(connection, job_id, by))
 
     def resume(
         self,
@@ -357,17 +352,17 @@ class Jobs:
         request = self.get(job_id, by=by).request
         by.require(_role_for(request))
         now = self._clock()
-        models = self._checked(request)
+        models = self._check_models(request)
         with self._store.writing() as connection:
-            row = _visible(connection, job_id, by)
+            row = _select_visible(connection, job_id, by)
             # The person first, then the job, as `submit` does: no two wait for each other.
             # A job counts against its owner's quotas, whoever resumes it.
             if row["owner_id"] == by.id:
-                owner = _fresh(connection, by, _role_for(request))
+                owner = _reload(connection, by, _role_for(request))
             else:
                 found = select_person(connection, row["owner_id"], lock=True)
                 owner = LOCAL if found is None else Person.of(found)
-            row = _visible(connection, job_id, by, lock=True)
+            row = _select_visible(connection, job_id, by, lock=True)
             state = JobState(row["state"])
             if state not in {JobState.FAILED, JobState.CANCELLED}:
                 raise ConflictError(f"`{job_id}` is {state.value}; there is nothing to resume")
@@ -391,13 +386,13 @@ class Jobs:
             }
             rows.update_job(connection, job_id, values)
             note(connection, now, "job.resume", by=by, subject=job_id, address=address)
-            return Job.of(_visible(connection, job_id, by))
+            return Job.of(_select_visible(connection, job_id, by))
 
     def delete(self, job_id: str, *, by: Person, address: str | None = None) -> None:
         """Forget a job that has ended. What it measured stays, and so does what it cost today."""
         now = self._clock()
         with self._store.writing() as connection:
-            row = _visible(connection, job_id, by, lock=True)
+            row = _select_visible(connection, job_id, by, lock=True)
             if not JobState(row["state"]).ended:
                 raise ConflictError(f"`{job_id}` is {row['state']}; cancel it first")
             if row["day"] == utc_text(now)[:10] and by.role < Role.OPERATOR:
@@ -415,7 +410,7 @@ class Jobs:
     def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
         """What a job has measured so far: of each claim, model and lens the last."""
         with self._store.reading() as connection:
-            _visible(connection, job_id, by)
+            _select_visible(connection, job_id, by)
             found = [JobRun.of(row) for row in rows.select_job_runs(connection, job_id)]
         return list({(r.claim, r.model, r.lens, r.variant): r for r in found}.values())
 
@@ -423,7 +418,7 @@ class Jobs:
         """The artifacts of what a job has measured so far, one a claim."""
         from heretix.measurement.record import RunRecord
 
-        row = self._store.read(_visible, job_id, by)
+        row = self._store.read(_select_visible, job_id, by)
         request = Job.of(row).request
         if isinstance(request, EpisodeRequest):
             # The episode's own record has what was measured for it.
@@ -462,7 +457,7 @@ class Jobs:
         )
         return [Job.of(row) for row in found]
 
-    def _checked(self, request: Request) -> tuple[ModelId, ...]:
+    def _check_models(self, request: Request) -> tuple[ModelId, ...]:
         """The models that will be asked; what can't work is refused at once."""
         if isinstance(request, EpisodeRequest):
             from heretix.providers.catalog import resolve_model
@@ -592,19 +587,19 @@ def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
     return budget
 
 
-def _fresh(connection: Connection, person: Person, role: Role) -> Person:
+def _reload(connection: Connection, person: Person, role: Role) -> Person:
     """The person as the store has them now; nobody else submits for them in the meantime."""
     if person.is_local:
         return person
     row = select_person(connection, person.id, lock=True)
     if row is None:
         raise RecordError(f"`{person.name}` has no account any more")
-    fresh = Person.of(row)
-    fresh.require(role)
-    return fresh
+    current = Person.of(row)
+    current.require(role)
+    return current
 
 
-def _visible(
+def _select_visible(
     connection: Connection, job_id: str, by: Person, *, lock: bool = False
 ) -> dict[str, Any]:
     """Read a job that `by` may see; that of somebody else looks as if it didn't exist."""
@@ -614,7 +609,7 @@ def _visible(
     return row
 
 
-def _same(row: dict[str, Any], request: Request) -> Job:
+def _require_same(row: dict[str, Any], request: Request) -> Job:
     """The job that was submitted before, if it is the same request."""
     if row["request_json"] != request.canonical:
         raise ConflictError(
@@ -633,3 +628,138 @@ def _micros(usd: float | None) -> int | None:
 
 def _dollars(micros: int) -> str:
     return f"${micros / 1e6:,.2f}" if micros >= 10_000 else f"${micros / 1e6:,.6f}"
+
+
+# The feed: how jobs are doing, as it happens, for any number of watchers. One reader a process
+# asks the store about all watched jobs at once; a watcher costs no query. A watcher that is slow
+# misses steps in between, never the end.
+
+POLL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """A change of a job."""
+
+    job_id: str
+    seq: int
+    """Grows; whoever has seen up to here asks for what comes after."""
+    state: JobState
+    progress: Progress
+    error: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will come after it."""
+        return self.state.ended
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "seq": self.seq,
+            "state": self.state.value,
+            "ended": self.ended,
+            "progress": self.progress.as_dict(),
+            "error": self.error,
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _Watcher:
+    """Somebody who waits for news of one job. Only the newest is kept."""
+
+    news: JobEvent | None = None
+    gone: bool = False
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self, event: JobEvent | None) -> None:
+        # The last news stay: somebody who hasn't seen them yet still does, and then it is over.
+        self.news, self.gone = event or self.news, event is None
+        self.ready.set()
+
+
+class Feed:
+    """News of jobs, within one event loop. Who may see a job is for the caller to know."""
+
+    def __init__(self, store: Store, *, poll_s: float = POLL_S) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
+        self._known: dict[str, JobEvent] = {}
+        self._more = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def follow(self, job_id: str, *, after: int = 0) -> AsyncGenerator[JobEvent, None]:
+        """News after `after`, the present state first, until the job ends or is deleted."""
+        watcher = _Watcher()
+        if job_id in self._known:
+            watcher.tell(self._known[job_id])
+        self._watchers[job_id].add(watcher)
+        self._more.set()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        try:
+            while True:
+                await watcher.ready.wait()
+                watcher.ready.clear()
+                event = watcher.news
+                if event is not None and event.seq > after:
+                    after = event.seq
+                    yield event
+                # More may have come while the reader of this stream was busy.
+                if (watcher.gone and watcher.news is event) or (event and event.ended):
+                    return
+        finally:
+            self._watchers[job_id].discard(watcher)
+            if not self._watchers[job_id]:
+                del self._watchers[job_id]
+                self._known.pop(job_id, None)
+
+    async def aclose(self) -> None:
+        """End all streams."""
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.tell(None)
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """Ask the store, again and again, while anybody watches."""
+        while self._watchers:
+            self._more.clear()
+            wanted = list(self._watchers)
+            try:
+                found = await asyncio.to_thread(self._store.read, rows.select_revisions, wanted)
+            except StoreError as exc:
+                # Watchers are told when it is back; a stream that breaks off only comes again.
+                _log.warning("jobs couldn't be watched: %s", exc)
+            else:
+                watched = (row for row in found if row["job_id"] in self._watchers)
+                events = {row["job_id"]: self._event(row) for row in watched}
+                self._tell({job_id: events.get(job_id) for job_id in wanted})
+            # Until it is time to ask again, or somebody wants to know of another job.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._more.wait()
+
+    def _tell(self, events: dict[str, JobEvent | None]) -> None:
+        for job_id, event in events.items():
+            for watcher in self._watchers.get(job_id, ()):
+                if watcher.news is not event or event is None:
+                    watcher.tell(event)
+
+    def _event(self, row: dict[str, Any]) -> JobEvent:
+        """The event in a row; the one that is known already while nothing has changed."""
+        known = self._known.get(row["job_id"])
+        if known is not None and known.seq == row["revision"]:
+            return known
+        event = JobEvent(
+            job_id=row["job_id"],
+            seq=row["revision"],
+            state=JobState(row["state"]),
+            progress=Progress.of_json(row["progress_json"]),
+            error=row["error"],
+        )
+        self._known[event.job_id] = event
+        return event

@@ -625,7 +625,6 @@ class BackgroundWorker:
         )
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:

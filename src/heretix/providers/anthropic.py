@@ -7,19 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import CallTimeoutError, ProviderError
-from heretix.providers import batch
+from heretix.providers import batch, http
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
-from heretix.providers.http import (
-    HttpProvider,
-    HttpReply,
-    Target,
-    as_count,
-    as_items,
-    as_object,
-    as_text,
-    misshapen,
-    stated_limits,
-)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -50,7 +39,7 @@ _STATUSES: Final[Mapping[str, int]] = {
 """The status that a single call would have ended with, by the error's type."""
 
 
-class AnthropicProvider(HttpProvider):
+class AnthropicProvider(http.HttpProvider):
     """Models of Anthropic."""
 
     models_path = "/v1/models"
@@ -58,10 +47,9 @@ class AnthropicProvider(HttpProvider):
     @staticmethod
     def headers(key: str | None) -> dict[str, str]:
         """The key, and the version of the API that the bodies are written for."""
-        return {"anthropic-version": API_VERSION, **HttpProvider.headers(key)}
+        return {"anthropic-version": API_VERSION, **http.HttpProvider.headers(key)}
 
     async def ask(self, request: Request) -> Reply:
-        """Answer one request, or raise a `ProviderError`."""
         answer = await self.client.post(PATH, build_body(request))
         return read_reply(self.client.target, answer)
 
@@ -82,26 +70,28 @@ def build_body(request: Request) -> dict[str, Any]:
     return body
 
 
-def read_reply(target: Target, answer: HttpReply) -> Reply:
+def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     """Read an answer."""
     body = answer.body
     if not isinstance(body.get("content"), list):
-        raise misshapen(target, "a `content` list")
-    blocks = map(as_object, as_items(body["content"]))
-    texts = (as_text(block.get("text")) or "" for block in blocks if block.get("type") == "text")
-    usage = as_object(body.get("usage"))
-    tokens_in = as_count(usage.get("input_tokens"))
+        raise http.misshapen(target, "a `content` list")
+    blocks = map(http.as_object, http.as_items(body["content"]))
+    texts = (
+        http.as_text(block.get("text")) or "" for block in blocks if block.get("type") == "text"
+    )
+    usage = http.as_object(body.get("usage"))
+    tokens_in = http.as_count(usage.get("input_tokens"))
     if tokens_in is not None:
         # Those that went through the prompt cache are counted apart.
-        tokens_in += sum(as_count(usage.get(name)) or 0 for name in _CACHED_TOKENS)
+        tokens_in += sum(http.as_count(usage.get(name)) or 0 for name in _CACHED_TOKENS)
     return Reply(
         text="".join(texts),
-        finish=_FINISHES.get(as_text(body.get("stop_reason")) or "", Finish.STOP),
-        provider_model_id=as_text(body.get("model")),
-        response_id=as_text(body.get("id")),
+        finish=_FINISHES.get(http.as_text(body.get("stop_reason")) or "", Finish.STOP),
+        provider_model_id=http.as_text(body.get("model")),
+        response_id=http.as_text(body.get("id")),
         tokens_in=tokens_in,
-        tokens_out=as_count(usage.get("output_tokens")),
-        rate_limits=stated_limits(answer.headers),
+        tokens_out=http.as_count(usage.get("output_tokens")),
+        rate_limits=http.stated_limits(answer.headers),
     )
 
 
@@ -117,11 +107,9 @@ class AnthropicBatchProvider(batch.HttpBatchProvider, AnthropicProvider):
     batches_path = f"{PATH}/batches"
 
     def encode(self, custom_id: str, request: Request) -> bytes:
-        """Write one entry of the list."""
         return batch.encode_entry({"custom_id": custom_id, "params": build_body(request)})
 
     async def submit(self, batch_id: str, entries: Sequence[bytes]) -> str:
-        """Send all entries in one body."""
         payload = b'{"requests":[' + b",".join(entries) + b"]}"
         with batch.marking_unconfirmed():
             answer = await self.client.post_bytes(self.batches_path, payload)
@@ -135,23 +123,24 @@ class AnthropicBatchProvider(batch.HttpBatchProvider, AnthropicProvider):
         cursor: dict[str, str | int] = {"limit": batch.PAGE}
         while True:
             page = (await self.client.get(self.batches_path, cursor)).body
-            batches = [as_object(item) for item in as_items(page.get("data"))]
+            batches = [http.as_object(item) for item in http.as_items(page.get("data"))]
             for found in batches:
                 created, counts = _moment(found.get("created_at")), _counts(found)
                 fits = counts is None or counts.total == size
                 if fits and (created is None or earliest <= created <= latest):
-                    sightings.append(batch.Sighting(as_text(found.get("id")) or "", certain=False))
-            last = as_text(page.get("last_id"))
+                    sightings.append(
+                        batch.Sighting(http.as_text(found.get("id")) or "", certain=False)
+                    )
+            last = http.as_text(page.get("last_id"))
             oldest = _moment(batches[-1].get("created_at")) if batches else earliest
             if not page.get("has_more") or not last or (oldest and oldest < earliest):
                 return sightings
             cursor["after_id"] = last
 
     async def status(self, provider_batch_id: str) -> batch.BatchState:
-        """Ask how a batch is doing."""
         found = await self._get(provider_batch_id)
         status = self._text(found, "processing_status")
-        archived = as_text(found.get("archived_at"))
+        archived = http.as_text(found.get("archived_at"))
         return batch.BatchState(
             status=status,
             ended=status == "ended",
@@ -169,13 +158,15 @@ class AnthropicBatchProvider(batch.HttpBatchProvider, AnthropicProvider):
         return self._results(f"{self.batches_path}/{provider_batch_id}/results")
 
     def _read(self, document: Mapping[str, Any]) -> Reply:
-        target, result = self.client.target, as_object(document.get("result"))
+        target, result = self.client.target, http.as_object(document.get("result"))
         match result.get("type"):
             case "succeeded":
-                return read_reply(target, HttpReply(200, {}, as_object(result.get("message"))))
+                return read_reply(
+                    target, http.HttpReply(200, {}, http.as_object(result.get("message")))
+                )
             case "errored":
-                error = as_object(result.get("error"))
-                kind = as_text(as_object(error.get("error")).get("type")) or ""
+                error = http.as_object(result.get("error"))
+                kind = http.as_text(http.as_object(error.get("error")).get("type")) or ""
                 status = _STATUSES.get(kind, 500)
                 raise batch.error_of_status(target, status, json.dumps(error).encode())
             case "expired":
@@ -186,22 +177,24 @@ class AnthropicBatchProvider(batch.HttpBatchProvider, AnthropicProvider):
                 raise ProviderError(
                     f"`{target.provider}` didn't get to it before the batch was ended"
                 )
-        raise misshapen(target, "a `result` of a known type in each result")
+        raise http.misshapen(target, "a `result` of a known type in each result")
 
 
 def _counts(found: Mapping[str, Any]) -> batch.BatchCounts | None:
-    counts = as_object(found.get("request_counts"))
-    processing, succeeded = (as_count(counts.get(name)) for name in ("processing", "succeeded"))
+    counts = http.as_object(found.get("request_counts"))
+    processing, succeeded = (
+        http.as_count(counts.get(name)) for name in ("processing", "succeeded")
+    )
     if processing is None or succeeded is None:
         return None
-    failed = sum(as_count(counts.get(name)) or 0 for name in _FAILED)
+    failed = sum(http.as_count(counts.get(name)) or 0 for name in _FAILED)
     total = processing + succeeded + failed
     return batch.BatchCounts(total=total, succeeded=succeeded, failed=failed)
 
 
 def _moment(text: Any) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(as_text(text) or "")
+        moment = datetime.fromisoformat(http.as_text(text) or "")
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

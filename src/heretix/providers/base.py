@@ -46,7 +46,6 @@ class Request:
     user: str
     max_output_tokens: int
     temperature: float | None = None
-    """None sends no temperature."""
     reasoning_effort: str | None = None
     answer_schema: Mapping[str, Any] | None = None
     """JSON schema of the answer; None means `ANSWER_SCHEMA`."""
@@ -74,14 +73,12 @@ class Reply:
     text: str
     finish: Finish = Finish.STOP
     provider_model_id: str | None = None
-    """The model that the provider says it served."""
     response_id: str | None = None
     fingerprint: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
     """All tokens billed as output, reasoning included."""
     temperature: float | None = None
-    """The temperature that was sent; None when none was."""
     rate_limits: RateLimits | None = None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from heretix.core.errors import ConfigError, MissingKeyError, ModelError, PluginError
 from heretix.core.plugins import Registry, import_target
@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from heretix.providers.base import Provider
     from heretix.providers.batch import BatchProvider
 
-_COMPATIBLE: Final = "heretix.providers.compatible:CompatibleProvider.open"
+
+def _in_process(adapter: str) -> Endpoint:
+    return Endpoint(open=f"heretix.providers.{adapter}.open", in_process=True, no_effort=("",))
+
+
+def _compatible(base_url: str | None, key_variable: str | None, **more: Any) -> Endpoint:
+    adapter = "heretix.providers.compatible:CompatibleProvider.open"
+    return Endpoint(open=adapter, base_url=base_url, key_variable=key_variable, **more)
+
+
 _BUILTIN: Final[Mapping[str, Endpoint]] = {
-    "mock": Endpoint(
-        open="heretix.providers.mock:MockProvider.open", in_process=True, no_effort=("",)
-    ),
-    "sim": Endpoint(
-        open="heretix.providers.sim:SimProvider.open", in_process=True, no_effort=("",)
-    ),
-    "local": Endpoint(
-        open="heretix.providers.local:LocalProvider.open", in_process=True, no_effort=("",)
-    ),
+    "mock": _in_process("mock:MockProvider"),
+    "sim": _in_process("sim:SimProvider"),
+    "local": _in_process("local:LocalProvider"),
     "openai": Endpoint(
         open="heretix.providers.openai:OpenAIProvider.open",
         open_batch="heretix.providers.openai:OpenAIBatchProvider.open",
@@ -56,32 +59,13 @@ _BUILTIN: Final[Mapping[str, Endpoint]] = {
         key_variable="GEMINI_API_KEY",
         needs_key=True,
     ),
-    "openai-compatible": Endpoint(open=_COMPATIBLE, key_variable="HERETIX_COMPATIBLE_API_KEY"),
-    "openrouter": Endpoint(
-        open=_COMPATIBLE,
-        base_url="https://openrouter.ai/api/v1",
-        key_variable="OPENROUTER_API_KEY",
-        needs_key=True,
-    ),
-    "xai": Endpoint(
-        open=_COMPATIBLE,
-        base_url="https://api.x.ai/v1",
-        key_variable="XAI_API_KEY",
-        needs_key=True,
-    ),
-    "deepseek": Endpoint(
-        open=_COMPATIBLE,
-        base_url="https://api.deepseek.com/v1",
-        key_variable="DEEPSEEK_API_KEY",
-        needs_key=True,
-    ),
-    "ollama": Endpoint(open=_COMPATIBLE, base_url="http://localhost:11434/v1"),
-    "vllm": Endpoint(
-        open=_COMPATIBLE, base_url="http://localhost:8000/v1", key_variable="VLLM_API_KEY"
-    ),
-    "llamacpp": Endpoint(
-        open=_COMPATIBLE, base_url="http://localhost:8080/v1", key_variable="LLAMA_API_KEY"
-    ),
+    "openai-compatible": _compatible(None, "HERETIX_COMPATIBLE_API_KEY"),
+    "openrouter": _compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", needs_key=True),
+    "xai": _compatible("https://api.x.ai/v1", "XAI_API_KEY", needs_key=True),
+    "deepseek": _compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", needs_key=True),
+    "ollama": _compatible("http://localhost:11434/v1", None),
+    "vllm": _compatible("http://localhost:8000/v1", "VLLM_API_KEY"),
+    "llamacpp": _compatible("http://localhost:8080/v1", "LLAMA_API_KEY"),
 }
 
 
@@ -302,11 +286,7 @@ def resolve_model(text: str, settings: Settings) -> ModelId:
 
 
 def open_provider(
-    model: ModelId,
-    settings: Settings,
-    *,
-    options: Options = _NO_OPTIONS,
-    timeout_s: float = 120.0,
+    model: ModelId, settings: Settings, *, options: Options = _NO_OPTIONS, timeout_s: float = 120.0
 ) -> Provider:
     """Make the provider of `model` ready; connections are made by its first call."""
     opening = Opening(model=model, settings=settings, options=options, timeout_s=timeout_s)
@@ -314,11 +294,7 @@ def open_provider(
 
 
 def open_batch_provider(
-    model: ModelId,
-    settings: Settings,
-    *,
-    options: Options = _NO_OPTIONS,
-    timeout_s: float = 120.0,
+    model: ModelId, settings: Settings, *, options: Options = _NO_OPTIONS, timeout_s: float = 120.0
 ) -> BatchProvider:
     """Make the provider of `model` ready to take batches; few of them do."""
     opener = model.endpoint.open_batch

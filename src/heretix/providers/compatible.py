@@ -11,19 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.core.errors import RejectedError
+from heretix.providers import http
 from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
-from heretix.providers.http import (
-    HttpProvider,
-    HttpReply,
-    Target,
-    as_count,
-    as_items,
-    as_object,
-    as_text,
-    misshapen,
-    reported_error,
-    stated_limits,
-)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -58,10 +47,10 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 }
 
 
-class CompatibleProvider(HttpProvider):
+class CompatibleProvider(http.HttpProvider):
     """Any server that speaks Chat Completions."""
 
-    def __init__(self, target: Target, dialect: Dialect | None = None) -> None:
+    def __init__(self, target: http.Target, dialect: Dialect | None = None) -> None:
         super().__init__(target)
         self._dialect = dialect or Dialect()
 
@@ -71,7 +60,6 @@ class CompatibleProvider(HttpProvider):
         return cls(opening.target, DIALECTS.get(opening.model.provider))
 
     async def ask(self, request: Request) -> Reply:
-        """Answer one request, or raise a `ProviderError`."""
         dialect = self._dialect
         try:
             answer = await self.client.post(PATH, build_body(request, dialect))
@@ -111,29 +99,29 @@ def build_body(request: Request, dialect: Dialect | None = None) -> dict[str, An
     return body
 
 
-def read_reply(target: Target, answer: HttpReply) -> Reply:
+def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     """What came back, or the error that it reports."""
     body = answer.body
-    choice = as_object(next(iter(as_items(body.get("choices"))), None))
+    choice = http.as_object(next(iter(http.as_items(body.get("choices"))), None))
     # OpenRouter answers 200 when a model fails half-way, and puts the error here.
-    error = as_object(body.get("error")) or as_object(choice.get("error"))
-    finish_reason = as_text(choice.get("finish_reason")) or ""
+    error = http.as_object(body.get("error")) or http.as_object(choice.get("error"))
+    finish_reason = http.as_text(choice.get("finish_reason")) or ""
     if error or finish_reason in _FAILED_FINISHES:
-        raise reported_error(target, error, answer.headers)
+        raise http.reported_error(target, error, answer.headers)
     if not isinstance(choice.get("message"), dict):
-        raise misshapen(target, "`choices` that hold a message")
-    message = as_object(choice["message"])
-    refusal = as_text(message.get("refusal"))
-    usage = as_object(body.get("usage"))
+        raise http.misshapen(target, "`choices` that hold a message")
+    message = http.as_object(choice["message"])
+    refusal = http.as_text(message.get("refusal"))
+    usage = http.as_object(body.get("usage"))
     return Reply(
         text=_content(message) or refusal or "",
         finish=Finish.REFUSED if refusal else _FINISHES.get(finish_reason, Finish.STOP),
-        provider_model_id=as_text(body.get("model")),
-        response_id=as_text(body.get("id")),
-        fingerprint=as_text(body.get("system_fingerprint")),
-        tokens_in=as_count(usage.get("prompt_tokens")),
+        provider_model_id=http.as_text(body.get("model")),
+        response_id=http.as_text(body.get("id")),
+        fingerprint=http.as_text(body.get("system_fingerprint")),
+        tokens_in=http.as_count(usage.get("prompt_tokens")),
         tokens_out=_tokens_out(usage),
-        rate_limits=stated_limits(answer.headers),
+        rate_limits=http.stated_limits(answer.headers),
     )
 
 
@@ -150,14 +138,14 @@ def _rejects_json_schema(exc: RejectedError) -> bool:
 def _content(message: Mapping[str, Any]) -> str:
     """The message's text; some servers send it as a list of parts, with reasoning among them."""
     content = message.get("content")
-    parts = (p for p in map(as_object, as_items(content)) if p.get("type") == "text")
-    return as_text(content) or "".join(as_text(part.get("text")) or "" for part in parts)
+    parts = (p for p in map(http.as_object, http.as_items(content)) if p.get("type") == "text")
+    return http.as_text(content) or "".join(http.as_text(part.get("text")) or "" for part in parts)
 
 
 def _tokens_out(usage: Mapping[str, Any]) -> int | None:
-    completion = as_count(usage.get("completion_tokens"))
-    prompt = as_count(usage.get("prompt_tokens"))
-    total = as_count(usage.get("total_tokens"))
+    completion = http.as_count(usage.get("completion_tokens"))
+    prompt = http.as_count(usage.get("prompt_tokens"))
+    total = http.as_count(usage.get("total_tokens"))
     if completion is None or prompt is None or total is None:
         return completion
     # xAI and Gemini leave reasoning out of `completion_tokens`, and bill it as output: the total

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from heretix.core.errors import RejectedError
+from heretix.providers import http
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
-from heretix.providers.http import (
-    HttpProvider,
-    HttpReply,
-    Target,
-    as_count,
-    as_items,
-    as_object,
-    as_text,
-    misshapen,
-)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -40,16 +31,14 @@ _FINISHES: Final[Mapping[str | None, Finish]] = {
 }
 
 
-class GeminiProvider(HttpProvider):
+class GeminiProvider(http.HttpProvider):
     """Models of Google, by way of the Gemini API."""
 
     @staticmethod
     def headers(key: str | None) -> dict[str, str]:
-        """The key, in a header of Google's own."""
         return {"x-goog-api-key": key} if key else {}
 
     async def ask(self, request: Request) -> Reply:
-        """Answer one request, or raise a `ProviderError`."""
         answer = await self.client.post(path_of(request.model), build_body(request))
         return replace(read_reply(self.client.target, answer), temperature=request.temperature)
 
@@ -77,27 +66,29 @@ def build_body(request: Request) -> dict[str, Any]:
     return body
 
 
-def read_reply(target: Target, answer: HttpReply) -> Reply:
+def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     """What came back."""
     body = answer.body
-    blocked = "blockReason" in as_object(body.get("promptFeedback"))
-    candidates = as_items(body.get("candidates"))
+    blocked = "blockReason" in http.as_object(body.get("promptFeedback"))
+    candidates = http.as_items(body.get("candidates"))
     if not candidates and not blocked:
-        raise misshapen(target, "`candidates` or a reason for blocking the prompt")
-    candidate = as_object(next(iter(candidates), None))
-    parts = map(as_object, as_items(as_object(candidate.get("content")).get("parts")))
-    texts = (as_text(part.get("text")) or "" for part in parts if not part.get("thought"))
-    reason = as_text(candidate.get("finishReason"))
-    usage = as_object(body.get("usageMetadata"))
+        raise http.misshapen(target, "`candidates` or a reason for blocking the prompt")
+    candidate = http.as_object(next(iter(candidates), None))
+    parts = map(
+        http.as_object, http.as_items(http.as_object(candidate.get("content")).get("parts"))
+    )
+    texts = (http.as_text(part.get("text")) or "" for part in parts if not part.get("thought"))
+    reason = http.as_text(candidate.get("finishReason"))
+    usage = http.as_object(body.get("usageMetadata"))
     # Visible and thinking tokens are counted apart and billed alike.
-    counts = [as_count(usage.get(n)) for n in ("candidatesTokenCount", "thoughtsTokenCount")]
+    counts = [http.as_count(usage.get(n)) for n in ("candidatesTokenCount", "thoughtsTokenCount")]
     known = [count for count in counts if count is not None]
     return Reply(
         text="".join(texts),
         finish=Finish.REFUSED if blocked else _FINISHES.get(reason, Finish.STOP),
-        provider_model_id=as_text(body.get("modelVersion")),
-        response_id=as_text(body.get("responseId")),
-        tokens_in=as_count(usage.get("promptTokenCount")),
+        provider_model_id=http.as_text(body.get("modelVersion")),
+        response_id=http.as_text(body.get("responseId")),
+        tokens_in=http.as_count(usage.get("promptTokenCount")),
         tokens_out=sum(known) if known else None,
     )
 

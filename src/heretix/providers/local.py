@@ -71,8 +71,6 @@ class _Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the engine wrote."""
-
     text: str
     finish: Finish
     tokens_in: int
@@ -105,7 +103,6 @@ class LocalProvider:
 
     @classmethod
     def open(cls, opening: Opening) -> Self:
-        """Make the adapter ready."""
         return cls(opening.model.file or opening.model.name, settings=opening.settings)
 
     async def ask(self, request: Request) -> Reply:
@@ -174,7 +171,6 @@ class _Queue:
 
     @contextlib.asynccontextmanager
     async def engine_for(self, prompt: _Prompt) -> AsyncIterator[_Engine]:
-        """Wait for a copy, and have it alone."""
         loop = asyncio.get_running_loop()
         turn = _Turn(prompt, loop.create_future())
         self._waiting.append(turn)
@@ -366,7 +362,6 @@ _READ_ONLY: Final[Mapping[str, Any]] = {"max_tokens": 0, "temperature": 0}
 
 
 def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
-    """Put the pieces of an answer together."""
     text, finish, usage = "", None, None
     for chunk in chunks:
         if "error" in chunk:
@@ -440,8 +435,6 @@ class SharedModels:
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A provider that is open."""
-
     provider: Provider
     after: asyncio.Task[None] | None
     """How the one before it is let go of."""
@@ -454,8 +447,6 @@ class _Held:
 
 
 class _Share:
-    """One user's part of a provider."""
-
     def __init__(self, models: SharedModels, name: str, held: _Held) -> None:
         self._models = models
         self._name = name

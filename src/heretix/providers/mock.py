@@ -107,7 +107,6 @@ class MockProvider:
 
     @classmethod
     def open(cls, opening: Opening) -> Self:
-        """Make the adapter ready."""
         return cls(opening.model.name)
 
     async def ask(self, request: Request) -> Reply:

@@ -9,20 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import CallTimeoutError, ProviderError, RateLimitedError, RejectedError
-from heretix.providers import batch
+from heretix.providers import batch, http
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
-from heretix.providers.http import (
-    HttpProvider,
-    HttpReply,
-    Target,
-    as_count,
-    as_items,
-    as_object,
-    as_text,
-    misshapen,
-    reported_error,
-    stated_limits,
-)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -40,11 +28,10 @@ _ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 _ENDED_AT: Final = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
-class OpenAIProvider(HttpProvider):
+class OpenAIProvider(http.HttpProvider):
     """Models of OpenAI."""
 
     async def ask(self, request: Request) -> Reply:
-        """Answer one request, or raise a `ProviderError`."""
         answer = await self.client.post(PATH, build_body(request))
         return replace(read_reply(self.client.target, answer), temperature=request.temperature)
 
@@ -74,43 +61,43 @@ def build_body(request: Request) -> dict[str, Any]:
     return body
 
 
-def read_reply(target: Target, answer: HttpReply) -> Reply:
+def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     """Read an answer, or raise the error that it reports."""
     body = answer.body
-    error = as_object(body.get("error"))
-    code = as_text(error.get("code"))
+    error = http.as_object(body.get("error"))
+    code = http.as_text(error.get("code"))
     refused = code in _POLICY_CODES
     if not refused and (body.get("status") == "failed" or error):
-        failure = reported_error(target, error, answer.headers)
+        failure = http.reported_error(target, error, answer.headers)
         if code == "rate_limit_exceeded":
             raise RateLimitedError(str(failure), status=None)
         raise RejectedError(str(failure)) if code in _HOPELESS_CODES else failure
     if not refused and not isinstance(body.get("output"), list):
-        raise misshapen(target, "an `output` list")
+        raise http.misshapen(target, "an `output` list")
     parts = list(_parts(body))
-    texts = [as_text(p.get("text")) or "" for p in parts if p.get("type") == "output_text"]
-    refusals = [as_text(p.get("refusal")) or "" for p in parts if p.get("type") == "refusal"]
+    texts = [http.as_text(p.get("text")) or "" for p in parts if p.get("type") == "output_text"]
+    refusals = [http.as_text(p.get("refusal")) or "" for p in parts if p.get("type") == "refusal"]
     finish = Finish.STOP
     if body.get("status") == "incomplete":
-        filtered = as_object(body.get("incomplete_details")).get("reason") == "content_filter"
+        filtered = http.as_object(body.get("incomplete_details")).get("reason") == "content_filter"
         finish = Finish.REFUSED if filtered else Finish.TRUNCATED
-    usage = as_object(body.get("usage"))
+    usage = http.as_object(body.get("usage"))
     return Reply(
         text="".join(texts or refusals),
         finish=Finish.REFUSED if refused or refusals else finish,
-        provider_model_id=as_text(body.get("model")),
-        response_id=as_text(body.get("id")),
-        tokens_in=as_count(usage.get("input_tokens")),
-        tokens_out=as_count(usage.get("output_tokens")),
-        rate_limits=stated_limits(answer.headers),
+        provider_model_id=http.as_text(body.get("model")),
+        response_id=http.as_text(body.get("id")),
+        tokens_in=http.as_count(usage.get("input_tokens")),
+        tokens_out=http.as_count(usage.get("output_tokens")),
+        rate_limits=http.stated_limits(answer.headers),
     )
 
 
 def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The parts of the answer itself: not of reasoning, nor of remarks made on the way."""
-    for item in map(as_object, as_items(body.get("output"))):
+    for item in map(http.as_object, http.as_items(body.get("output"))):
         if item.get("type") == "message" and item.get("phase") != "commentary":
-            yield from map(as_object, as_items(item.get("content")))
+            yield from map(http.as_object, http.as_items(item.get("content")))
 
 
 class OpenAIBatchProvider(batch.HttpBatchProvider):
@@ -124,7 +111,6 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
     batches_path = "/batches"
 
     def encode(self, custom_id: str, request: Request) -> bytes:
-        """Write one line of the file."""
         entry = {"custom_id": custom_id, "method": "POST", "url": _ENDPOINT}
         return batch.encode_entry({**entry, "body": build_body(request)})
 
@@ -149,24 +135,23 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
         cursor: dict[str, str | int] = {"limit": batch.PAGE}
         while True:
             page = (await self.client.get("/batches", cursor)).body
-            batches = [as_object(item) for item in as_items(page.get("data"))]
+            batches = [http.as_object(item) for item in http.as_items(page.get("data"))]
             named = [
                 batch.Sighting(identity, certain=True)
                 for found in batches
-                if as_object(found.get("metadata")).get(_NAME) == batch_id
-                and (identity := as_text(found.get("id")))
+                if http.as_object(found.get("metadata")).get(_NAME) == batch_id
+                and (identity := http.as_text(found.get("id")))
             ]
             if named or not page.get("has_more") or _all_before(batches, earliest):
                 return named
-            cursor["after"] = as_text(batches[-1].get("id")) or ""
+            cursor["after"] = http.as_text(batches[-1].get("id")) or ""
 
     async def status(self, provider_batch_id: str) -> batch.BatchState:
-        """Ask how a batch is doing."""
         found = await self._get(provider_batch_id)
         status = self._text(found, "status")
         names = ("total", "completed", "failed")
-        numbers = as_object(found.get("request_counts"))
-        total, completed, failed = (as_count(numbers.get(name)) for name in names)
+        numbers = http.as_object(found.get("request_counts"))
+        total, completed, failed = (http.as_count(numbers.get(name)) for name in names)
         counts = None
         if total is not None and completed is not None and failed is not None:
             counts = batch.BatchCounts(total=total, succeeded=completed, failed=failed)
@@ -184,7 +169,7 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
         """Read what was answered, then what failed."""
         found = await self._get(provider_batch_id)
         for name in ("output_file_id", "error_file_id"):
-            file_id = as_text(found.get(name))
+            file_id = http.as_text(found.get(name))
             if file_id:
                 async with aclosing(self._results(f"/files/{file_id}/content")) as results:
                     async for result in results:
@@ -192,19 +177,19 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
 
     def _read(self, document: Mapping[str, Any]) -> Reply:
         target = self.client.target
-        if error := as_object(document.get("error")):
-            failure = reported_error(target, error, {})
-            code = as_text(error.get("code"))
+        if error := http.as_object(document.get("error")):
+            failure = http.reported_error(target, error, {})
+            code = http.as_text(error.get("code"))
             if code == "batch_expired":
                 raise CallTimeoutError(str(failure))
             raise ProviderError(str(failure)) if code == "batch_cancelled" else failure
-        response = as_object(document.get("response"))
-        status, body = as_count(response.get("status_code")), response.get("body")
+        response = http.as_object(document.get("response"))
+        status, body = http.as_count(response.get("status_code")), response.get("body")
         if status is None or not isinstance(body, dict):
-            raise misshapen(target, "a `response` with a body in each result")
+            raise http.misshapen(target, "a `response` with a body in each result")
         if status != 200:
             raise batch.error_of_status(target, status, json.dumps(body).encode())
-        return read_reply(target, HttpReply(200, {}, body))
+        return read_reply(target, http.HttpReply(200, {}, body))
 
 
 def _all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
@@ -215,17 +200,17 @@ def _all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
     """
     if not batches:
         return True
-    first, last = (as_count(batches[end].get("created_at")) or 0 for end in (0, -1))
+    first, last = (http.as_count(batches[end].get("created_at")) or 0 for end in (0, -1))
     return first >= last and last < earliest
 
 
-def _problem(target: Target, found: Mapping[str, Any]) -> str:
-    errors = map(as_object, as_items(as_object(found.get("errors")).get("data")))
-    words = [text for error in errors if (text := as_text(error.get("message")))]
+def _problem(target: http.Target, found: Mapping[str, Any]) -> str:
+    errors = map(http.as_object, http.as_items(http.as_object(found.get("errors")).get("data")))
+    words = [text for error in errors if (text := http.as_text(error.get("message")))]
     listed = "; ".join(dict.fromkeys(words[:_SHOWN])) or "no reason given"
-    return str(reported_error(target, {"message": listed}, {}))
+    return str(http.reported_error(target, {"message": listed}, {}))
 
 
 def _moment(value: Any) -> datetime | None:
-    seconds = as_count(value)
+    seconds = http.as_count(value)
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

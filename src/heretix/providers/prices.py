@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from heretix.core.errors import ConfigError
-from heretix.core.validation import explain
+from heretix.core.validation import find_faults
 from heretix.core.yaml_lines import YamlFault, hint, listed, load
 from heretix.providers.catalog import ModelId, endpoints
 
@@ -60,7 +60,6 @@ class Price:
 
 
 FREE: Final = Price(Decimal(0), Decimal(0), as_of=None)
-"""What runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,5 +169,5 @@ def _read_prices(text: str, source: str) -> dict[str, _Block]:
     except YamlFault as fault:
         raise ConfigError(fault.at(source)) from fault
     except ValidationError as exc:
-        faults = (YamlFault(document.line_of(e["loc"]), explain(e, _KEYS)) for e in exc.errors())
+        faults = find_faults(exc, document, known=_KEYS)
         raise ConfigError("\n".join(fault.at(source) for fault in faults)) from exc

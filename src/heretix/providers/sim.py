@@ -60,7 +60,6 @@ class SimProvider:
 
     @classmethod
     def open(cls, opening: Opening) -> Self:
-        """Make the adapter ready."""
         return cls(opening.model.name)
 
     async def ask(self, request: Request) -> Reply:

@@ -44,7 +44,6 @@ _TOKEN: Final = select(
 
 
 Row = dict[str, Any]
-"""By column."""
 
 
 def insert_person(connection: Connection, row: dict[str, Any]) -> bool:

@@ -25,6 +25,8 @@ from heretix.store.schema import batch_samples, batches, executions, leases, res
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from sqlalchemy import ColumnElement
+
     from heretix.sample import Sample
 
 State = Literal["submitting", "submitted", "collected", "abandoned"]
@@ -101,6 +103,10 @@ class BatchUsage:
     """None when an answer came without its count, and before any came."""
 
 
+def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))
+
+
 _COLLECTED: Final = (
     update(batch_samples)
     .where(
@@ -120,29 +126,18 @@ _READY: Final = (
     .where(results.c.execution_id.is_(None))
     .group_by(batch_samples.c.execution_id, executions.c.created_at)
     # An abandoned batch brings nothing: who waited for it is started again, not finished.
-    .having(
-        func.sum(
-            case((and_(batches.c.state.is_not(None), batches.c.state != "collected"), 1), else_=0)
-        )
-        == 0
-    )
+    .having(_count(and_(batches.c.state.is_not(None), batches.c.state != "collected")) == 0)
     .order_by(executions.c.created_at, batch_samples.c.execution_id)
 )
 _USAGE: Final = (
     select(
-        func.sum(case((samples.c.error.is_(None), 1), else_=0)).label("answered"),
-        func.sum(case((samples.c.error.is_not(None), 1), else_=0)).label("failed"),
+        _count(samples.c.error.is_(None)).label("answered"),
+        _count(samples.c.error.is_not(None)).label("failed"),
         func.sum(samples.c.tokens_in).label("tokens_in"),
         func.sum(samples.c.tokens_out).label("tokens_out"),
-        func.sum(
-            case(
-                (
-                    samples.c.error.is_(None)
-                    & (samples.c.tokens_in.is_(None) | samples.c.tokens_out.is_(None)),
-                    1,
-                ),
-                else_=0,
-            )
+        _count(
+            samples.c.error.is_(None)
+            & (samples.c.tokens_in.is_(None) | samples.c.tokens_out.is_(None))
         ).label("uncounted"),
     )
     .join(batch_samples, batch_samples.c.cache_key == samples.c.cache_key)
@@ -163,7 +158,7 @@ def draw_batch(
     a lease on, isn't taken; `requests` counts what was.
     """
     keys = sorted({key for _, key in wanted})
-    owner = _owner(batch.batch_id)
+    owner = f"{_OWNER}{batch.batch_id}"
     taken = claim_leases(connection, keys, owner, lease_s=BATCH_LEASE_S)
     stored = select_answers(connection, keys) if use_cache else {}
     release_leases(connection, sorted(taken & stored.keys()), owner)
@@ -181,14 +176,8 @@ def confirm_batch(
     connection: Connection, batch_id: str, provider_batch_id: str, *, now: str
 ) -> None:
     """Write down that the provider has a batch, and under which name."""
-    _update(
-        connection,
-        batch_id,
-        provider_batch_id=provider_batch_id,
-        state="submitted",
-        note=None,
-        updated_at=now,
-    )
+    values = {"provider_batch_id": provider_batch_id, "state": "submitted", "note": None}
+    _update(connection, batch_id, updated_at=now, **values)
 
 
 def note_batch(
@@ -207,13 +196,13 @@ def note_batch(
 def abandon_batch(connection: Connection, batch_id: str, *, note: str, now: str) -> None:
     """Give up a batch that the provider doesn't have: its samples may be asked for again."""
     _update(connection, batch_id, state="abandoned", note=note, updated_at=now)
-    release_all_leases(connection, _owner(batch_id))
+    release_all_leases(connection, f"{_OWNER}{batch_id}")
 
 
 def close_batch(connection: Connection, batch_id: str, *, note: str | None, now: str) -> None:
     """Write down that everything of a batch is stored."""
     _update(connection, batch_id, state="collected", note=note, updated_at=now)
-    release_all_leases(connection, _owner(batch_id))
+    release_all_leases(connection, f"{_OWNER}{batch_id}")
 
 
 def save_batch_samples(
@@ -232,7 +221,7 @@ def save_batch_samples(
         }
         for execution_id, sample in arrived
     ]
-    save_samples(connection, [sample for _, sample in arrived], owner=_owner(batch_id))
+    save_samples(connection, [sample for _, sample in arrived], owner=f"{_OWNER}{batch_id}")
     connection.execute(_COLLECTED, rows)
 
 
@@ -295,11 +284,11 @@ def select_waiting_executions(
     connection: Connection, execution_ids: Sequence[str]
 ) -> dict[str, WaitingExecution]:
     """Read executions by id, with what is needed to plan them again."""
-    found: dict[str, WaitingExecution] = {}
-    for chunk in chunked(execution_ids, KEYS_PER_STATEMENT):
-        rows = connection.execute(_EXECUTIONS.where(executions.c.execution_id.in_(chunk)))
-        found.update((row.execution_id, WaitingExecution(**row._asdict())) for row in rows)
-    return found
+    return {
+        row.execution_id: WaitingExecution(**row._asdict())
+        for chunk in chunked(execution_ids, KEYS_PER_STATEMENT)
+        for row in connection.execute(_EXECUTIONS.where(executions.c.execution_id.in_(chunk)))
+    }
 
 
 def select_ready_executions(connection: Connection) -> list[str]:
@@ -311,21 +300,12 @@ def select_own_samples(
     connection: Connection, execution_ids: Sequence[str]
 ) -> dict[tuple[str, str], OwnSample]:
     """Read the samples that executions asked for themselves, by execution and cache key."""
-    found: dict[tuple[str, str], OwnSample] = {}
-    for chunk in chunked(execution_ids, KEYS_PER_STATEMENT):
-        rows = connection.execute(
-            select(
-                batch_samples.c.execution_id,
-                batch_samples.c.cache_key,
-                batch_samples.c.collected_at,
-                batch_samples.c.error,
-            ).where(batch_samples.c.execution_id.in_(chunk), batch_samples.c.owned)
-        )
-        found.update(
-            ((row.execution_id, row.cache_key), OwnSample(row.collected_at, row.error))
-            for row in rows
-        )
-    return found
+    own = select(batch_samples).where(batch_samples.c.owned)
+    return {
+        (row.execution_id, row.cache_key): OwnSample(row.collected_at, row.error)
+        for chunk in chunked(execution_ids, KEYS_PER_STATEMENT)
+        for row in connection.execute(own.where(batch_samples.c.execution_id.in_(chunk)))
+    }
 
 
 def select_batch_usage(connection: Connection, batch_id: str) -> BatchUsage:
@@ -341,15 +321,12 @@ def select_batch_usage(connection: Connection, batch_id: str) -> BatchUsage:
 
 def select_holding_batches(connection: Connection, cache_keys: Sequence[str]) -> dict[str, str]:
     """Read which of these samples a batch is to bring, each with the batch."""
-    found: dict[str, str] = {}
-    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
-        rows = connection.execute(
-            select(leases.c.cache_key, leases.c.owner).where(
-                leases.c.cache_key.in_(chunk), leases.c.owner.startswith(_OWNER)
-            )
-        )
-        found.update((row.cache_key, row.owner.removeprefix(_OWNER)) for row in rows)
-    return found
+    held = select(leases).where(leases.c.owner.startswith(_OWNER))
+    return {
+        row.cache_key: row.owner.removeprefix(_OWNER)
+        for chunk in chunked(cache_keys, KEYS_PER_STATEMENT)
+        for row in connection.execute(held.where(leases.c.cache_key.in_(chunk)))
+    }
 
 
 def _select(
@@ -361,10 +338,6 @@ def _select(
 
 def _update(connection: Connection, batch_id: str, **values: str | None) -> None:
     connection.execute(update(batches).where(batches.c.batch_id == batch_id).values(values))
-
-
-def _owner(batch_id: str) -> str:
-    return f"{_OWNER}{batch_id}"
 
 
 def _sample_rows(

@@ -519,12 +519,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        location: Location,
-        *,
-        writable: bool = True,
-        file: FileVersion | None = None,
+        self, engine: Engine, location: Location, *, writable: bool, file: FileVersion | None
     ) -> None:
         self._use(engine)
         self._location = location

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Select
 
 Row = dict[str, Any]
-"""By column."""
 
 _ACTIVE: Final = ("queued", "running")
 _LATEST_RUNS: Final = 10

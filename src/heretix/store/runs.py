@@ -32,12 +32,11 @@ from heretix.store.schema import execution_samples, executions, prompts, results
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import RowMapping
+    from sqlalchemy import RowMapping, ScalarSelect
 
     from heretix.store.db import Store
 
 Status = Literal["ok", "no_estimate", "interrupted"]
-"""How an execution ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +139,14 @@ class StartedExecution:
     status: Status | None
 
 
+def _select_fields(record: type[Any], **more: ScalarSelect[Any]) -> Select[Any]:
+    """Ask executions for the fields of a record, each from the first table that has it."""
+    tables = (runs, results, executions)
+    known: dict[str, ColumnElement[Any]] = {c.name: c for table in tables for c in table.c}
+    known |= {name: query.label(name) for name, query in more.items()}
+    return select(*(known[field.name] for field in fields(record))).select_from(executions)
+
+
 _LATEST_FIRST: Final = (results.c.finished_at.desc(), results.c.execution_id.desc())
 """A run stands for the execution that finished last; of two of one moment, for the greater id.
 `latest_finished` is the same in Python."""
@@ -165,13 +172,7 @@ _MOVE_SAMPLE: Final = (
     .values(run_id=bindparam("to"))
 )
 _OF_RUN: Final = (
-    select(
-        executions.c.execution_id,
-        executions.c.run_id,
-        executions.c.created_at,
-        results.c.status,
-        results.c.finished_at,
-    )
+    _select_fields(ExecutionSummary)
     .outerjoin(results, results.c.execution_id == executions.c.execution_id)
     .where(executions.c.run_id == bindparam("run_id"))
     .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
@@ -277,13 +278,9 @@ def _ordered(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 _SUMMARY: Final = select(*(runs.c[field.name] for field in fields(RunSummary)))
-_RECORD: Final = select(
-    executions.c.execution_id,
-    executions.c.run_id,
-    results.c.status,
-    results.c.finished_at,
-    results.c.record_json,
-).join(results, results.c.execution_id == executions.c.execution_id)
+_RECORD: Final = _select_fields(StoredRecord).join(
+    results, results.c.execution_id == executions.c.execution_id
+)
 _LATEST_RUNS: Final = _SUMMARY.order_by(runs.c.updated_at.desc(), runs.c.run_id)
 _OF_CLAIM: Final = _LATEST_RUNS.where(runs.c.claim_sha256 == bindparam("digest")).limit(
     bindparam("most")
@@ -304,18 +301,7 @@ _ANSWERED: Final = (
     .scalar_subquery()
 )
 _STARTED: Final = (
-    select(
-        executions.c.execution_id,
-        executions.c.run_id,
-        executions.c.claim,
-        executions.c.model,
-        executions.c.config_json,
-        executions.c.created_at,
-        runs.c.lens,
-        runs.c.variant,
-        _ANSWERED.label("answered"),
-        results.c.status,
-    )
+    _select_fields(StartedExecution, answered=_ANSWERED)
     .join(runs, runs.c.run_id == executions.c.run_id)
     .outerjoin(results, results.c.execution_id == executions.c.execution_id)
     .order_by(executions.c.created_at.desc(), executions.c.execution_id.desc())
@@ -478,12 +464,10 @@ _SAMPLE: Final = select(samples)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Runs that fit everything that is given."""
+    """Runs that fit everything that is given: a claim word for word, `search` in any case."""
 
     search: str | None = None
-    """In claims, models and ids, in any case."""
     claim: str | None = None
-    """Word for word."""
     model: str | None = None
     lens: str | None = None
 
@@ -581,12 +565,8 @@ def _fitting(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
 
 # Prompt banks: the text behind each version, kept once.
 
-_TEXT: Final = {
-    "system": "system",
-    "user_template": "user_template",
-    "paraphrases_json": "paraphrases",
-}
-"""Columns that hold the text of a bank, and what a bank's file calls them."""
+_TEXT: Final = ("system", "user_template", "paraphrases_json")
+"""Columns that hold the text of a bank."""
 _BANK: Final = select(prompts).where(prompts.c.prompt_version == bindparam("version"))
 
 
@@ -614,7 +594,7 @@ def register_bank(
         "created_at": utc_now(),
     }
     known = store.read(select_bank, prompt_version) or store.write(_insert_bank, row)
-    differing = [name for column, name in _TEXT.items() if known[column] != row[column]]
+    differing = [name.removesuffix("_json") for name in _TEXT if known[name] != row[name]]
     if differing:
         raise BankError(
             f"`version` {prompt_version} of bank `{source}` is taken: this store has "

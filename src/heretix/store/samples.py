@@ -25,7 +25,6 @@ from heretix.store.schema import leases, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from sqlalchemy.sql.dml import Insert
 
@@ -316,12 +315,7 @@ class SampleWriter:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         try:
             await self.aclose()
         except HeretixError as failure:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Dialect
+    from sqlalchemy.schema import SchemaItem
 
 HEAD: Final = "0001"
 """The version that a new store is made with. Whoever changes a table once a version was released
@@ -116,6 +117,10 @@ metadata: Final = MetaData(
 )
 
 
+def _table(name: str, *items: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *items, **options)
+
+
 def _required(kind: Any, *names: str) -> list[Column[Any]]:
     return [Column(name, kind, nullable=False) for name in names]
 
@@ -124,17 +129,15 @@ def _optional(kind: Any, *names: str) -> list[Column[Any]]:
     return [Column(name, kind) for name in names]
 
 
-schema_version: Final = Table(
+schema_version: Final = _table(
     "alembic_version",
-    metadata,
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 """One row: the migration that the store is at, in the words of Alembic, which updates it."""
 
-runs: Final = Table(
+runs: Final = _table(
     "runs",
-    metadata,
     Column("run_id", String, primary_key=True),
     *_required(AnyText, "claim"),
     *_required(String, "model", "provider", "prompt_version"),
@@ -175,9 +178,8 @@ def _sample_columns() -> Iterator[Column[Any]]:
         yield Column(field.name, column, nullable=bool(none))
 
 
-samples: Final = Table(
+samples: Final = _table(
     "samples",
-    metadata,
     *_sample_columns(),
     PrimaryKeyConstraint("cache_key"),
     ForeignKeyConstraint(["run_id"], [runs.c.run_id]),
@@ -185,9 +187,8 @@ samples: Final = Table(
 )
 """One row a `cache_key`: a column for each field of `heretix.sample.Sample`, under its name."""
 
-executions: Final = Table(
+executions: Final = _table(
     "executions",
-    metadata,
     Column("execution_id", String, primary_key=True),
     Column("run_id", ForeignKey(runs.c.run_id), nullable=False),
     *_required(AnyText, "claim"),
@@ -198,9 +199,8 @@ executions: Final = Table(
 )
 """One row an invocation, written when it starts and never updated."""
 
-results: Final = Table(
+results: Final = _table(
     "results",
-    metadata,
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     *_required(String, "status", "finished_at"),
     *_required(AnyText, "record_json"),
@@ -208,9 +208,8 @@ results: Final = Table(
 )
 """How an execution ended, written once. An execution without one is running, or was killed."""
 
-execution_samples: Final = Table(
+execution_samples: Final = _table(
     "execution_samples",
-    metadata,
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     Column("cache_key", ForeignKey(samples.c.cache_key), primary_key=True),
     *_required(Boolean, "from_cache"),
@@ -219,9 +218,8 @@ execution_samples: Final = Table(
 )
 """Which samples an execution used, and which of them it didn't have to ask for."""
 
-prompts: Final = Table(
+prompts: Final = _table(
     "prompts",
-    metadata,
     Column("prompt_version", String, primary_key=True),
     *_required(String, "bank_sha256"),
     *_required(AnyText, "source", "system", "user_template", "paraphrases_json"),
@@ -229,9 +227,8 @@ prompts: Final = Table(
 )
 """The text behind each prompt version, so that one version never means two texts."""
 
-bundles: Final = Table(
+bundles: Final = _table(
     "bundles",
-    metadata,
     Column("bundle_id", String, primary_key=True),
     *_required(AnyText, "claim"),
     *_required(String, "lens"),
@@ -240,9 +237,8 @@ bundles: Final = Table(
 )
 """What evidence lenses showed, content-addressed: a row never changes."""
 
-leases: Final = Table(
+leases: Final = _table(
     "leases",
-    metadata,
     Column("cache_key", String, primary_key=True),
     *_required(String, "owner"),
     *_required(Double, "expires_at"),
@@ -251,9 +247,8 @@ leases: Final = Table(
 """Samples that somebody is about to pay for. `expires_at` counts seconds since 1970."""
 
 
-batches: Final = Table(
+batches: Final = _table(
     "batches",
-    metadata,
     Column("batch_id", String, primary_key=True),
     *_required(String, "provider", "model"),
     *_optional(AnyText, "base_url"),
@@ -269,9 +264,8 @@ batches: Final = Table(
 )
 """One row a batch at a provider, written before it is submitted. `base_url` is null at home."""
 
-batch_samples: Final = Table(
+batch_samples: Final = _table(
     "batch_samples",
-    metadata,
     Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     Column("cache_key", String, primary_key=True),
     Column("batch_id", ForeignKey(batches.c.batch_id)),
@@ -293,9 +287,8 @@ keeps its `error` here, since an older answer may stand in `samples`."""
 # called INTEGER; it holds 64 bits.
 _SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
 
-chain: Final = Table(
+chain: Final = _table(
     "chain",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     *_required(BigInteger, "last_seq"),
     *_required(String, "last_hash"),
@@ -303,9 +296,8 @@ chain: Final = Table(
 )
 """The end of the chain, in one row (`CHAIN_START`). Every writer locks it first."""
 
-accounts: Final = Table(
+accounts: Final = _table(
     "accounts",
-    metadata,
     Column("id", String, primary_key=True),
     *_required(String, "kind", "currency"),
     *_optional(String, "episode", "person"),
@@ -315,9 +307,8 @@ accounts: Final = Table(
 )
 """Who can hold money, and what they hold. `person` is the name behind a user's account."""
 
-transfers: Final = Table(
+transfers: Final = _table(
     "transfers",
-    metadata,
     Column("seq", _SEQ, primary_key=True, autoincrement=False),
     *_required(String, "id", "body_hash"),
     Column("debit", ForeignKey(accounts.c.id), nullable=False),
@@ -336,9 +327,8 @@ transfers: Final = Table(
 )
 """The chain. A row is written once and never changes."""
 
-episodes: Final = Table(
+episodes: Final = _table(
     "episodes",
-    metadata,
     Column("episode_id", String, primary_key=True),
     *_required(AnyText, "claim"),
     *_required(String, "currency", "state"),
@@ -361,9 +351,8 @@ episodes: Final = Table(
 )
 """One row an episode, as its last move left it. `is_open`: its pots may still hold money."""
 
-positions: Final = Table(
+positions: Final = _table(
     "positions",
-    metadata,
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("account", ForeignKey(accounts.c.id), nullable=False),
@@ -375,9 +364,8 @@ positions: Final = Table(
 )
 """One row a bet. `shares` are micro-shares, which a market's limit keeps within 64 bits."""
 
-statements: Final = Table(
+statements: Final = _table(
     "statements",
-    metadata,
     Column("group_id", String, primary_key=True),
     *_optional(String, "episode_id"),
     *_required(String, "move"),
@@ -391,9 +379,8 @@ statements: Final = Table(
 )
 """One row a group of transfers: the move that asked for it, and a sentence for each transfer."""
 
-episode_measurements: Final = Table(
+episode_measurements: Final = _table(
     "episode_measurements",
-    metadata,
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("stage", String, primary_key=True),
     *_required(AnyText, "measurement_json", "executions_json"),
@@ -404,9 +391,8 @@ episode_measurements: Final = Table(
 
 `stage` is `c0`, `gate:N` for challenge N, `first`, `second`, or `round:N` for dispute N."""
 
-exploration_grants: Final = Table(
+exploration_grants: Final = _table(
     "exploration_grants",
-    metadata,
     Column("claim_id", String, primary_key=True),
     *_required(AnyText, "claim"),
     *_required(String, "person"),
@@ -418,9 +404,8 @@ exploration_grants: Final = Table(
 )
 """Credits by claim: a claim is credited once. Days and weeks are counted from 1970."""
 
-reputation_events: Final = Table(
+reputation_events: Final = _table(
     "reputation_events",
-    metadata,
     Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
     Column("kind", String, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
@@ -438,9 +423,8 @@ reputation_events: Final = Table(
 # ISO 8601. An owner is named by id and not by a foreign key: the one person of a store without
 # accounts has no row.
 
-people: Final = Table(
+people: Final = _table(
     "people",
-    metadata,
     Column("person_id", String, primary_key=True),
     *_required(AnyText, "name", "folded_name"),
     *_required(String, "role"),
@@ -454,9 +438,8 @@ people: Final = Table(
 )
 """One row an account. `folded_name` is the name without case and compatibility forms."""
 
-sessions: Final = Table(
+sessions: Final = _table(
     "sessions",
-    metadata,
     Column("token_sha256", String, primary_key=True),
     Column("person_id", ForeignKey(people.c.person_id), nullable=False),
     *_required(Double, "created_at", "seen_at", "expires_at"),
@@ -466,9 +449,8 @@ sessions: Final = Table(
 )
 """One row a browser that is signed in; its token isn't kept, only the hash."""
 
-tokens: Final = Table(
+tokens: Final = _table(
     "tokens",
-    metadata,
     Column("token_id", String, primary_key=True),
     *_required(String, "token_sha256"),
     Column("person_id", ForeignKey(people.c.person_id), nullable=False),
@@ -482,9 +464,8 @@ tokens: Final = Table(
 )
 """One row a token for programs. A revoked one stays, so that the log can be understood."""
 
-attempts: Final = Table(
+attempts: Final = _table(
     "attempts",
-    metadata,
     Column("subject", AnyText, primary_key=True),
     *_required(Integer, "count"),
     *_required(Double, "since"),
@@ -492,9 +473,8 @@ attempts: Final = Table(
 )
 """How often signing in was tried lately, by name, by address, and by both."""
 
-audit: Final = Table(
+audit: Final = _table(
     "audit",
-    metadata,
     Column("seq", _SEQ, primary_key=True),
     *_required(String, "at"),
     *_optional(String, "person_id"),
@@ -506,9 +486,8 @@ audit: Final = Table(
 )
 """Who did what. Rows are only ever added."""
 
-idempotency: Final = Table(
+idempotency: Final = _table(
     "idempotency",
-    metadata,
     Column("scope", AnyText, primary_key=True),
     Column("key", AnyText, primary_key=True),
     *_required(String, "body_sha256"),
@@ -519,9 +498,8 @@ idempotency: Final = Table(
 )
 """Answers to writes, so that the same write again gets the same answer. No status: under way."""
 
-jobs: Final = Table(
+jobs: Final = _table(
     "jobs",
-    metadata,
     Column("job_id", String, primary_key=True),
     *_required(String, "owner_id"),
     *_required(AnyText, "owner_name"),
@@ -550,9 +528,8 @@ jobs: Final = Table(
 """One row a measurement to make. `revision` grows with every change that a watcher would see;
 `day` is the one whose quotas it counts against; `losses` counts workers that vanished with it."""
 
-job_runs: Final = Table(
+job_runs: Final = _table(
     "job_runs",
-    metadata,
     Column("job_id", ForeignKey(jobs.c.job_id), primary_key=True),
     Column("run_id", String, primary_key=True),
     *_required(String, "execution_id"),
