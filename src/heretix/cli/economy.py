@@ -7,6 +7,8 @@ import contextlib
 import inspect
 import uuid
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,13 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from heretix.core.clock import Clock
-    from heretix.economy.episode.settlement import Settlement
     from heretix.economy.episode.state import Episode
-    from heretix.economy.exchange import StoredStatement
     from heretix.economy.exploration_service import ExplorationService
     from heretix.economy.market import Quote
     from heretix.economy.moves import Field, Move
-    from heretix.economy.sentences import Surface
 
 AsOption = Annotated[
     str, typer.Option("--as", help="Who acts. Play money: a name is all it takes.", metavar="NAME")
@@ -442,7 +441,9 @@ def explain(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Explain every payment of an episode, and each reward down to the numbers it is made of."""
+    from heretix.economy.rewards import explain as explain_reward
     from heretix.economy.sentences import Surface, sentence
+    from heretix.report.terminal_economy import moment, money
 
     with open_economy(db) as actor:
         episode = resolve_episode(actor, episode)
@@ -451,75 +452,40 @@ def explain(
         statements = actor.exchange.statements(episode)
         settlement = actor.exchange.settlement(episode)
     surface = Surface(currency)
+    payments = [
+        {"move": statement.move, "at_ms": statement.at_ms}
+        | encode(line)
+        | {"text": sentence(line.reason, surface)}
+        for statement in statements
+        for line in statement.lines
+        if account in {None, line.account}
+    ]
+    book = settlement.rewards if settlement else None
+    rewards = [
+        {
+            **encode(item),
+            "amount": item.amount,
+            "explained": [sentence(line, surface) for line in explain_reward(item)],
+        }
+        for item in (book.rewards if book else ())
+        if account in {None, item.step.account}
+    ]
     if as_json:
-        output.print_json(_rewards_content(statements, settlement, account, surface))
+        outcome = settlement and settlement.outcome
+        output.print_json({"payments": payments, "outcome": outcome, "rewards": rewards})
         return
-    from heretix.report.terminal_economy import moment, money
-
-    shown = 0
-    for statement in statements:
-        lines = [line for line in statement.lines if account in {None, line.account}]
-        if lines:
-            say(f"{moment(statement.at_ms)}  {statement.move}", style="bold")
+    for (at_ms, move), lines in groupby(payments, key=itemgetter("at_ms", "move")):
+        say(f"{moment(at_ms)}  {move}", style="bold")
         for line in lines:
-            shown += 1
-            amount = money(line.amount, currency)
-            say(f"  {amount} to {line.account}: {sentence(line.reason, surface)}")
-    _show_rewards(settlement, account, surface)
-    if not shown:
-        say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
-
-
-def _show_rewards(settlement: Settlement | None, account: str | None, surface: Surface) -> None:
-    from heretix.economy.rewards import explain as lines_of
-    from heretix.economy.sentences import sentence
-
+            say(f"  {money(line['amount'], currency)} to {line['account']}: {line['text']}")
     if settlement is None:
         say("not settled yet: rewards are known when the durable belief is", style="dim")
-        return
-    outcome = settlement.outcome
-    if outcome.void is not None:
-        say(f"void ({outcome.void.value}): everything went back whole", style="yellow")
-    for item in settlement.rewards.rewards if settlement.rewards else ():
-        if account in {None, item.step.account}:
-            say("")
-            for line in lines_of(item):
-                say(sentence(line, surface))
-
-
-def _rewards_content(
-    statements: list[StoredStatement],
-    settlement: Settlement | None,
-    account: str | None,
-    surface: Surface,
-) -> dict[str, object]:
-    from heretix.economy.rewards import explain as lines_of
-    from heretix.economy.sentences import sentence
-
-    book = settlement.rewards if settlement else None
-    return {
-        "payments": [
-            {
-                "move": statement.move,
-                "at_ms": statement.at_ms,
-                **encode(line),
-                "text": sentence(line.reason, surface),
-            }
-            for statement in statements
-            for line in statement.lines
-            if account in {None, line.account}
-        ],
-        "outcome": settlement and settlement.outcome,
-        "rewards": [
-            {
-                **encode(item),
-                "amount": item.amount,
-                "explained": [sentence(line, surface) for line in lines_of(item)],
-            }
-            for item in (book.rewards if book else ())
-            if account in {None, item.step.account}
-        ],
-    }
+    elif (void := settlement.outcome.void) is not None:
+        say(f"void ({void.value}): everything went back whole", style="yellow")
+    for reward in rewards:
+        say("\n".join(["", *reward["explained"]]))
+    if not payments:
+        say(f"nothing was paid to {person} in {episode}" if person else "nothing paid yet")
 
 
 # `heretix ledger`: who holds what, every transfer, and whether it all adds up.

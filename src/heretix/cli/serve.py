@@ -103,32 +103,13 @@ def _open(db: str) -> Store:
 
 
 def _server(store: Store, settings: Settings) -> uvicorn.Server:
+    import threading
+
     import uvicorn
 
     from heretix.web.app import create_app
     from heretix.web.connection import BoundedConnection
     from heretix.web.state import AppState
-
-    output.silence_retries()
-    state = AppState.open(store, settings)
-    app = create_app(state, loopback_only=state.people.count() == 0)
-    config = uvicorn.Config(
-        app,
-        http=BoundedConnection,
-        ws="none",
-        # Addresses of requests can carry what nobody else should read; errors are logged anyway.
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
-    return _stopping_server(config, state)
-
-
-def _stopping_server(config: uvicorn.Config, state: AppState) -> uvicorn.Server:
-    import threading
-
-    import uvicorn
 
     class Server(uvicorn.Server):
         """Tells open event streams to end when the server does; they would wait for ever."""
@@ -151,6 +132,18 @@ def _stopping_server(config: uvicorn.Config, state: AppState) -> uvicorn.Server:
             state.stopping = True
             super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
+    output.silence_retries()
+    state = AppState.open(store, settings)
+    config = uvicorn.Config(
+        create_app(state, loopback_only=state.people.count() == 0),
+        http=BoundedConnection,
+        ws="none",
+        # Addresses of requests can carry what nobody else should read; errors are logged anyway.
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
     return Server(config)
 
 

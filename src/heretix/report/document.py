@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from heretix.measurement.record import ExperimentRecord, RunRecord, SampleRecord
+    from heretix.measurement.record import RunRecord, SampleRecord
     from heretix.measurement.verify import Verification
     from heretix.report.charts import Chart
 
@@ -64,9 +64,13 @@ class Picture:
     claim: str | None = None
     """None where it is about several."""
 
+    def title_of(self, several: bool) -> str:
+        """Return the title, with the claim where a report is about several."""
+        return f"{self.title}: {self.claim}" if several and self.claim else self.title
+
 
 def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
-    """The runs that measure a belief itself, each once, in the order given."""
+    """List the runs that measure a belief itself, each once, in the order given."""
     runs = []
     for artifact in artifacts:
         if artifact.lenses is not None:
@@ -76,20 +80,13 @@ def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
     return _once(runs)
 
 
-def experiment_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
-    """The runs that were made to be compared with others: variants of bundles, and negations."""
-    plain = {run.execution_id for run in plain_runs(artifacts)}
-    every = _once([run for artifact in artifacts for run in artifact.runs])
-    return [run for run in every if run.execution_id not in plain]
-
-
 def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """A record that was named twice is one record."""
+    """Leave out records that were named before."""
     return list({(run.execution_id, run.sha256): run for run in runs}.values())
 
 
 def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
-    """Belief vectors: those recorded, and those that single runs of one claim make up."""
+    """List belief vectors: those recorded, and those that single runs of one claim make up."""
     found = [artifact for artifact in artifacts if artifact.lenses is not None]
     loose = plain_runs([artifact for artifact in artifacts if artifact.lenses is None])
     for claim in dict.fromkeys(run.claim for run in loose):
@@ -104,14 +101,14 @@ def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
 
 
 def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> list[Picture]:
-    """The charts that more than one run stands behind."""
+    """Draw the charts that more than one run stands behind."""
     runs = plain_runs(artifacts)
     pictures = []
     if len(runs) > 1:
         chart = model_comparison(runs, theme=theme)
         pictures.append(Picture(title="Side by side", chart=chart, runs=tuple(runs)))
     for artifact in vectors(artifacts):
-        pictures += _of_vector(artifact, theme)
+        pictures += _vector_pictures(artifact, theme)
     for run_id in dict.fromkeys(run.run_id for run in runs):
         same = tuple(run for run in runs if run.run_id == run_id)
         if len(same) > 1:
@@ -120,7 +117,7 @@ def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> l
     return pictures
 
 
-def _of_vector(artifact: Artifact, theme: Theme) -> list[Picture]:
+def _vector_pictures(artifact: Artifact, theme: Theme) -> list[Picture]:
     pictures = []
     claim = claim_of(artifact)
     for model in dict.fromkeys(run.model for run in artifact.runs):
@@ -136,20 +133,14 @@ def _of_vector(artifact: Artifact, theme: Theme) -> list[Picture]:
         for title, draw, left_out in kinds:
             chosen = [r for r in records if r.variant.startswith("without:") is left_out]
             if chosen:
-                behind = _behind(chosen, own, plain)
+                # The variants themselves, and the unchanged lenses they were compared with.
+                variants = {record.execution_id for record in chosen}
+                lenses = {record.lens for record in chosen}
+                behind = [run for run in plain if run.lens in lenses]
+                behind += [run for run in own if run.execution_id in variants]
                 chart = draw(artifact, model, theme=theme)
-                pictures.append(Picture(title=title, chart=chart, runs=behind, claim=claim))
+                pictures.append(Picture(title=title, chart=chart, runs=tuple(behind), claim=claim))
     return pictures
-
-
-def _behind(
-    records: Sequence[ExperimentRecord], runs: Sequence[RunRecord], plain: Sequence[RunRecord]
-) -> tuple[RunRecord, ...]:
-    """The variants themselves, and the lenses as they are that they were compared with."""
-    variants = {record.execution_id for record in records}
-    lenses = {record.lens for record in records}
-    whole = [run for run in plain if run.lens in lenses]
-    return (*whole, *(run for run in runs if run.execution_id in variants))
 
 
 _SHOWN_DIFFERENCES: Final = 20
@@ -185,22 +176,17 @@ class _Section:
 
 
 def report_html(artifacts: Sequence[Artifact]) -> str:
-    """The whole report of these artifacts, verified while it is made."""
-    plain, experiments = plain_runs(artifacts), experiment_runs(artifacts)
-    runs = [*plain, *experiments]
+    """Write the whole report of these artifacts, verified while it is made."""
+    plain = plain_runs(artifacts)
+    # After them those made to be compared with others: variants of bundles, and negations.
+    runs = _once([*plain, *(run for artifact in artifacts for run in artifact.runs)])
     found = [check for artifact in artifacts for check in verify_artifact(artifact)]
     checked = {check.execution_id: check for check in found}
     names = [
         listed(shortened(part, _NAME_CHARS) for part in name if part) for name in run_names(runs)
     ]
     sections = [
-        _section(
-            run,
-            anchor=f"run-{place}",
-            name=name,
-            verification=checked.get(run.execution_id),
-            experiment=place > len(plain),
-        )
+        _section(run, f"run-{place}", name, checked.get(run.execution_id), place > len(plain))
         for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
     ]
     by_execution = {section.run.execution_id: section for section in sections}
@@ -221,12 +207,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
 
 
 def _section(
-    run: RunRecord,
-    *,
-    anchor: str,
-    name: str,
-    verification: Verification | None,
-    experiment: bool,
+    run: RunRecord, anchor: str, name: str, verification: Verification | None, experiment: bool
 ) -> _Section:
     ordered = sorted(run.samples, key=lambda s: (s.paraphrase_idx, s.slot, s.replicate_idx))
     by_template = groupby(ordered, key=lambda sample: sample.paraphrase_idx)
@@ -248,25 +229,19 @@ def _shared_figures(
     artifacts: Sequence[Artifact], sections: Mapping[str, _Section], *, several: bool
 ) -> Iterator[_Figure]:
     for place, picture in enumerate(shared_pictures(artifacts)):
-        about = f": {picture.claim}" if several and picture.claim else ""
         behind = [sections[run.execution_id] for run in picture.runs]
         sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
         if len(sources) > _NAMED_SOURCES:
             sources = (("runs", f"the answers of {len(sources)} runs"),)
-        svg = _drawn(with_title(picture.chart, f"{picture.title}{about}"), f"shared-{place}")
+        svg = _draw(with_title(picture.chart, picture.title_of(several)), f"shared-{place}")
         yield _Figure(svg=svg, sources=sources)
 
 
 def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
-    answers = f"all {run.usage.attempted} answers"
-    charts = {"What each wording gave": template_forest(run)}
-    if run.status == "ok":
-        charts["Where the interval comes from"] = bootstrap_distribution(run)
-    for place, (title, chart) in enumerate(charts.items()):
-        yield _Figure(
-            svg=_drawn(with_title(chart, title), f"{anchor}-{place}"),
-            sources=((f"{anchor}-answers", answers),),
-        )
+    sources = ((f"{anchor}-answers", f"all {run.usage.attempted} answers"),)
+    for place, picture in enumerate(_own_pictures(run, LIGHT)):
+        svg = _draw(with_title(picture.chart, picture.title), f"{anchor}-{place}")
+        yield _Figure(svg=svg, sources=sources)
 
 
 def _warnings(run: RunRecord, verification: Verification | None) -> Iterator[str]:
@@ -284,29 +259,21 @@ def _provenance(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "model", f"{run.model} ({run.provider})"
     yield "served", ", ".join(str(s.provider_model_id) for s in run.served) or "nobody"
     yield "lens", f"{run.lens}: {LENSES[run.lens].label}"
-    yield "measured", f"{_second(run.started_at)} to {_second(run.finished_at)} UTC"
+    # To the second: the record has the rest.
+    start, end = (stamp[:19].replace("T", " ") for stamp in (run.started_at, run.finished_at))
+    yield "measured", f"{start} to {end} UTC"
     yield "sampling", f"K={run.sampling.K} R={run.sampling.R} T={run.sampling.T}"
     yield "method", f"{how.method}, B={how.B}, trim={how.trim:g}"
     yield "bootstrap seed", f"{how.bootstrap_seed} ({how.seed_source})"
     yield "bank", f"{run.prompt_version} ({run.prompts.source}), sha256 {run.prompts.bank_sha256}"
     yield "sent", ", ".join(f"{k}={v}" for k, v in options.model_dump().items() if v is not None)
-    yield "cost", _cost(run.usage.cost_usd)
+    usd = run.usage.cost_usd
+    yield "cost", "unknown" if usd is None else f"${usd:.4f}" if usd else "$0"
     yield "made by", f"heretix {run.heretix_version}"
     yield "record sha256", run.sha256
 
 
-def _second(stamp: str) -> str:
-    """A time stamp to the second: the record has the rest."""
-    return stamp[:19].replace("T", " ")
-
-
-def _cost(usd: float | None) -> str:
-    if usd is None:
-        return "unknown"
-    return f"${usd:.4f}" if usd else "$0"
-
-
-def _drawn(chart: dict[str, Any], prefix: str) -> Markup:
+def _draw(chart: dict[str, Any], prefix: str) -> Markup:
     from markupsafe import Markup
 
     # The engine escapes every text that it draws; a test draws markup to see that it does.
@@ -356,7 +323,7 @@ class _Sheet:
     y: float = _MARGIN
 
     def text(self, content: str, *, px: int, colour: str, bold: bool = False, gap: int = 6) -> None:
-        """A paragraph, wrapped to the page."""
+        """Write a paragraph, wrapped to the page."""
         room = int((self.width - 2 * _MARGIN) / (px * _CHARS_AT_1PX))
         weight = ' font-weight="bold"' if bold else ""
         for line in wrapped(content, room, lines=8):
@@ -368,14 +335,12 @@ class _Sheet:
         self.y += gap
 
     def drawing(self, svg: str) -> None:
-        """A chart, below what is there."""
-        height = _size(svg)[1]
-        placed = svg.replace("<svg ", f'<svg x="{_MARGIN - 12}" y="{self.y:.1f}" ', 1)
-        self.parts.append(placed)
-        self.y += height + 8
+        """Place a chart below what is there."""
+        self.parts.append(svg.replace("<svg ", f'<svg x="{_MARGIN - 12}" y="{self.y:.1f}" ', 1))
+        self.y += _size(svg)[1] + 8
 
-    def finished(self, label: str) -> str:
-        """The sheet as SVG."""
+    def write(self, label: str) -> str:
+        """Write the sheet as SVG."""
         height = self.y + _MARGIN
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
@@ -388,7 +353,7 @@ class _Sheet:
 
 
 def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
-    """The sheet of these artifacts: of one run its charts, of several what they say together."""
+    """Draw the sheet of artifacts: of one run its charts, of several what they say together."""
     runs = plain_runs(artifacts)
     if len(runs) > _MOST_RUNS:
         raise ConfigError(
@@ -398,8 +363,9 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     claims = list(dict.fromkeys(run.claim for run in runs))
     pictures = list(_own_pictures(runs[0], theme)) if len(runs) == 1 else []
     pictures += shared_pictures(artifacts, theme=theme)
+    several = len(claims) > 1
     drawings = [
-        chart_svg(with_title(picture.chart, _titled(picture, claims)), prefix=f"p{number}")
+        chart_svg(with_title(picture.chart, picture.title_of(several)), prefix=f"p{number}")
         for number, picture in enumerate(pictures)
     ]
     widest = max(_size(drawing)[0] for drawing in drawings)
@@ -411,12 +377,7 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     for drawing in drawings:
         sheet.drawing(drawing)
     _made(sheet, artifacts, runs)
-    return sheet.finished(f"Report: {drawable(title)}")
-
-
-def _titled(picture: Picture, claims: Sequence[str]) -> str:
-    several = len(claims) > 1 and picture.claim is not None
-    return f"{picture.title}: {picture.claim}" if several else picture.title
+    return sheet.write(f"Report: {drawable(title)}")
 
 
 def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
@@ -489,7 +450,7 @@ _BAR_PX = 420
 
 
 def belief_html(run: RunRecord) -> str:
-    """The headline of a run, with its interval drawn."""
+    """Write the headline of a run, with its interval drawn."""
     belief = run.aggregates
     parts = [
         '<div style="font-family:sans-serif;max-width:34em">',
@@ -505,14 +466,9 @@ def belief_html(run: RunRecord) -> str:
             f"stability {belief.stability_score:.2f} ({belief.stability_band})</div>"
         )
         parts.append(_interval_bar(belief.prob_true_rpl, lo, hi))
-    parts += [f"<div><em>{text}</em></div>" for text in _belief_labels(run)]
-    parts.append("</div>")
-    return "".join(parts)
-
-
-def _belief_labels(run: RunRecord) -> list[str]:
     legacy = LEGACY if run.aggregation.agg == "simple" else None
-    return [label for label in (warning_label(run), legacy) if label]
+    parts += [f"<div><em>{text}</em></div>" for text in (warning_label(run), legacy) if text]
+    return "".join([*parts, "</div>"])
 
 
 def _interval_bar(prob: float, lo: float, hi: float) -> str:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from heretix.store import Store
+    from sqlalchemy import Connection
 
-__all__ = ["FORMATS", "TABLES", "Format", "Table", "export", "format_of", "table", "write_export"]
+    from heretix.store import Store
 
 Format = Literal["jsonl", "parquet"]
 FORMATS: Final[Mapping[Format, str]] = {
@@ -45,49 +45,13 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """What is exported: its columns, and how its rows are read."""
+class _Table:
+    """Rows that are exported: their columns, how a page is read, and the key they are sorted by."""
 
-    name: str
     columns: tuple[Column, ...]
-    rows: Callable[[Store, str | None], Iterator[list[Row]]]
-    """Pages of rows; the text chooses among them, each table says how."""
-    choice: str
-    """What that text chooses by."""
-
-
-def _runs(store: Store, search: str | None) -> Iterator[list[Row]]:
-    wanted, after = RunFilter(search=search), None
-    while True:
-        with store.reading() as connection:
-            rows = select_run_rows(connection, wanted, limit=_PAGE, after=after)
-        yield [dict(row) for row in rows]
-        if len(rows) < _PAGE:
-            return
-        after = rows[-1]["run_id"]
-
-
-def _samples(store: Store, run_id: str | None) -> Iterator[list[Row]]:
-    after = None
-    while True:
-        with store.reading() as connection:
-            rows = select_sample_rows(connection, run_id=run_id, limit=_PAGE, after=after)
-        yield [dict(row) for row in rows]
-        if len(rows) < _PAGE:
-            return
-        after = rows[-1]["cache_key"]
-
-
-def _transfers(store: Store, episode: str | None) -> Iterator[list[Row]]:
-    after = 0
-    while True:
-        with store.reading() as connection:
-            found = queries.stream_transfers(connection, after_seq=after, episode=episode)
-            rows = list(itertools.islice(found, _PAGE))
-        yield [{name: row[name] for name, _ in _TRANSFER} for row in rows]
-        if len(rows) < _PAGE:
-            return
-        after = rows[-1]["seq"]
+    read: Callable[[Connection, str | None, Any], Sequence[Any]]
+    """From what chooses among the rows, and the key of the last row before."""
+    key: str
 
 
 _TYPES: Final = {
@@ -126,31 +90,34 @@ _TRANSFER: Final[tuple[Column, ...]] = (
     ("at_ms", "int64"),
 )
 
-TABLES: Final[Mapping[str, Table]] = {
-    found.name: found
-    for found in (
-        Table(
-            name="runs",
-            # Seeds go up to 2^64-1.
-            columns=_columns_of(RunSummary, seed="uint64", bootstrap_seed="uint64"),
-            rows=_runs,
-            choice="text in the claim, model or id",
+
+def _read_transfers(connection: Connection, episode: str | None, after: Any) -> list[Row]:
+    found = queries.stream_transfers(connection, after_seq=after or 0, episode=episode)
+    return [{name: row[name] for name, _ in _TRANSFER} for row in itertools.islice(found, _PAGE)]
+
+
+_TABLES: Final[Mapping[str, _Table]] = {
+    "runs": _Table(
+        # Seeds go up to 2^64-1.
+        columns=_columns_of(RunSummary, seed="uint64", bootstrap_seed="uint64"),
+        read=lambda connection, search, after: select_run_rows(
+            connection, RunFilter(search=search), limit=_PAGE, after=after
         ),
-        Table(name="samples", columns=_columns_of(Sample), rows=_samples, choice="run id"),
-        Table(name="transfers", columns=_TRANSFER, rows=_transfers, choice="episode id"),
-    )
+        key="run_id",
+    ),
+    "samples": _Table(
+        columns=_columns_of(Sample),
+        read=lambda connection, run_id, after: select_sample_rows(
+            connection, run_id=run_id, limit=_PAGE, after=after
+        ),
+        key="cache_key",
+    ),
+    "transfers": _Table(columns=_TRANSFER, read=_read_transfers, key="seq"),
 }
 
 
-def table(name: str) -> Table:
-    """A table by its name."""
-    if name not in TABLES:
-        raise ConfigError(f"`table` must be one of {', '.join(TABLES)}, got {name!r}")
-    return TABLES[name]
-
-
 def format_of(path: Path) -> Format:
-    """The format that a file's name asks for."""
+    """Return the format that a file's name asks for."""
     endings: Mapping[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
     if (found := endings.get(path.suffix.lower())) is None:
         raise ConfigError(f"`--out` must end in .jsonl or .parquet, got {path.name!r}")
@@ -160,12 +127,24 @@ def format_of(path: Path) -> Format:
 def export(
     store: Store, name: str, wanted: Format, *, chosen: str | None = None
 ) -> Iterator[bytes]:
-    """A table in pieces, made as they are taken. What can't work is refused before the first."""
-    source = table(name)
-    pages = source.rows(store, chosen)
+    """Make a table in pieces, as they are taken. What can't work is refused before the first."""
+    if name not in _TABLES:
+        raise ConfigError(f"`table` must be one of {', '.join(_TABLES)}, got {name!r}")
+    pages = _read_pages(store, _TABLES[name], chosen)
     if wanted == "jsonl":
         return (_lines(page) for page in pages)
-    return _parquet(_pyarrow(), source, pages)
+    return _parquet(_pyarrow(), _TABLES[name].columns, pages)
+
+
+def _read_pages(store: Store, table: _Table, chosen: str | None) -> Iterator[list[Row]]:
+    after = None
+    while True:
+        with store.reading() as connection:
+            rows = [dict(row) for row in table.read(connection, chosen, after)]
+        yield rows
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1][table.key]
 
 
 def write_export(path: Path, pieces: Iterator[bytes]) -> int:
@@ -206,9 +185,11 @@ def _pyarrow() -> ModuleType:
     return module
 
 
-def _parquet(pyarrow: ModuleType, source: Table, pages: Iterator[list[Row]]) -> Iterator[bytes]:
-    """Each page becomes a row group, handed on as soon as it is written."""
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in source.columns])
+def _parquet(
+    pyarrow: ModuleType, columns: tuple[Column, ...], pages: Iterator[list[Row]]
+) -> Iterator[bytes]:
+    """Make each page a row group, handed on as soon as it is written."""
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns])
     sink = _Sink()
     with pyarrow.parquet.ParquetWriter(sink, schema) as writer:
         for page in pages:
@@ -246,6 +227,5 @@ class _Sink(io.RawIOBase):
         return self._written
 
     def take(self) -> bytes:
-        """What was written since the last time."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)

@@ -21,23 +21,22 @@ if TYPE_CHECKING:
 
 
 def method_lines(run: RunRecord) -> list[str]:
-    """One sentence or two a step, from the question to the interval."""
-    return [
-        _asked(run),
-        *_shown(run),
-        _counted(run),
-        *(_estimated(run) if run.aggregates.prob_true_rpl is not None else _not_estimated(run)),
-        *_sized(run),
-    ]
+    """Tell, in a sentence or two a step, how a run went from the question to the interval."""
+    estimated = run.aggregates.prob_true_rpl is not None
+    failed = f"There is no estimate: {no_estimate_reason(run.reason)}"
+    steps = _estimated(run) if estimated else [failed]
+    return [_asked(run), *_shown(run), _counted(run), *steps, *_sized(run)]
 
 
 def _asked(run: RunRecord) -> str:
     sampling = run.sampling
+    start, end = (stamp[:16].replace("T", " ") for stamp in (run.started_at, run.finished_at))
+    when = f"on {start}" if start == end else f"from {start} to {end}"
     return (
         f"{run.model} was asked {sampling.N} times how probable the claim is: K = {sampling.K} "
         f"slots with R = {counted(sampling.R, 'repeat')} each, over T = {sampling.T} different "
         f"wordings of the {run.sampler.T_bank} in the bank {run.prompt_version}. "
-        f"This was {_when(run)} UTC."
+        f"This was {when} UTC."
     )
 
 
@@ -119,10 +118,6 @@ def _estimated(run: RunRecord) -> Iterator[str]:
     )
 
 
-def _not_estimated(run: RunRecord) -> Iterator[str]:
-    yield f"There is no estimate: {no_estimate_reason(run.reason)}"
-
-
 def _sized(run: RunRecord) -> Iterator[str]:
     rule = run.precision
     if rule is None:
@@ -137,11 +132,6 @@ def _sized(run: RunRecord) -> Iterator[str]:
         f"with at most {rule.max_samples} samples. This is step {len(rule.steps)}; {ended}. An "
         "interval that decides when to stop is a little too narrow."
     )
-
-
-def _when(run: RunRecord) -> str:
-    start, end = (stamp[:16].replace("T", " ") for stamp in (run.started_at, run.finished_at))
-    return f"on {start}" if start == end else f"from {start} to {end}"
 
 
 Answers = tuple[tuple[float, ...], ...]
@@ -222,7 +212,7 @@ class LensExample:
 
     @classmethod
     def shifted(cls, answers: Sequence[Sequence[float]]) -> LensExample:
-        """Beliefs that a frame moves a little, mainstream evidence up, heterodox down."""
+        """Make beliefs that a frame moves a little, mainstream evidence up, heterodox down."""
         shifts = {RPL: 0.0, NUL: 0.1, MEL: 0.5, HEL: -1.2}
         lenses = {
             lens: {f"{n:02d}": [logit(p) + by for p in given] for n, given in enumerate(answers)}
@@ -240,7 +230,7 @@ class LensExample:
 
 
 def parse_answers(text: str) -> Answers:
-    """Answers as somebody typed them: a line a wording, probabilities with spaces between."""
+    """Read answers as somebody typed them: a line a wording, probabilities with spaces between."""
     lines = [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
     if not 2 <= len(lines) <= _MOST_WORDINGS:
         raise ConfigError(f"`answers` must have 2 to {_MOST_WORDINGS} lines, got {len(lines)}")

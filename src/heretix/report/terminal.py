@@ -139,8 +139,11 @@ class IntervalBar:
 
 def run_headline(run: RunRecord) -> RenderableType:
     """Show the finding of a run, in a few lines."""
-    lines: list[RenderableType] = [Text(run.claim, style="bold"), _subtitle(run)]
-    belief = run.aggregates
+    belief, lens = run.aggregates, "" if run.lens == RPL else f" · {run.lens}"
+    if run.evidence and run.evidence.variant:
+        lens += f" {run.evidence.variant}"
+    about = f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}"
+    lines: list[RenderableType] = [Text(run.claim, style="bold"), Text(about, style="dim")]
     if belief.prob_true_rpl is None or belief.ci95 is None:
         lines.append(Text(f"No estimate: {no_estimate_reason(run.reason)}", style="bold red"))
     else:
@@ -346,13 +349,6 @@ def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> Rende
         else "the interval holds 0: no difference can be told"
     )
     return Group(table, Text(""), line, Text(verdict, style="dim"))
-
-
-def _subtitle(run: RunRecord) -> Text:
-    lens = "" if run.lens == RPL else f" · {run.lens}"
-    if run.evidence and run.evidence.variant:
-        lens += f" {run.evidence.variant}"
-    return Text(f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}", style="dim")
 
 
 def _shape(run: RunRecord) -> str:

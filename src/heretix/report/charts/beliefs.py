@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from heretix.measurement.record import (
         Artifact,
         ExperimentRecord,
-        LensRecord,
         MetricRecord,
         MetricsRecord,
         RunRecord,
@@ -442,6 +441,12 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
         run.lens: run.usage for run in unchanged_runs(artifact.runs, claim) if run.model == model
     }
     n = ", ".join(f"{lens} {used.compliant}" for lens, used in usage.items())
+    said = "; ".join(
+        f"{line.lens} has none ({line.status.replace('_', ' ')})"
+        if line.prob_true is None
+        else f"{line.lens} {line.prob_true:.3f}"
+        for line in lines
+    )
     return figure(
         {"vconcat": panels, "spacing": 26},
         title=claim,
@@ -449,7 +454,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
             listed([model, f"n answers: {n}"]),
             "Points: p(true); bars: 95% intervals; dashed line: the raw prior.",
         ],
-        description=_lenses_described(lines, claim, model),
+        description=f"Belief of {model} in the claim '{claim}' under each lens: {said}.",
         theme=theme,
         wide=True,
     )
@@ -513,17 +518,6 @@ def _heading(text: str, theme: Theme) -> Part:
     return {"text": text, "frame": "group", "fontSize": 13, "color": theme.ink, "offset": 6}
 
 
-def _lenses_described(lines: Sequence[LensRecord], claim: str, model: str) -> str:
-    parts = [
-        f"{line.lens} {line.prob_true:.3f}"
-        if line.prob_true is not None
-        else f"{line.lens} has none ({line.status.replace('_', ' ')})"
-        for line in lines
-    ]
-    said = "; ".join(parts)
-    return drawable(f"Belief of {model} in the claim '{claim}' under each lens: {said}.")
-
-
 # Experiments with evidence: which document moved the belief, and what the controls say.
 
 _WITHOUT: Final = "without:"
@@ -538,19 +532,26 @@ def document_influence(
     artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
     """Draw the influence of each document: the lens as it is minus the lens without it."""
-    model = chosen_model(artifact, model)
     titles = {
         (bundle["lens"], item["id"]): (str(item["publisher"]), str(item["title"]))
         for bundle in artifact.bundles or []
         for item in bundle["items"]
     }
-    found = [record for record in _own(artifact, model) if record.variant.startswith(_WITHOUT)]
-    rows = [
-        _influence_row(record, *_document_label(record, titles), theme)
-        for record in sorted(found, key=_by_size)
-    ]
-    return _chart(
-        rows,
+
+    def name(record: ExperimentRecord) -> tuple[str, str]:
+        document = record.variant.removeprefix(_WITHOUT)
+        if (known := titles.get((record.lens, document))) is None:
+            return f"{record.lens} · all of {document}", "every document of this publisher"
+        return f"{record.lens} {document} · {known[0]}", known[1]
+
+    def by_size(record: ExperimentRecord) -> tuple[str, bool, float, str]:
+        # By lens, the documents that raise the belief most first, those without a number last.
+        found = record.difference
+        return (record.lens, found is None, -(found.value if found else 0.0), record.variant)
+
+    found = [one for one in artifact.experiments or [] if one.variant.startswith(_WITHOUT)]
+    return _experiment_chart(
+        [(record, *name(record)) for record in sorted(found, key=by_size)],
         artifact,
         model,
         what="Above 0: showing the document raises p(true). Without it, the rest stays.",
@@ -563,13 +564,13 @@ def evidence_controls(
     artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
     """Draw orders, irrelevant text, the negation and another policy against the lens as it is."""
-    model = chosen_model(artifact, model)
-    found = [record for record in _own(artifact, model) if not record.variant.startswith(_WITHOUT)]
-    rows = [
-        _influence_row(record, record.lens, _control(record.variant), theme) for record in found
-    ]
-    return _chart(
-        rows,
+    found = [one for one in artifact.experiments or [] if not one.variant.startswith(_WITHOUT)]
+    policy = "policy: sources under "
+    return _experiment_chart(
+        [
+            (one, one.lens, _CONTROLS.get(one.variant, one.variant.replace("policy:", policy, 1)))
+            for one in found
+        ],
         artifact,
         model,
         what="The lens as it is minus its variant; near 0 the variant makes no difference.",
@@ -578,18 +579,30 @@ def evidence_controls(
     )
 
 
-def _chart(
-    rows: Sequence[IntervalRow],
+def _experiment_chart(
+    records: Sequence[tuple[ExperimentRecord, str, str]],
     artifact: Artifact,
-    model: str,
+    model: str | None,
     *,
     what: str,
     nothing: str,
     theme: Theme,
 ) -> Chart:
-    claim = claim_of(artifact)
+    model, claim = chosen_model(artifact, model), claim_of(artifact)
+    rows = [
+        _lens_row(
+            record.lens,
+            theme,
+            label=label,
+            detail=detail,
+            value=record.difference.value if record.difference else None,
+            ci95=_ends(record.difference),
+            reason=missing_reason(record.reason),
+        )
+        for record, label, detail in records
+        if record.model == model
+    ]
     n = f"n = {counted(len(rows), 'variant')}"
-    subtitle = [listed([model, n, "bars: 95% intervals"]), what]
     if not rows:
         return notice(
             nothing, title=claim, subtitle=[model], description="Experiments.", theme=theme
@@ -601,48 +614,8 @@ def _chart(
     return figure(
         interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
         title=claim,
-        subtitle=subtitle,
+        subtitle=[listed([model, n, "bars: 95% intervals"]), what],
         description=f"Differences of p(true) for {n}, measured with {model}.{said}",
         theme=theme,
         wide=True,
     )
-
-
-def _influence_row(record: ExperimentRecord, label: str, detail: str, theme: Theme) -> IntervalRow:
-    found = record.difference
-    return _lens_row(
-        record.lens,
-        theme,
-        label=label,
-        detail=detail,
-        value=found.value if found else None,
-        ci95=_ends(found),
-        reason=missing_reason(record.reason),
-    )
-
-
-def _own(artifact: Artifact, model: str) -> list[ExperimentRecord]:
-    return [record for record in artifact.experiments or [] if record.model == model]
-
-
-def _by_size(record: ExperimentRecord) -> tuple[str, bool, float, str]:
-    """By lens, the documents that raise the belief most first, those without a number last."""
-    found = record.difference
-    return (record.lens, found is None, -(found.value if found else 0.0), record.variant)
-
-
-def _document_label(
-    record: ExperimentRecord, titles: dict[tuple[str, str], tuple[str, str]]
-) -> tuple[str, str]:
-    name = record.variant.removeprefix(_WITHOUT)
-    known = titles.get((record.lens, name))
-    if known is None:
-        return f"{record.lens} · all of {name}", "every document of this publisher"
-    publisher, title = known
-    return f"{record.lens} {name} · {publisher}", title
-
-
-def _control(variant: str) -> str:
-    if variant.startswith("policy:"):
-        return f"policy: sources under {variant.removeprefix('policy:')}"
-    return _CONTROLS.get(variant, variant)

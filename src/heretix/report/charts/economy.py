@@ -98,10 +98,12 @@ def _rows(positions: Sequence[Position], currency: Currency) -> list[Part]:
         market = Market(
             money=sum(pools.values()), heretic=held[Side.HERETIC], orthodox=held[Side.ORTHODOX]
         )
+        moment = datetime.fromtimestamp(position.at_ms / 1000, UTC)
+        at = moment.isoformat(timespec="milliseconds")
         rows += [
             {
                 "bet": number,
-                "at": _moment(position.at_ms),
+                "at": at,
                 "side": side.value,
                 "price": float(market.price(side)),
                 "implied": float(market.probability(side)),
@@ -110,10 +112,6 @@ def _rows(positions: Sequence[Position], currency: Currency) -> list[Part]:
             for side in Side
         ]
     return rows
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _bet_axis(rows: Rows, *, timed: bool) -> Part:

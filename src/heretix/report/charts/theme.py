@@ -56,27 +56,27 @@ class Theme:
     warn: str
     heretic: str
     orthodox: str
-    series_1: str
-    series_2: str
-    series_3: str
-    series_4: str
-    series_5: str
-    series_6: str
-    series_7: str
+    series_colours: tuple[str, ...]
 
     def colour(self, meaning: str) -> str:
-        """The colour of a lens or a side."""
+        """Return the colour of a lens or a side."""
         if (lens := LENSES.get(meaning)) is not None:
             return lens.colour_dark if self.dark else lens.colour
         return str(getattr(self, meaning))
 
     def series(self, number: int) -> str:
-        """The colour of the n-th of several things that have no meaning of their own."""
-        return str(getattr(self, f"series_{number % len(SERIES_SHAPES) + 1}"))
+        """Return the colour of the n-th of several things that have no meaning of their own."""
+        return self.series_colours[number % len(self.series_colours)]
 
     def config(self) -> dict[str, Any]:
-        """The part of a Vega-Lite chart that says how it looks."""
-        text = {"fontSize": TEXT_PX, "color": self.ink}
+        """Return the part of a Vega-Lite chart that says how it looks."""
+        words = {
+            "labelColor": self.ink,
+            "labelFontSize": TEXT_PX,
+            "titleColor": self.muted,
+            "titleFontSize": TEXT_PX,
+            "titleFontWeight": "normal",
+        }
         return {
             "background": self.paper,
             "font": FONT,
@@ -95,25 +95,14 @@ class Theme:
                 "offset": 14,
             },
             "axis": {
-                "labelColor": self.ink,
-                "labelFontSize": TEXT_PX,
-                "titleColor": self.muted,
-                "titleFontSize": TEXT_PX,
-                "titleFontWeight": "normal",
+                **words,
                 "titlePadding": 8,
                 "domainColor": self.muted,
                 "tickColor": self.muted,
                 "gridColor": self.grid,
             },
-            "legend": {
-                "labelColor": self.ink,
-                "labelFontSize": TEXT_PX,
-                "titleColor": self.muted,
-                "titleFontSize": TEXT_PX,
-                "titleFontWeight": "normal",
-                "symbolStrokeWidth": 2,
-            },
-            "text": text,
+            "legend": {**words, "symbolStrokeWidth": 2},
+            "text": {"fontSize": TEXT_PX, "color": self.ink},
         }
 
 
@@ -127,13 +116,7 @@ LIGHT: Final = Theme(
     warn="#9a3412",
     heretic="#7a35b8",
     orthodox="#8a6500",
-    series_1="#4477aa",
-    series_2="#d9485a",
-    series_3="#228833",
-    series_4="#9a8a1c",
-    series_5="#2a95b8",
-    series_6="#aa3377",
-    series_7="#777777",
+    series_colours=("#4477aa", "#d9485a", "#228833", "#9a8a1c", "#2a95b8", "#aa3377", "#777777"),
 )
 DARK: Final = Theme(
     dark=True,
@@ -145,25 +128,19 @@ DARK: Final = Theme(
     warn="#f6a878",
     heretic="#c39bf5",
     orthodox="#e5bd3f",
-    series_1="#7aa9db",
-    series_2="#ee7a88",
-    series_3="#5dbb6c",
-    series_4="#d6c65a",
-    series_5="#6fcbe6",
-    series_6="#d976ad",
-    series_7="#b5b5b5",
+    series_colours=("#7aa9db", "#ee7a88", "#5dbb6c", "#d6c65a", "#6fcbe6", "#d976ad", "#b5b5b5"),
 )
 
 
 def css_variables() -> str:
-    """The colours as custom properties, for pages that stand around charts. Print stays light."""
+    """Write the colours as custom properties, for pages around charts. Print stays light."""
     light = "".join(f"--hx-{name}:{value[0]};" for name, value in colour_pairs())
     dark = "".join(f"--hx-{name}:{value[1]};" for name, value in colour_pairs())
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 def dark_css(within: str = "svg") -> str:
-    """Rules that give a drawn light chart its dark colours, where the reader asks for them.
+    """Write rules that give a drawn light chart its dark colours, where the reader asks for them.
 
     A drawing names its colours in attributes, so each can be matched. Print stays light.
     """
@@ -178,7 +155,7 @@ def dark_css(within: str = "svg") -> str:
 
 
 def tooltip_css() -> str:
-    """Rules for what a drawn chart tells the pointer: the script itself adds no styles."""
+    """Write rules for what a drawn chart tells the pointer: the script itself adds no styles."""
     return (
         "#vg-tooltip-element{position:fixed;z-index:1000;visibility:hidden;padding:6px 9px;"
         f"font:{TEXT_PX}px/1.4 {FONT};color:var(--hx-ink);background:var(--hx-paper);"
@@ -189,11 +166,10 @@ def tooltip_css() -> str:
 
 
 def colour_pairs() -> Iterator[tuple[str, tuple[str, str]]]:
-    """Every colour by its CSS name: the light one and the dark one."""
+    """List every colour by its CSS name: the light one and the dark one."""
     for lens in LENSES.values():
         yield lens.code.lower(), (lens.colour, lens.colour_dark)
-    for field in fields(Theme):
-        if field.name == "dark":
-            continue
-        pair = (str(getattr(LIGHT, field.name)), str(getattr(DARK, field.name)))
-        yield field.name.replace("_", "-"), pair
+    names = [field.name for field in fields(Theme) if field.type == "str"]
+    yield from ((name, (getattr(LIGHT, name), getattr(DARK, name))) for name in names)
+    pairs = zip(LIGHT.series_colours, DARK.series_colours, strict=True)
+    yield from ((f"series-{number}", pair) for number, pair in enumerate(pairs, 1))
