@@ -22,7 +22,7 @@ from heretix.core.plugins import Registry
 from heretix.version import VERSION
 
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""How writing to a terminal, a pipe or a file can fail, besides nobody reading any more."""
+"""Failures of writing to a terminal, a pipe or a file, besides nobody reading any more."""
 
 _COMMANDS: Final = {
     "run": ("run:run", "Measure a claim, or many."),

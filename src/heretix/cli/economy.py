@@ -60,7 +60,7 @@ NO_EPISODE: Final = (
     "no episode was opened here yet; open one with "
     '`heretix episode open "A claim." --practice` first'
 )
-"""What the lack of a store means to somebody who looks for episodes."""
+"""Said where there is no store, to those who look for episodes."""
 NO_ACCOUNT: Final = (
     "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
 )

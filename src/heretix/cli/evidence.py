@@ -41,7 +41,7 @@ _DOI: Final = re.compile(r"10\.\d{4,9}/\S+")
 
 @dataclass(frozen=True, kw_only=True)
 class BundleOptions(opt.EvidenceOptions):
-    """Where documents come from; by default for the lenses that search for them."""
+    """Sources of documents; by default for the lenses that search for them."""
 
     lenses: opt.LensOption = f"{MEL},{HEL}"
 

@@ -34,7 +34,7 @@ DEMO_CORPUS_NOTE: Final = (
 NOTHING_SHOWN: Final = (
     'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
 )
-"""What the lack of a store means to somebody who looks for what evidence does."""
+"""Said where there is no store, to those who look for what evidence does."""
 JOBS_AT_A_TIME: Final = 4
 """Enough for a short job to pass a long one; each that asks a service is mostly waiting for it."""
 

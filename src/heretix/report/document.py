@@ -28,7 +28,14 @@ from heretix.report.charts import (
     template_forest,
 )
 from heretix.report.charts.beliefs import claim_of, run_names
-from heretix.report.charts.figure import drawable, listed, number, shortened, with_title, wrapped
+from heretix.report.charts.figure import (
+    drawable,
+    join_parts,
+    number,
+    shorten,
+    with_title,
+    wrap_text,
+)
 from heretix.report.charts.studies import drift
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
 from heretix.report.method import method_lines
@@ -183,7 +190,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
     found = [check for artifact in artifacts for check in verify_artifact(artifact)]
     checked = {check.execution_id: check for check in found}
     names = [
-        listed(shortened(part, _NAME_CHARS) for part in name if part) for name in run_names(runs)
+        join_parts(shorten(part, _NAME_CHARS) for part in name if part) for name in run_names(runs)
     ]
     sections = [
         _section(run, f"run-{place}", name, checked.get(run.execution_id), place > len(plain))
@@ -310,7 +317,7 @@ _NAMED: Final = 3
 _MOST_RUNS: Final = 200
 """More would make a picture too tall for what opens pictures."""
 _CHARS_AT_1PX: Final = 0.5
-"""How wide a character is on average, for each pixel of its font's size."""
+"""Average width of a character, for each pixel of its font's size."""
 
 
 @dataclass(slots=True)
@@ -326,7 +333,7 @@ class _Sheet:
         """Write a paragraph, wrapped to the page."""
         room = int((self.width - 2 * _MARGIN) / (px * _CHARS_AT_1PX))
         weight = ' font-weight="bold"' if bold else ""
-        for line in wrapped(content, room, lines=8):
+        for line in wrap_text(content, room, lines=8):
             self.y += px * 1.35
             self.parts.append(
                 f'<text x="{_MARGIN}" y="{self.y:.1f}" font-size="{px}" fill="{colour}"'
@@ -390,7 +397,7 @@ def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
 
 def _headline(sheet: _Sheet, run: RunRecord) -> None:
     belief, theme = run.aggregates, sheet.theme
-    about = listed([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
+    about = join_parts([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
     sheet.text(about, px=13, colour=theme.muted)
     if belief.prob_true_rpl is None or belief.ci95 is None:
         sheet.text(

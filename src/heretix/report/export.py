@@ -207,7 +207,7 @@ def _storable(value: object) -> object:
 
 
 class _Sink(io.RawIOBase):
-    """Where a writer puts bytes, and a reader takes them away."""
+    """A buffer that a writer fills, and a reader empties."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,11 +24,11 @@ def method_lines(run: RunRecord) -> list[str]:
     """Tell, in a sentence or two a step, how a run went from the question to the interval."""
     estimated = run.aggregates.prob_true_rpl is not None
     failed = f"There is no estimate: {no_estimate_reason(run.reason)}"
-    steps = _estimated(run) if estimated else [failed]
-    return [_asked(run), *_shown(run), _counted(run), *steps, *_sized(run)]
+    steps = _tell_estimate(run) if estimated else [failed]
+    return [_tell_question(run), *_tell_evidence(run), _tell_answers(run), *steps, *_tell_size(run)]
 
 
-def _asked(run: RunRecord) -> str:
+def _tell_question(run: RunRecord) -> str:
     sampling = run.sampling
     start, end = (stamp[:16].replace("T", " ") for stamp in (run.started_at, run.finished_at))
     when = f"on {start}" if start == end else f"from {start} to {end}"
@@ -40,7 +40,7 @@ def _asked(run: RunRecord) -> str:
     )
 
 
-def _shown(run: RunRecord) -> Iterator[str]:
+def _tell_evidence(run: RunRecord) -> Iterator[str]:
     shown = run.evidence
     if shown is None:
         yield "It was shown no evidence: this is the raw prior (RPL), what it believes unprompted."
@@ -64,7 +64,7 @@ def _shown(run: RunRecord) -> Iterator[str]:
     )
 
 
-def _counted(run: RunRecord) -> str:
+def _tell_answers(run: RunRecord) -> str:
     usage = run.usage
     dropped = [
         f"{count} {reason.replace('_', ' ')}" for reason, count in usage.noncompliant.items()
@@ -80,7 +80,7 @@ def _counted(run: RunRecord) -> str:
     )
 
 
-def _estimated(run: RunRecord) -> Iterator[str]:
+def _tell_estimate(run: RunRecord) -> Iterator[str]:
     belief, how = run.aggregates, run.aggregation
     assert belief.prob_true_rpl is not None
     assert belief.ci95 is not None
@@ -118,7 +118,7 @@ def _estimated(run: RunRecord) -> Iterator[str]:
     )
 
 
-def _sized(run: RunRecord) -> Iterator[str]:
+def _tell_size(run: RunRecord) -> Iterator[str]:
     rule = run.precision
     if rule is None:
         return
@@ -172,7 +172,7 @@ class WorkedExample:
     steps: tuple[Step, ...]
     cut: int
     plain_mean: float
-    """What one would get by averaging the answers as they are."""
+    """The average of the answers as they are, for comparison."""
     estimate: Estimate
 
     @classmethod

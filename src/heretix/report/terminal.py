@@ -547,19 +547,19 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
             if found.noise_floor is None
             else f"noise floor {found.noise_floor:.3f}"
         )
-        yield "Shock Index", f"{_interval(found.shock_index)}   ({floor})"
+        yield "Shock Index", f"{_write_interval(found.shock_index)}   ({floor})"
     if found.amplification_gap:
-        yield "Amplification Gap", _signed(found.amplification_gap)
-        yield "  towards the prior", _directed(found.directed_gap)
+        yield "Amplification Gap", _write_signed(found.amplification_gap)
+        yield "  towards the prior", _write_direction(found.directed_gap)
     for lens, gain in _in_order(found.information_gain):
         if lens != NUL:
-            yield f"Information Gain {lens}", f"{_signed(gain)} bits   p={gain.p_value:.4f}"
+            yield f"Information Gain {lens}", f"{_write_signed(gain)} bits   p={gain.p_value:.4f}"
     for lens, effect in _in_order(found.evidence_effect):
-        yield f"evidence effect {lens}", _signed(effect)
+        yield f"evidence effect {lens}", _write_signed(effect)
     if found.wrapper_effect:
-        yield "wrapper effect", _signed(found.wrapper_effect)
+        yield "wrapper effect", _write_signed(found.wrapper_effect)
     if found.dispersion_bits:
-        yield "dispersion", f"{_interval(found.dispersion_bits)} bits"
+        yield "dispersion", f"{_write_interval(found.dispersion_bits)} bits"
     for lens, sources in _in_order(found.source_concentration):
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
@@ -587,7 +587,7 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
             record.lens,
             Text(record.variant),
             "—" if record.prob_changed is None else f"{record.prob_changed:.3f}",
-            _signed(record.difference)
+            _write_signed(record.difference)
             if record.difference
             else f"— {missing_reason(record.reason)}",
             one_line(titles.get((shown.get(record.execution_id), left_out), "")),
@@ -595,19 +595,19 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
     return [Text(""), table]
 
 
-def _directed(metric: MetricRecord | None) -> str:
+def _write_direction(metric: MetricRecord | None) -> str:
     if metric is None:
         return "undefined: the prior's interval holds 1/2"
     if metric.lo <= 0 <= metric.hi:
         said = "neither amplifies nor corrects it for certain"
     else:
         said = "amplifies it" if metric.value > 0 else "corrects it"
-    return f"{_signed(metric)}   ({said})"
+    return f"{_write_signed(metric)}   ({said})"
 
 
-def _signed(metric: MetricRecord) -> str:
+def _write_signed(metric: MetricRecord) -> str:
     return f"{metric.value:+.3f}   [{metric.lo:+.3f}, {metric.hi:+.3f}]"
 
 
-def _interval(metric: MetricRecord) -> str:
+def _write_interval(metric: MetricRecord) -> str:
     return f"{metric.value:.3f}   [{metric.lo:.3f}, {metric.hi:.3f}]"

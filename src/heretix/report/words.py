@@ -38,7 +38,7 @@ DROP_PHRASES: Final[Mapping[str, str]] = {
     "publisher_cap": "one more of a publisher that has its share",
     "over_budget": "there was no room left",
 }
-"""Why documents of a kind were left out of a bundle."""
+"""Reasons for which documents of a kind were left out of a bundle."""
 
 _DROP_DETAILS: Final[Mapping[str, str]] = {
     "wrong_class": "its class is {cls}",
@@ -66,7 +66,7 @@ NO_ESTIMATE: Final[Mapping[str, str]] = {
         "of {planned} templates; see why the others were dropped, then sample again or raise K or R"
     ),
 }
-"""Why a run has no estimate."""
+"""Reasons for which a run has no estimate."""
 _CALLS_FAILED: Final = "; {failed} of {attempted} calls failed, the last with: {error}"
 _MISSING: Final[Mapping[str, str]] = {
     "no_pair": "a difference needs the raw prior and another lens, both with an estimate",

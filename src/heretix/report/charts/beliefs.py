@@ -22,8 +22,8 @@ from heretix.report.charts.figure import (
     drawable,
     figure,
     interval_panel,
+    join_parts,
     layer,
-    listed,
     literal,
     notice,
     notice_panel,
@@ -31,7 +31,7 @@ from heretix.report.charts.figure import (
     quantity,
     row_axis,
     row_labels,
-    shortened,
+    shorten,
     small_text,
     text_layer,
     tooltip,
@@ -105,7 +105,7 @@ def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
 def run_subtitle(run: RunRecord) -> str:
     """Name the model, lens and n of a run."""
     usage = run.usage
-    return listed(
+    return join_parts(
         [
             run.model,
             f"lens {run.lens}",
@@ -163,7 +163,7 @@ def _silent_rows(run: RunRecord, *, first_row: int) -> list[Part]:
 
 def _label(run: RunRecord, index: int) -> str:
     wording = run.prompts.paraphrases[index].replace("<claim>{CLAIM}</claim>", " ")
-    return shortened(f"{index} · {wording.strip()}", _WORDING_CHARS)
+    return shorten(f"{index} · {wording.strip()}", _WORDING_CHARS)
 
 
 def _estimate_layers(prob: float, lo: float, hi: float, lens: str, theme: Theme) -> list[Part]:
@@ -337,9 +337,9 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
     lenses = [lens for lens in LENSES if any(run.lens == lens for run in runs)]
     title = claims[0] if len(claims) == 1 else f"{len(claims)} claims side by side"
     answers = sum(run.usage.compliant for run in runs)
-    legend = listed(f"{lens}: {LENSES[lens].label}" for lens in lenses)
+    legend = join_parts(f"{lens}: {LENSES[lens].label}" for lens in lenses)
     said = "; ".join(
-        f"{listed([row.label, row.detail])} "
+        f"{join_parts([row.label, row.detail])} "
         f"{'no estimate' if row.value is None else format(row.value, '.3f')}"
         for row in rows[:20]
     )
@@ -369,12 +369,12 @@ def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
         lens = f"{run.lens} {_variant(run)}".strip() if several_lenses else ""
         model = run.model if several_models or not (several_claims or several_lenses) else ""
         if several_claims:
-            names.append((drawable(run.claim), listed([drawable(model), lens])))
+            names.append((drawable(run.claim), join_parts([drawable(model), lens])))
         else:
-            names.append((listed([drawable(model), lens]), ""))
+            names.append((join_parts([drawable(model), lens]), ""))
     counts = Counter(names)
     return [
-        (first, listed([second, run.execution_id[:13]]))
+        (first, join_parts([second, run.execution_id[:13]]))
         if counts[first, second] > 1
         else (first, second)
         for run, (first, second) in zip(runs, names, strict=True)
@@ -451,7 +451,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
         {"vconcat": panels, "spacing": 26},
         title=claim,
         subtitle=[
-            listed([model, f"n answers: {n}"]),
+            join_parts([model, f"n answers: {n}"]),
             "Points: p(true); bars: 95% intervals; dashed line: the raw prior.",
         ],
         description=f"Belief of {model} in the claim '{claim}' under each lens: {said}.",
@@ -614,7 +614,7 @@ def _experiment_chart(
     return figure(
         interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
         title=claim,
-        subtitle=[listed([model, n, "bars: 95% intervals"]), what],
+        subtitle=[join_parts([model, n, "bars: 95% intervals"]), what],
         description=f"Differences of p(true) for {n}, measured with {model}.{said}",
         theme=theme,
         wide=True,

@@ -17,12 +17,12 @@ from heretix.report.charts.figure import (
     Part,
     Rows,
     figure,
+    join_parts,
     layer,
-    listed,
     literal,
     prob_axis,
     quantity,
-    shortened,
+    shorten,
     small_text,
     text_layer,
     time_axis,
@@ -206,7 +206,7 @@ def credited_path(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=episode.terms.claim,
         subtitle=[
-            f"Episode {shortened(episode.id, 40)}: n = {steps}",
+            f"Episode {shorten(episode.id, 40)}: n = {steps}",
             f"From {rows[0]['belief']:.1%} to {end:.1%}; {said}",
             "▲ raised the belief, ▼ lowered it; hollow: where the lens went beyond the bond.",
         ],
@@ -230,7 +230,7 @@ def _path_rows(episode: Episode, theme: Theme) -> list[Part]:
                 "wanted": step.c_wanted_ppm / PPM,
                 "shape": SHAPES[side],
                 "colour": theme.colour(side),
-                "account": shortened(step.account, 40),
+                "account": shorten(step.account, 40),
             }
         )
     return rows
@@ -333,7 +333,7 @@ def wealth_by_strategy(
     return figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title="Wealth by strategy",
-        subtitle=[listed([f"n = {len(names)} strategies, {steps} points each", banded])],
+        subtitle=[join_parts([f"n = {len(names)} strategies, {steps} points each", banded])],
         description=f"Wealth in {unit} of {len(names)} strategies by {axis}. {said}".strip(),
         theme=theme,
     )
@@ -370,7 +370,7 @@ def _look(
 
 
 def _name(strategy: str) -> str:
-    return shortened(strategy, _NAME_CHARS)
+    return shorten(strategy, _NAME_CHARS)
 
 
 def _summary(summary: WealthSummary, unit: str) -> str:
@@ -424,7 +424,9 @@ def _labels(
     ends = [HEIGHT * (high - last[_name(name)]) / (high - low) for name in ordered]
     key = [
         {
-            "name": listed([_name(name), summaries.get(name) or _final(last[_name(name)], quiet)]),
+            "name": join_parts(
+                [_name(name), summaries.get(name) or _final(last[_name(name)], quiet)]
+            ),
             "end": end,
             "y": place,
             "colour": looks[name].colour,

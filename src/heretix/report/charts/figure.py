@@ -61,8 +61,8 @@ def figure(
         "$schema": SCHEMA,
         "description": drawable(description),
         "title": {
-            "text": wrapped(title, int(_TITLE_CHARS * room), lines=2),
-            "subtitle": [part for line in subtitle if line for part in wrapped(line, chars)],
+            "text": wrap_text(title, int(_TITLE_CHARS * room), lines=2),
+            "subtitle": [part for line in subtitle if line for part in wrap_text(line, chars)],
         },
         # Unbroken, for whoever has another width to break them to.
         "usermeta": {"subtitle": [drawable(line) for line in subtitle if line]},
@@ -123,7 +123,10 @@ def time_axis(field: str, title: str) -> Part:
 
 def with_title(chart: Chart, title: str) -> Chart:
     """Put a chart under another title, where the page around it says the rest."""
-    return {**chart, "title": {**chart["title"], "text": wrapped(title, int(_TITLE_CHARS * _WIDE))}}
+    return {
+        **chart,
+        "title": {**chart["title"], "text": wrap_text(title, int(_TITLE_CHARS * _WIDE))},
+    }
 
 
 def notice(
@@ -141,14 +144,14 @@ def notice(
 
 def notice_panel(text: str, theme: Theme) -> Part:
     """Make a panel of words."""
-    lines = wrapped(text, 72, lines=4)
+    lines = wrap_text(text, 72, lines=4)
     look = {"align": "left", "baseline": "top", "color": theme.warn, "lineHeight": 17}
     corner = {"x": {"value": 0}, "y": {"value": 0}}
     words = text_layer([{"text": lines}], corner, "text", **look)
     return {**words, "width": WIDTH, "height": 17 * len(lines)}
 
 
-def wrapped(text: str, chars: int, *, lines: int = 3) -> list[str]:
+def wrap_text(text: str, chars: int, *, lines: int = 3) -> list[str]:
     """Break text into lines of at most so many characters; what doesn't fit ends in an ellipsis."""
     clean = drawable(text)
     return textwrap.wrap(clean, chars, max_lines=lines, placeholder=" …") or [""]
@@ -159,7 +162,7 @@ def number(value: float, *, signed: bool = False) -> str:
     return format(value, "+.3f" if signed else ".3f").replace("-", "−")
 
 
-def shortened(text: str, chars: int) -> str:
+def shorten(text: str, chars: int) -> str:
     """Cut text to one line of at most so many characters."""
     clean = drawable(text)
     return clean if len(clean) <= chars else clean[: chars - 1].rstrip() + "…"
@@ -180,7 +183,7 @@ def small_text(theme: Theme, **more: Any) -> Part:
     return {"fontSize": SMALL_PX, "color": theme.muted, **more}
 
 
-def listed(parts: Iterable[str]) -> str:
+def join_parts(parts: Iterable[str]) -> str:
     """Join the parts of a subtitle's line."""
     return " · ".join(part for part in parts if part)
 
@@ -227,13 +230,11 @@ def interval_panel(
         if row.value is not None
     ]
     missing = [
-        {"row": place, "reason": shortened(row.reason or "no value", _REASON_CHARS)}
+        {"row": place, "reason": shorten(row.reason or "no value", _REASON_CHARS)}
         for place, row in enumerate(rows)
         if row.value is None
     ]
-    labels = [
-        (shortened(row.label, LABEL_CHARS), shortened(row.detail, LABEL_CHARS)) for row in rows
-    ]
+    labels = [(shorten(row.label, LABEL_CHARS), shorten(row.detail, LABEL_CHARS)) for row in rows]
     layers = []
     if reference is not None:
         line = {"color": theme.muted, "strokeDash": [3, 3]}
@@ -284,7 +285,7 @@ def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
         said += f"\u2002[{number(row.lo, signed=signed)}, {number(row.hi, signed=signed)}]"
     return {
         "row": place,
-        "label": shortened(row.label, LABEL_CHARS),
+        "label": shorten(row.label, LABEL_CHARS),
         "value": row.value,
         "lo": row.lo,
         "hi": row.hi,

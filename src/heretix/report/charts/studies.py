@@ -16,8 +16,8 @@ from heretix.report.charts.figure import (
     Part,
     Rows,
     figure,
+    join_parts,
     layer,
-    listed,
     literal,
     notice,
     prob_axis,
@@ -53,7 +53,7 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
             "`model_comparison`"
         )
     ordered = sorted(runs, key=lambda run: (run.started_at, run.execution_id))
-    served = list(dict.fromkeys(_served(run) for run in ordered))
+    served = list(dict.fromkeys(_name_served(run) for run in ordered))
     rows = [
         {"execution": number, **_row(run, served, theme)} for number, run in enumerate(ordered, 1)
     ]
@@ -78,7 +78,7 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=first.claim,
         subtitle=[
-            listed([first.model, f"lens {first.lens}", n]),
+            join_parts([first.model, f"lens {first.lens}", n]),
             "Bars: 95% intervals. Hollow: every answer came from the cache.",
         ],
         description=f"p(true) of one recipe over {len(ordered)} executions: {told}.",
@@ -86,7 +86,7 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     )
 
 
-def _served(run: RunRecord) -> str:
+def _name_served(run: RunRecord) -> str:
     return ", ".join(found.provider_model_id or "not named" for found in run.served) or "nobody"
 
 
@@ -100,8 +100,8 @@ def _row(run: RunRecord, served: Sequence[str], theme: Theme) -> Part:
         "prob": belief.prob_true_rpl,
         "lo": lo,
         "hi": hi,
-        "served": _served(run),
-        "shape": SERIES_SHAPES[served.index(_served(run)) % len(SERIES_SHAPES)],
+        "served": _name_served(run),
+        "shape": SERIES_SHAPES[served.index(_name_served(run)) % len(SERIES_SHAPES)],
         "fill": colour if fresh else theme.paper,
         "reason": missing_reason(run.reason) or None,
     }
@@ -190,7 +190,7 @@ def reliability_diagram(
     known = [(c.prob_true, c.is_true) for c in claims if c.prob_true is not None]
     without = len(claims) - len(known)
     lacking = f"{without} left out: no estimate" if without else ""
-    subtitle = [listed([f"n = {len(known)} claims with a known answer", lacking])]
+    subtitle = [join_parts([f"n = {len(known)} claims with a known answer", lacking])]
     if not known:
         return notice(
             "No claim has both an estimate and a known answer.",
