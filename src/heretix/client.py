@@ -18,17 +18,6 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from heretix.core import errors
-from heretix.core.errors import (
-    CallTimeoutError,
-    ConfigError,
-    ConflictError,
-    ConnectionFailedError,
-    HeretixError,
-    RecordError,
-    RefusedError,
-    ServerError,
-    TooManyRequestsError,
-)
 from heretix.core.validation import explain
 from heretix.economy.episode.state import Challenge, Direction, Dispute, Episode, Ground
 from heretix.economy.exchange import EpisodeSummary
@@ -51,7 +40,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 _PIECE: Final = 64 * 1024
 _WAIT_S: Final = 3_600.0
 """Longer than the measurement of an episode takes; who knows better says so."""
-_BY_STATUS: Final[Mapping[int, type[HeretixError]]] = {
+_BY_STATUS: Final[Mapping[int, type[errors.HeretixError]]] = {
     401: errors.SignInError,
     403: errors.AccessError,
     404: errors.RecordError,
@@ -60,20 +49,27 @@ _BY_STATUS: Final[Mapping[int, type[HeretixError]]] = {
 }
 
 
-class Transport:
+class _Transport:
     """One server, a connection for each request. Proxies of the environment aren't asked."""
 
     def __init__(
-        self, url: str, token: str | None, *, timeout_s: float, tries: int, pause_s: float
+        self,
+        url: str = "http://127.0.0.1:8765",
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tries: int = 4,
+        pause_s: float = 0.5,
     ) -> None:
+        """`token` is needed where the server has accounts; it stays out of every message."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"`url` must be like http://127.0.0.1:8765, got {url!r}")
+            raise errors.ConfigError(f"`url` must be like http://127.0.0.1:8765, got {url!r}")
         if token is not None and (not token.isascii() or not token.isprintable()):
-            raise ConfigError("`token` must be the text that was shown when it was made")
+            raise errors.ConfigError("`token` must be the text that was shown when it was made")
         if tries < 1:
-            raise ConfigError(f"`tries` must be at least 1, got {tries}")
-        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+            raise errors.ConfigError(f"`tries` must be at least 1, got {tries}")
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._root = parts.path.rstrip("/") + PREFIX
@@ -82,7 +78,7 @@ class Transport:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout_s, self._tries, self._pause_s = timeout_s, tries, pause_s
 
-    def send(
+    def _send(
         self,
         method: str,
         path: str,
@@ -105,7 +101,7 @@ class Transport:
             try:
                 with self._request(method, path, query, content, headers) as (response, _):
                     answer = response.read()
-            except (CallTimeoutError, ConnectionFailedError):
+            except (errors.CallTimeoutError, errors.ConnectionFailedError):
                 if last:
                     raise
                 self._rest(attempt, None)
@@ -119,13 +115,13 @@ class Transport:
             self._rest(attempt, response.getheader("retry-after"))
         raise AssertionError("the last try returns or raises")
 
-    def pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
+    def _pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield a body as it arrives."""
         with self._request("GET", path, query) as (response, _), self._reading(response):
             while piece := response.read(_PIECE):
                 yield piece
 
-    def events(
+    def _events(
         self, path: str, *, after: int, wait_s: float | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield the events of a stream until the last one; where it breaks, take it up again.
@@ -146,7 +142,11 @@ class Transport:
                 with self._request("GET", path, headers=_resume_at(after)) as (response, _):
                     if response.status == 204:
                         return
-            except (CallTimeoutError, ConnectionFailedError, TooManyRequestsError) as exc:
+            except (
+                errors.CallTimeoutError,
+                errors.ConnectionFailedError,
+                errors.TooManyRequestsError,
+            ) as exc:
                 if time.monotonic() >= until:
                     return
                 failures += 1
@@ -187,12 +187,12 @@ class Transport:
             connection.request(method, target, body=content, headers=sent)
             yield connection.getresponse(), sock
         except TimeoutError as exc:
-            raise CallTimeoutError(
-                f"`{self.url}` didn't answer within {self._timeout_s:g} s"
+            raise errors.CallTimeoutError(
+                f"`{self._url}` didn't answer within {self._timeout_s:g} s"
             ) from exc
         except (OSError, http.client.HTTPException) as exc:
-            raise ConnectionFailedError(
-                f"`{self.url}` can't be reached: {str(exc) or type(exc).__name__}; is it running? "
+            raise errors.ConnectionFailedError(
+                f"`{self._url}` can't be reached: {str(exc) or type(exc).__name__}; is it running? "
                 "`heretix serve` starts one"
             ) from exc
         finally:
@@ -206,9 +206,9 @@ class Transport:
         try:
             yield
         except TimeoutError as exc:
-            raise CallTimeoutError(f"`{self.url}` fell silent") from exc
+            raise errors.CallTimeoutError(f"`{self._url}` fell silent") from exc
         except (OSError, http.client.HTTPException) as exc:
-            raise ConnectionFailedError(f"`{self.url}` broke off: {exc}") from exc
+            raise errors.ConnectionFailedError(f"`{self._url}` broke off: {exc}") from exc
 
     def _rest(self, attempt: int, retry_after: str | None) -> None:
         wanted = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
@@ -219,7 +219,7 @@ def _resume_at(seq: int) -> dict[str, str]:
     return {"Accept": "text/event-stream", "Last-Event-ID": str(seq)}
 
 
-def _problem(response: http.client.HTTPResponse, body: bytes) -> HeretixError:
+def _problem(response: http.client.HTTPResponse, body: bytes) -> errors.HeretixError:
     """Make the error that a problem document stands for."""
     try:
         problem = json.loads(body)
@@ -229,21 +229,23 @@ def _problem(response: http.client.HTTPResponse, body: bytes) -> HeretixError:
     return error_of(problem, response.status, retry_after=response.getheader("retry-after", "1"))
 
 
-def error_of(problem: Mapping[str, Any], status: int, *, retry_after: str = "1") -> HeretixError:
+def error_of(
+    problem: Mapping[str, Any], status: int, *, retry_after: str = "1"
+) -> errors.HeretixError:
     """Make the error that the content of a problem document stands for."""
     detail, kind = str(problem["detail"]), str(problem.get("type", ""))
     name = f"{kind.removeprefix(PROBLEM)}Error" if kind.startswith(PROBLEM) else ""
     known = getattr(errors, name, None)
-    if known is RefusedError:
-        return RefusedError(detail, status=str(problem.get("reason", "refused")))
-    if known is TooManyRequestsError or (known is None and status == 429):
+    if known is errors.RefusedError:
+        return errors.RefusedError(detail, status=str(problem.get("reason", "refused")))
+    if known is errors.TooManyRequestsError or (known is None and status == 429):
         wait_s = float(retry_after) if retry_after.isdigit() else 1.0
-        return TooManyRequestsError(detail, retry_after_s=wait_s)
+        return errors.TooManyRequestsError(detail, retry_after_s=wait_s)
     if known is not None:
-        error: HeretixError = known(detail)
+        error: errors.HeretixError = known(detail)
         return error
     if status >= 500 and status not in _BY_STATUS:
-        return ServerError(detail, status=status)
+        return errors.ServerError(detail, status=status)
     return _BY_STATUS.get(status, errors.UsageError)(detail)
 
 
@@ -312,27 +314,15 @@ class Quote:
     worst_case: int
 
 
-class Client:
+class Client(_Transport):
     """One server, as one person. Threads may share a client.
 
     Every write has a key and is sent again under the same one when a connection breaks, so that
     nothing is done twice. Refusals come out as the errors that the library itself would raise.
     """
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8765",
-        token: str | None = None,
-        *,
-        timeout_s: float = 30.0,
-        tries: int = 4,
-        pause_s: float = 0.5,
-    ) -> None:
-        """`token` is needed where the server has accounts; it stays out of every message."""
-        self._http = Transport(url, token, timeout_s=timeout_s, tries=tries, pause_s=pause_s)
-
     def __repr__(self) -> str:
-        return f"Client({self._http.url!r})"
+        return f"Client({self._url!r})"
 
     def measure(
         self,
@@ -350,7 +340,7 @@ class Client:
     ) -> dict[str, Any]:
         """Estimate calls, tokens, price and time of a request; nothing is started."""
         body = _request(claims, models, options)
-        plan: dict[str, Any] = json.loads(self._http.send("POST", "/plan", body=body))
+        plan: dict[str, Any] = json.loads(self._send("POST", "/plan", body=body))
         return plan
 
     def job(self, job_id: str) -> Job:
@@ -380,11 +370,11 @@ class Client:
         Who doesn't want to wait for longer than `wait_s` seconds is told how far it was.
         """
         path = f"/jobs/{_part(job_id)}/events"
-        for event in self._http.events(path, after=after, wait_s=wait_s):
+        for event in self._events(path, after=after, wait_s=wait_s):
             yield _read(JobEvent, event)
         if wait_s is not None and not (found := self.job(job_id)).ended:
             done, total = found.progress["done"], found.progress["total"]
-            raise CallTimeoutError(
+            raise errors.CallTimeoutError(
                 f"`{job_id}` is {found.state} after {wait_s:g} s, {done:,} of {total:,} samples "
                 "done; it goes on: follow it again"
             )
@@ -414,7 +404,7 @@ class Client:
 
     def record(self, ref: str) -> RunRecord:
         """Read the record of an execution, or of a run's latest one."""
-        return RunRecord.model_validate_json(self._http.send("GET", f"/executions/{_part(ref)}"))
+        return RunRecord.model_validate_json(self._send("GET", f"/executions/{_part(ref)}"))
 
     def samples(self, ref: str) -> Iterator[SampleRecord]:
         """List the samples of an execution, with the raw answers."""
@@ -575,7 +565,7 @@ class Client:
     ) -> int:
         """Write a table to a .jsonl or .parquet file; returns how many bytes it has."""
         target = Path(path)
-        pieces = self._http.pieces(f"/export/{table}.{format_of(target)}", {"only": only})
+        pieces = self._pieces(f"/export/{table}.{format_of(target)}", {"only": only})
         return write_export(target, pieces)
 
     def _outcome(
@@ -592,17 +582,19 @@ class Client:
             assert job.episode is not None, "what is done has an episode"
             return self.episode(job.episode)
         if job.error is None or job.error_kind is None:
-            raise ConflictError(f"`{job.id}` was {job.state}; what it hadn't decided is open")
+            raise errors.ConflictError(
+                f"`{job.id}` was {job.state}; what it hadn't decided is open"
+            )
         kind = job.error_kind.removesuffix("Error")
         raise error_of({"type": f"{PROBLEM}{kind}", "detail": job.error}, 500)
 
     def _get(self, path: str, **query: Any) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._http.send("GET", path, query=query))
+        found: dict[str, Any] = json.loads(self._send("GET", path, query=query))
         return found
 
     def _post(self, path: str, body: Mapping[str, Any] | None, key: str | None) -> Any:
         # One key for all tries: the server does it once, however often it hears of it.
-        return json.loads(self._http.send("POST", path, body=body, key=key or uuid.uuid4().hex))
+        return json.loads(self._send("POST", path, body=body, key=key or uuid.uuid4().hex))
 
     def _list(self, kind: type[T], path: str, **query: Any) -> Iterator[T]:
         return (_read(kind, item) for item in self._pages(path, **query))
@@ -642,5 +634,7 @@ def _read(kind: type[T], values: Mapping[str, Any]) -> T:
         record: T = _adapter(kind).validate_json(json.dumps(known))  # type: ignore[arg-type]
     except ValidationError as exc:
         problem = explain(exc.errors(include_url=False)[0])
-        raise RecordError(f"the server's {kind.__name__.lower()} can't be read: {problem}") from exc
+        raise errors.RecordError(
+            f"the server's {kind.__name__.lower()} can't be read: {problem}"
+        ) from exc
     return record

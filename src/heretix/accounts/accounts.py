@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.accounts.audit import Audit, note
 from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name, folded
 from heretix.accounts.sessions import Session, Sessions, Tokens
+from heretix.core import errors
 from heretix.core.canonical import sha256_text
 from heretix.core.clock import utc_text
-from heretix.core.errors import (
-    AccessError,
-    AccountError,
-    ConflictError,
-    RecordError,
-    SignInError,
-    TooManyRequestsError,
-)
 from heretix.store import accounts as rows
 from heretix.store.jobs import stop_jobs
 
@@ -38,7 +31,7 @@ MAX_PASSWORD_CHARS: Final = 1024  # hashing takes time in proportion; nobody may
 def check_password(text: str) -> str:
     """Check that a password may be set; the error doesn't repeat it."""
     if not MIN_PASSWORD_CHARS <= len(text) <= MAX_PASSWORD_CHARS:
-        raise AccountError(
+        raise errors.AccountError(
             f"`password` must have {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_CHARS:,} characters, "
             f"got {len(text):,}; several words in a row make a good one"
         )
@@ -109,7 +102,7 @@ class Attempts:
         over = [since for subject, (count, since) in counted.items() if count > limits[subject]]
         if over:
             wait_s = max(1.0, max(over) + WINDOW_S - now)
-            raise TooManyRequestsError(
+            raise errors.TooManyRequestsError(
                 "signing in failed too often; try again in "
                 f"{max(1, round(wait_s / 60))} min, or ask an operator",
                 retry_after_s=wait_s,
@@ -177,7 +170,9 @@ class People:
         }
         with self._store.writing() as connection:
             if not rows.insert_person(connection, row):
-                raise ConflictError(f"`name` {name!r} is taken, or too much like one that is")
+                raise errors.ConflictError(
+                    f"`name` {name!r} is taken, or too much like one that is"
+                )
             note(connection, self._clock(), "person.add", by=by, subject=name, address=address)
         return Person.of(row)
 
@@ -230,7 +225,7 @@ class People:
         Their jobs end: what waits at once, what runs as soon as its worker hears of it.
         """
         if folded(name) == folded(by.name):
-            raise AccessError(f"`{name}` can't disable itself; let another operator do it")
+            raise errors.AccessError(f"`{name}` can't disable itself; let another operator do it")
         off = {"active": False}
         return self._change(name, off, "person.disable", by=by, address=address, stops=True)
 
@@ -247,7 +242,7 @@ class People:
             # a name that nobody has isn't written down: people type passwords into that field.
             subject = row["name"] if row is not None else None
             self.audit.write("session.refused", by=None, subject=subject, address=address)
-            raise SignInError("the name or the password is wrong")
+            raise errors.SignInError("the name or the password is wrong")
         assert row is not None
         assert kept is not None
         self._attempts.clear(name, address)
@@ -290,11 +285,15 @@ class People:
                 f"`{row['name']}` was disabled, so the job was stopped; what was answered is kept, "
                 "and an operator can let it go on"
             )
-            stopping = {"error": why, "error_kind": AccessError.__name__, "stamp": utc_text(now)}
+            stopping = {
+                "error": why,
+                "error_kind": errors.AccessError.__name__,
+                "stamp": utc_text(now),
+            }
             for job_id in stop_jobs(connection, row["person_id"], **stopping) if stops else ():
                 note(connection, now, "job.cancel", by=by, subject=job_id, address=address)
         return Person.of({**row, **values})
 
 
-def _unknown(name: str) -> RecordError:
-    return RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")
+def _unknown(name: str) -> errors.RecordError:
+    return errors.RecordError(f"`{name[:60]}` names nobody; `heretix users list` shows who is here")

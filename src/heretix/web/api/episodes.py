@@ -27,20 +27,8 @@ from heretix.economy.ledger import Code
 from heretix.economy.market import MAX_POOL, Quote, Side, price_ppm
 from heretix.economy.moves import MOVES, Move
 from heretix.economy.sentences import Surface, sentence
+from heretix.web.api import resource
 from heretix.web.api.jobs import BEGUN, JobView
-from heretix.web.api.resource import (
-    NOT_CHANGED,
-    Cursor,
-    Key,
-    Limit,
-    Page,
-    View,
-    page_of,
-    read_cursor,
-    resource,
-    slice_of,
-    writes,
-)
 from heretix.web.auth import CurrentVisit, Explorer
 from heretix.web.moves import (
     EpisodeId,
@@ -57,7 +45,7 @@ from heretix.web.templating import fresh
 # Moments are milliseconds since 1970, beliefs parts per million, amounts whole minor units.
 
 
-class MarketView(View):
+class MarketView(resource.View):
     """What a market holds: money, and micro-shares of each side."""
 
     money: int
@@ -65,7 +53,7 @@ class MarketView(View):
     orthodox: int
 
 
-class PositionView(View):
+class PositionView(resource.View):
     """One bet."""
 
     number: int
@@ -77,7 +65,7 @@ class PositionView(View):
     house: bool  # the seed, which is the house's own money
 
 
-class ChallengeView(View):
+class ChallengeView(resource.View):
     """Evidence on its way: a commitment, then what it hid, then a ruling."""
 
     number: int
@@ -91,7 +79,7 @@ class ChallengeView(View):
     fate: Fate
 
 
-class StepView(View):
+class StepView(resource.View):
     """One accepted piece of evidence, and how far it moved the credited path."""
 
     number: int
@@ -103,7 +91,7 @@ class StepView(View):
     bond: int
 
 
-class DisputeView(View):
+class DisputeView(resource.View):
     """A claim that the measurement is wrong, with money behind it."""
 
     round: int
@@ -114,7 +102,7 @@ class DisputeView(View):
     upheld: bool | None
 
 
-class EpisodeLine(View):
+class EpisodeLine(resource.View):
     """One line of a list of episodes."""
 
     id: str
@@ -129,7 +117,7 @@ class EpisodeLine(View):
     updated_ms: int
 
 
-class HeldPositionView(View):
+class HeldPositionView(resource.View):
     """A bet of one's own, and the episode it is in."""
 
     episode: str
@@ -139,7 +127,7 @@ class HeldPositionView(View):
     late: bool  # it came after the effective close, so that it was given back
 
 
-class ReasonView(View):
+class ReasonView(resource.View):
     """Why money moved: a code, its parameters, and what it came from."""
 
     code: str
@@ -147,7 +135,7 @@ class ReasonView(View):
     because: "ReasonView | None"
 
 
-class ExplainedView(View):
+class ExplainedView(resource.View):
     """Who received what, and why: as data, and in words."""
 
     transfer: str
@@ -158,7 +146,7 @@ class ExplainedView(View):
     text: str
 
 
-class StatementView(View):
+class StatementView(resource.View):
     """What one move paid, each line explained."""
 
     group: str
@@ -167,7 +155,7 @@ class StatementView(View):
     at_ms: int
 
 
-class EpisodeView(View):
+class EpisodeView(resource.View):
     """An episode, as it stands."""
 
     id: str
@@ -227,7 +215,7 @@ class QuoteView(BaseModel):
         )
 
 
-class BreachView(View):
+class BreachView(resource.View):
     """A rule that doesn't hold, and of what."""
 
     rule: str
@@ -235,7 +223,7 @@ class BreachView(View):
     detail: str
 
 
-class EpisodeAuditView(View):
+class EpisodeAuditView(resource.View):
     """Whether an episode follows from its own record."""
 
     ok: bool
@@ -248,21 +236,21 @@ class LeastStake(BaseModel):
     amount: int
 
 
-router = resource("episodes")
-changes = writes("episodes")
+router = resource.reads("episodes")
+changes = resource.writes("episodes")
 
 
 @router.get("/episodes")
 def list_episodes(
     app: App,
     state: Annotated[State | None, Query()] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[EpisodeLine]:
+    limit: resource.Limit = 50,
+    cursor: resource.Cursor = None,
+) -> resource.Page[EpisodeLine]:
     """Episodes, the newest first."""
-    (start,) = read_cursor(cursor, int) or (0,)
+    (start,) = resource.read_cursor(cursor, int) or (0,)
     found = app.exchange.episodes(state=state, limit=limit + 1, offset=start)
-    return page_of(found, limit, lambda _: (start + limit,), EpisodeLine.model_validate)
+    return resource.page_of(found, limit, lambda _: (start + limit,), EpisodeLine.model_validate)
 
 
 @router.get("/episodes/{episode_id}")
@@ -273,17 +261,17 @@ def get_episode(app: App, episode_id: EpisodeId) -> EpisodeView:
 
 @router.get("/episodes/{episode_id}/positions")
 def list_positions(
-    app: App, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
-) -> Page[PositionView]:
+    app: App, episode_id: EpisodeId, limit: resource.Limit = 100, cursor: resource.Cursor = None
+) -> resource.Page[PositionView]:
     """An episode's bets, in their order; who made each is in its account's id."""
     found = read_episode(app.exchange.positions, episode_id)
-    return slice_of(found, PositionView.model_validate, limit=limit, cursor=cursor)
+    return resource.slice_of(found, PositionView.model_validate, limit=limit, cursor=cursor)
 
 
 @router.get("/episodes/{episode_id}/statements")
 def list_statements(
-    app: App, episode_id: EpisodeId, limit: Limit = 100, cursor: Cursor = None
-) -> Page[StatementView]:
+    app: App, episode_id: EpisodeId, limit: resource.Limit = 100, cursor: resource.Cursor = None
+) -> resource.Page[StatementView]:
     """What each move paid to whom, and why, line by line."""
     found = read_episode(app.exchange.episode, episode_id)
     surface = Surface(found.terms.currency)
@@ -295,10 +283,12 @@ def list_statements(
         return StatementView.model_validate({**encode(statement), "lines": lines})
 
     statements = app.exchange.statements(episode_id)
-    return slice_of(statements, view, limit=limit, cursor=cursor)
+    return resource.slice_of(statements, view, limit=limit, cursor=cursor)
 
 
-@router.get("/episodes/{episode_id}/record", response_model=dict[str, Any], responses=NOT_CHANGED)
+@router.get(
+    "/episodes/{episode_id}/record", response_model=dict[str, Any], responses=resource.NOT_CHANGED
+)
 def get_episode_record(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Everything that is needed to redo an episode elsewhere. Its ETag changes with every move."""
     text = canonical_json(read_episode(app.exchange.record, episode_id))
@@ -331,7 +321,7 @@ def least_challenge(app: App, episode_id: EpisodeId, person: Explorer) -> LeastS
     return LeastStake(amount=least)
 
 
-operations = writes("proceedings", role=Role.OPERATOR)
+operations = resource.writes("proceedings", role=Role.OPERATOR)
 _VIEWS: Final[dict[str, Any]] = {
     "challenge": ChallengeView,
     "dispute": DisputeView,
@@ -344,7 +334,7 @@ def add_operation(move: Move) -> None:
     """Add the operation of a move to the API."""
 
     def operate(
-        app: App, visit: CurrentVisit, episode_id: EpisodeId, key: Key, given: Any = None
+        app: App, visit: CurrentVisit, episode_id: EpisodeId, key: resource.Key, given: Any = None
     ) -> Any:
         fields = given if given is not None or not move.schema else body_model(move)()
         values = fields.model_dump() if fields else {}
@@ -435,7 +425,9 @@ class ProposalGiven(BaseModel):
 
 
 @operations.post("/episodes", status_code=202, responses=BEGUN)
-def create_episode(given: ProposalGiven, app: App, visit: CurrentVisit, key: Key) -> JobView:
+def create_episode(
+    given: ProposalGiven, app: App, visit: CurrentVisit, key: resource.Key
+) -> JobView:
     """Have measured what the models believe now, then fix the terms and, unless told not to, open
     it. The job says how far that is, and which episode came of it."""
     opens = not given.draft_only

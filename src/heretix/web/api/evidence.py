@@ -12,22 +12,13 @@ from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.publisher import MAX_URL_CHARS
 from heretix.measurement.record import MetricRecord
 from heretix.store.documents import find_bundle
-from heretix.web.api.resource import (
-    NOT_CHANGED,
-    Cursor,
-    Limit,
-    Page,
-    View,
-    resource,
-    slice_of,
-    unchanging,
-)
+from heretix.web.api import resource
 from heretix.web.state import App
 
 if TYPE_CHECKING:
     from heretix.evidence.policy.policy import Policy
 
-router = resource("evidence")
+router = resource.reads("evidence")
 
 
 class BundleView(BaseModel):
@@ -48,7 +39,7 @@ class BundleView(BaseModel):
     dropped: list[dict[str, Any]]
 
 
-class AnomalyView(View):
+class AnomalyView(resource.View):
     """A claim and a model, and how far evidence moves it."""
 
     claim: str
@@ -60,7 +51,7 @@ class AnomalyView(View):
     listed: bool
 
 
-class AnomalyPage(Page[AnomalyView]):
+class AnomalyPage(resource.Page[AnomalyView]):
     """Some of the feed."""
 
     complete: bool  # False while something newer is being worked out; ask again in a moment
@@ -81,14 +72,14 @@ class ExplanationView(BaseModel):
     later: list[str]
 
 
-@router.get("/bundles/{bundle_id}", response_model=BundleView, responses=NOT_CHANGED)
+@router.get("/bundles/{bundle_id}", response_model=BundleView, responses=resource.NOT_CHANGED)
 def get_bundle(
     request: Request, app: App, bundle_id: Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")]
 ) -> Response:
     """A bundle of evidence: what was shown and what was left out, each with why."""
     text = app.store.read(find_bundle, bundle_id)
     whole = str(json.loads(text)["bundle_id"])
-    return unchanging(request, text, whole, exact=bundle_id == whole)
+    return resource.unchanging(request, text, whole, exact=bundle_id == whole)
 
 
 @router.get("/anomalies")
@@ -97,13 +88,13 @@ def list_anomalies(
     listed: Annotated[
         bool | None, Query(description="true: those that pass; false: those that don't.")
     ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    limit: resource.Limit = 50,
+    cursor: resource.Cursor = None,
 ) -> AnomalyPage:
     """Claims on which evidence moves a model most, the strongest first."""
     known = app.anomalies.read()
     found = [a for a in known.found if listed is None or a.listed is listed]
-    some = slice_of(found, AnomalyView.model_validate, limit=limit, cursor=cursor)
+    some = resource.slice_of(found, AnomalyView.model_validate, limit=limit, cursor=cursor)
     return AnomalyPage(items=some.items, next=some.next, complete=known.complete)
 
 

@@ -13,25 +13,13 @@ from heretix.jobs.job import JobKind
 from heretix.measurement.service import Estimate
 from heretix.providers import gguf
 from heretix.providers.catalog import default_model, endpoints
-from heretix.web.api.resource import (
-    MAX_SEQ,
-    PREFIX,
-    Cursor,
-    Key,
-    Limit,
-    Page,
-    page_of,
-    read_cursor,
-    resource,
-    slice_of,
-    writes,
-)
+from heretix.web.api import resource
 from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import EVENT_SCHEMA, event_stream
 from heretix.web.state import App
 
-planning = resource("planning")
-plans = resource("planning", role=Role.EXPLORER)
+planning = resource.reads("planning")
+plans = resource.reads("planning", role=Role.EXPLORER)
 
 
 class LocalModel(BaseModel):
@@ -108,8 +96,8 @@ async def plan_measurement(app: App, measure: MeasureRequest) -> PlanView:
     return PlanView.model_validate(plan.as_dict())
 
 
-router = resource("jobs")
-changes = writes("jobs")
+router = resource.reads("jobs")
+changes = resource.writes("jobs")
 
 JobId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 
@@ -162,7 +150,7 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: Job) -> "JobView":
         """A job as its owner may see it."""
-        apart: dict[str, Any] = {"owner": job.owner_name, "href": f"{PREFIX}/jobs/{job.id}"}
+        apart: dict[str, Any] = {"owner": job.owner_name, "href": f"{resource.PREFIX}/jobs/{job.id}"}
         same = {name: getattr(job, name) for name in cls.model_fields if name not in apart}
         return cls.model_construct(**apart, **same)
 
@@ -177,7 +165,7 @@ class Resumption(BaseModel):
 
 @changes.post("/jobs", status_code=201)
 def create_job(
-    app: App, measure: MeasureRequest, key: Key, person: Explorer, visit: CurrentVisit
+    app: App, measure: MeasureRequest, key: resource.Key, person: Explorer, visit: CurrentVisit
 ) -> JobView:
     """Have something measured. The job is queued; `/jobs/{id}/events` tells how it goes."""
     job = app.jobs.submit(person, measure, key=f"api {key}", address=visit.address)
@@ -189,13 +177,13 @@ def list_jobs(
     app: App,
     person: Reader,
     state: Annotated[JobState | None, Query()] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[JobView]:
+    limit: resource.Limit = 50,
+    cursor: resource.Cursor = None,
+) -> resource.Page[JobView]:
     """One's own jobs, the newest first; an operator sees everybody's."""
-    (before,) = read_cursor(cursor, str) or (None,)
+    (before,) = resource.read_cursor(cursor, str) or (None,)
     found = app.jobs.list(by=person, state=state, limit=limit + 1, before=before)
-    return page_of(found, limit, lambda job: (job.id,), JobView.of)
+    return resource.page_of(found, limit, lambda job: (job.id,), JobView.of)
 
 
 @router.get("/jobs/{job_id}")
@@ -210,11 +198,15 @@ def get_job(app: App, response: Response, job_id: JobId, person: Reader) -> JobV
 
 @router.get("/jobs/{job_id}/runs")
 def list_job_runs(
-    app: App, job_id: JobId, person: Reader, limit: Limit = 100, cursor: Cursor = None
-) -> Page[JobRun]:
+    app: App,
+    job_id: JobId,
+    person: Reader,
+    limit: resource.Limit = 100,
+    cursor: resource.Cursor = None,
+) -> resource.Page[JobRun]:
     """What a job has measured so far, in the order in which it was finished."""
     found = app.jobs.runs(job_id, by=person)
-    return slice_of(found, lambda run: run, limit=limit, cursor=cursor)
+    return resource.slice_of(found, lambda run: run, limit=limit, cursor=cursor)
 
 
 @changes.post("/jobs/{job_id}/cancel")
@@ -250,7 +242,7 @@ def follow_job(
     job_id: JobId,
     person: Reader,
     visit: CurrentVisit,
-    last_event_id: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = 0,
+    last_event_id: Annotated[int, Header(alias="Last-Event-ID", ge=0, le=resource.MAX_SEQ)] = 0,
 ) -> Response:
     """A job's progress as server-sent events, until it ends.
 

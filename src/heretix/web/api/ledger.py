@@ -8,21 +8,11 @@ from pydantic import BaseModel
 from heretix.economy.exchange import Entry, Holding
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import AccountKind, Code
+from heretix.web.api import resource
 from heretix.web.api.episodes import BreachView
-from heretix.web.api.resource import (
-    Cursor,
-    Limit,
-    Page,
-    Text,
-    View,
-    page_of,
-    read_cursor,
-    resource,
-    slice_of,
-)
 from heretix.web.state import App
 
-router = resource("ledger")
+router = resource.reads("ledger")
 
 
 class TransferView(BaseModel):
@@ -54,7 +44,7 @@ class HoldingView(BaseModel):
     balance: int
 
 
-class LedgerView(View):
+class LedgerView(resource.View):
     """What reading the whole chain showed."""
 
     ok: bool
@@ -66,14 +56,14 @@ class LedgerView(View):
 @router.get("/ledger/transfers")
 def list_transfers(
     app: App,
-    account: Text = None,
-    episode: Text = None,
-    group: Text = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[TransferView]:
+    account: resource.Text = None,
+    episode: resource.Text = None,
+    group: resource.Text = None,
+    limit: resource.Limit = 50,
+    cursor: resource.Cursor = None,
+) -> resource.Page[TransferView]:
     """Transfers that fit everything that is given, the newest first."""
-    (before,) = read_cursor(cursor, int) or (None,)
+    (before,) = resource.read_cursor(cursor, int) or (None,)
     found = app.exchange.history(
         account=account, episode=episode, group=group, limit=limit + 1, before_seq=before
     )
@@ -83,20 +73,20 @@ def list_transfers(
         same = {name: getattr(entry.transfer, name) for name in fields}
         return TransferView(at_ms=entry.at_ms, **same)
 
-    return page_of(found, limit, lambda entry: (entry.transfer.seq,), show)
+    return resource.page_of(found, limit, lambda entry: (entry.transfer.seq,), show)
 
 
 @router.get("/ledger/balances")
 def list_balances(
     app: App,
-    person: Text = None,
-    episode: Text = None,
+    person: resource.Text = None,
+    episode: resource.Text = None,
     currency: Annotated[Literal["PLAY", "XC"] | None, Query()] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Page[HoldingView]:
+    limit: resource.Limit = 100,
+    cursor: resource.Cursor = None,
+) -> resource.Page[HoldingView]:
     """Accounts and what they hold, by id."""
-    (start,) = read_cursor(cursor, int) or (0,)
+    (start,) = resource.read_cursor(cursor, int) or (0,)
     found = app.exchange.balances(
         person=person, episode=episode, currency=currency, limit=limit + 1, offset=start
     )
@@ -107,7 +97,7 @@ def list_balances(
         held = {"person": holding.person, "balance": holding.balance}
         return HoldingView(account=account.id, **same, **held)
 
-    return page_of(found, limit, lambda _: (start + limit,), show)
+    return resource.page_of(found, limit, lambda _: (start + limit,), show)
 
 
 @router.get("/ledger/verify")
@@ -117,7 +107,9 @@ def verify_ledger(app: App) -> LedgerView:
 
 
 @router.get("/leaderboard")
-def list_standings(app: App, limit: Limit = 50, cursor: Cursor = None) -> Page[Standing]:
+def list_standings(
+    app: App, limit: resource.Limit = 50, cursor: resource.Cursor = None
+) -> resource.Page[Standing]:
     """Everybody who explored or challenged: by reputation, then by credits."""
     found = app.exploration.leaderboard(limit=None)
-    return slice_of(found, lambda standing: standing, limit=limit, cursor=cursor)
+    return resource.slice_of(found, lambda standing: standing, limit=limit, cursor=cursor)

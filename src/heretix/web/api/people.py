@@ -8,11 +8,11 @@ from heretix.accounts import Quotas, Role
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import PLAY
 from heretix.web.api.episodes import HeldPositionView
-from heretix.web.api.resource import Cursor, Limit, Page, View, resource, slice_of
+from heretix.web.api.resource import Cursor, Limit, Page, View, reads, slice_of
 from heretix.web.auth import CurrentVisit, Reader
 from heretix.web.state import App
 
-router = resource("people")
+router = reads("people")
 
 
 class Used(View):

@@ -65,7 +65,7 @@ class Page(BaseModel, Generic[_Item]):
     next: str | None = Field(description="`cursor` of the page behind this one.")
 
 
-def resource(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = APIRoute) -> APIRouter:
+def reads(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = APIRoute) -> APIRouter:
     """Make a router whose operations go by the names of their functions."""
     return APIRouter(
         tags=[tag],
@@ -241,6 +241,6 @@ async def _done(replies: Replies, scope: str, key: str, do: Handler, request: Re
 
 def writes(tag: str, *, role: Role = Role.EXPLORER) -> APIRouter:
     """Make a router of writes."""
-    router = resource(tag, role=role, route=WriteRoute)
+    router = reads(tag, role=role, route=WriteRoute)
     router.dependencies.append(Depends(given_key))
     return router

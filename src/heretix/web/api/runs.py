@@ -27,24 +27,11 @@ from heretix.store.runs import (
     select_run,
     select_runs_page,
 )
-from heretix.web.api.resource import (
-    NOT_CHANGED,
-    Cursor,
-    Limit,
-    Page,
-    Ref,
-    Text,
-    View,
-    page_of,
-    read_cursor,
-    resource,
-    slice_of,
-    unchanging,
-)
+from heretix.web.api import resource
 from heretix.web.problems import refusals
 from heretix.web.state import App, AppState
 
-router = resource("runs")
+router = resource.reads("runs")
 
 
 class RunDetail(BaseModel):
@@ -57,22 +44,22 @@ class RunDetail(BaseModel):
 @router.get("/runs")
 def list_runs(
     app: App,
-    q: Text = None,
-    claim: Text = None,
-    model: Text = None,
+    q: resource.Text = None,
+    claim: resource.Text = None,
+    model: resource.Text = None,
     lens: Annotated[LensCode | None, Query()] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[RunSummary]:
+    limit: resource.Limit = 50,
+    cursor: resource.Cursor = None,
+) -> resource.Page[RunSummary]:
     """Runs, the latest first. `q` looks in claims, models and ids; `claim` is word for word."""
-    after = read_cursor(cursor, str, str)
+    after = resource.read_cursor(cursor, str, str)
     wanted = RunFilter(search=q, claim=claim, model=model, lens=lens)
     found = app.store.read(select_runs_page, wanted, limit=limit + 1, after=after)
-    return page_of(found, limit, lambda run: (run.updated_at, run.run_id), lambda run: run)
+    return resource.page_of(found, limit, lambda run: (run.updated_at, run.run_id), lambda run: run)
 
 
 @router.get("/runs/{ref}")
-def get_run(app: App, ref: Ref) -> RunDetail:
+def get_run(app: App, ref: resource.Ref) -> RunDetail:
     """A run and all its executions. The record is at `/executions/{ref}`, by either id."""
     store = app.store
     run_id = store.read(find_execution, ref).run_id
@@ -84,18 +71,20 @@ def get_run(app: App, ref: Ref) -> RunDetail:
 
 @router.get("/claims")
 def list_claims(
-    app: App, q: Text = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[ClaimSummary]:
+    app: App, q: resource.Text = None, limit: resource.Limit = 50, cursor: resource.Cursor = None
+) -> resource.Page[ClaimSummary]:
     """Claims that were measured, the one measured last first."""
-    after = read_cursor(cursor, str, str)
+    after = resource.read_cursor(cursor, str, str)
     found = app.store.read(select_claims_page, search=q, limit=limit + 1, after=after)
-    return page_of(found, limit, lambda one: (one.updated_at, one.claim_sha256), lambda one: one)
+    return resource.page_of(
+        found, limit, lambda one: (one.updated_at, one.claim_sha256), lambda one: one
+    )
 
 
-executions = resource("executions")
+executions = resource.reads("executions")
 
 
-class DifferenceView(View):
+class DifferenceView(resource.View):
     """A value in a record that doesn't follow from the rest of it."""
 
     path: str
@@ -103,7 +92,7 @@ class DifferenceView(View):
     derived: Any
 
 
-class VerificationView(View):
+class VerificationView(resource.View):
     """What came of deriving a record again."""
 
     execution_id: str
@@ -114,29 +103,29 @@ class VerificationView(View):
     notes: list[str]
 
 
-@executions.get("/executions/{ref}", response_model=RunRecord, responses=NOT_CHANGED)
-def get_execution(request: Request, app: App, ref: Ref) -> Response:
+@executions.get("/executions/{ref}", response_model=RunRecord, responses=resource.NOT_CHANGED)
+def get_execution(request: Request, app: App, ref: resource.Ref) -> Response:
     """The record of a finished execution, or of the latest one of a run.
 
     It never changes: its ETag is the execution's id.
     """
     stored = _stored(app, ref)
-    return unchanging(
+    return resource.unchanging(
         request, stored.record_json, stored.execution_id, exact=ref == stored.execution_id
     )
 
 
 @executions.get("/executions/{ref}/samples")
 def list_samples(
-    app: App, ref: Ref, limit: Limit = 100, cursor: Cursor = None
-) -> Page[SampleRecord]:
+    app: App, ref: resource.Ref, limit: resource.Limit = 100, cursor: resource.Cursor = None
+) -> resource.Page[SampleRecord]:
     """The samples of an execution in the order of its plan, with the raw answers."""
     samples = json.loads(_stored(app, ref).record_json)["samples"]
-    return slice_of(samples, read_sample, limit=limit, cursor=cursor)
+    return resource.slice_of(samples, read_sample, limit=limit, cursor=cursor)
 
 
 @executions.get("/executions/{ref}/verify")
-def verify_execution(app: App, ref: Ref) -> VerificationView:
+def verify_execution(app: App, ref: resource.Ref) -> VerificationView:
     """Derive everything in a record again, from the record alone, and say where it differs."""
     execution_id = _stored(app, ref).execution_id
     verified = app.cache.values.get(
@@ -151,7 +140,7 @@ def _stored(app: AppState, ref: str) -> StoredRecord:
     return app.store.read(select_record, ref) or app.store.read(find_record, ref)
 
 
-comparisons = resource("compare")
+comparisons = resource.reads("compare")
 
 RefQuery = Annotated[str, Query(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 
@@ -175,7 +164,7 @@ def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     return ComparisonView.model_validate(asdict(cast("Comparison", found)))
 
 
-exports = resource("export")
+exports = resource.reads("export")
 
 
 @exports.get(
@@ -187,7 +176,7 @@ def export_table(
     app: App,
     table: Literal["runs", "samples", "transfers"],
     ending: Annotated[Format, Path(description="JSON Lines, or Parquet.")],
-    only: Text = None,
+    only: resource.Text = None,
 ) -> StreamingResponse:
     """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""
     store = app.store

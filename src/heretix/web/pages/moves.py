@@ -14,14 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Person, Role
-from heretix.core.errors import (
-    ConfigError,
-    HeretixError,
-    InsufficientEvidenceError,
-    QuotaError,
-    RecordError,
-    UsageError,
-)
+from heretix.core import errors
 from heretix.economy.episode.challenges import SECRET_BYTES
 from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
 from heretix.economy.episode.state import Direction
@@ -91,9 +84,9 @@ def _send(
             job = submit_move(app, visit, move, episode_id, given, key)
             return RedirectResponse(f"/jobs/{job.id}", 303)
         made = make_move(app, visit, move, episode_id, given, f"web {key}")
-    except (QuotaError, RecordError):
+    except (errors.QuotaError, errors.RecordError):
         raise
-    except UsageError as exc:
+    except errors.UsageError as exc:
         return show(request, visit.person, episode_id, problem=exc)
     return RedirectResponse(f"/episodes/{episode_id}{move.anchor.format(made)}", 303)
 
@@ -127,7 +120,7 @@ def quote(
     currency = find_episode(app, episode_id).terms.currency
     try:
         stake = parse_amount(amount, currency, name="amount", most=MAX_POOL)
-    except UsageError as exc:
+    except errors.UsageError as exc:
         return episode_page(request, person, episode_id, problem=exc)
     return _quote(request, person, episode_id, side=side, amount=stake)
 
@@ -139,7 +132,7 @@ def _quote(
     *,
     side: Side | None = None,
     amount: int = 0,
-    problem: HeretixError | None = None,
+    problem: errors.HeretixError | None = None,
     **_: object,
 ) -> Response:
     """Show a bet, also one that was refused, as it would be taken now."""
@@ -149,7 +142,7 @@ def _quote(
         return episode_page(request, person, episode_id, problem=problem)
     try:
         offer = app.exchange.quote(episode_id, side, amount)
-    except UsageError as exc:
+    except errors.UsageError as exc:
         # Not even a quote can be had: the market is closed.
         return episode_page(request, person, episode_id, problem=problem or exc)
     return page(
@@ -186,7 +179,7 @@ async def seal(request: Request, episode_id: EpisodeId, person: Explorer) -> Res
     try:
         async with request.form() as data:
             form = await EvidenceForm.from_data(data)
-    except UsageError as exc:
+    except errors.UsageError as exc:
         return await run_in_threadpool(_form, request, person, episode_id, EvidenceForm(), exc)
     return await run_in_threadpool(_seal, request, person, episode_id, form)
 
@@ -211,8 +204,8 @@ async def reveal(
                 text = pasted
             else:
                 missing = "`file` is missing: choose the reveal file, or paste what is in it"
-                raise ConfigError(missing)
-    except UsageError as exc:
+                raise errors.ConfigError(missing)
+    except errors.UsageError as exc:
         return await run_in_threadpool(_reveal_form, request, episode_id, exc)
     return await run_in_threadpool(_reveal, request, app, visit, episode_id, text)
 
@@ -222,7 +215,7 @@ def _form(
     person: Person,
     episode_id: str,
     form: EvidenceForm,
-    problem: HeretixError | None = None,
+    problem: errors.HeretixError | None = None,
 ) -> Response:
     app = app_state(request)
     found = find_episode(app, episode_id)
@@ -247,10 +240,12 @@ def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm)
         least = app.actor(person.name).least_challenge(found)
         amount = form.amount(least, currency)
         if amount < least:
-            raise UsageError(f"`stake` must be at least {money(least, currency)}, got {form.stake}")
+            raise errors.UsageError(
+                f"`stake` must be at least {money(least, currency)}, got {form.stake}"
+            )
         direction = Direction.DOWN if form.direction == "down" else Direction.UP
         bundle, shown = form.bring(found.terms.claim)
-    except (UsageError, InsufficientEvidenceError) as exc:
+    except (errors.UsageError, errors.InsufficientEvidenceError) as exc:
         return _form(request, person, episode_id, form, exc)
     nonce = secrets.token_bytes(SECRET_BYTES)
     secret = Secret(episode=episode_id, number=None, person=person.name, nonce=nonce, bundle=bundle)
@@ -275,7 +270,7 @@ def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm)
 
 
 def _reveal_form(
-    request: Request, episode_id: str, problem: HeretixError | None = None
+    request: Request, episode_id: str, problem: errors.HeretixError | None = None
 ) -> Response:
     found = find_episode(app_state(request), episode_id)
     return page(request, "reveal.html", headers=_NOT_KEPT, problem=problem, episode=found)
@@ -286,12 +281,12 @@ def _reveal(request: Request, app: AppState, visit: Visit, episode_id: str, text
     try:
         secret = load_secret(text)
         if secret.episode != episode_id:
-            raise UsageError(f"`{secret.episode}` is the episode that this file belongs to")
+            raise errors.UsageError(f"`{secret.episode}` is the episode that this file belongs to")
         given = reveal_fields(secret, found, visit.name)
         made = make_move(app, visit, REVEAL, episode_id, given, "")
-    except RecordError as exc:
-        return _reveal_form(request, episode_id, ConfigError(str(exc)))
-    except UsageError as exc:
+    except errors.RecordError as exc:
+        return _reveal_form(request, episode_id, errors.ConfigError(str(exc)))
+    except errors.UsageError as exc:
         return _reveal_form(request, episode_id, exc)
     return RedirectResponse(f"/episodes/{episode_id}{REVEAL.anchor.format(made)}", 303)
 
@@ -311,7 +306,7 @@ async def propose(request: Request, app: App, visit: CurrentVisit, key: Key) -> 
         opens = not form.draft_only
         try:
             job = submit_draft(app, visit, form.proposal(), opens=opens, key=key)
-        except (UsageError, RecordError) as exc:
+        except (errors.UsageError, errors.RecordError) as exc:
             return _proposal_form(request, form, exc)
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
@@ -319,7 +314,7 @@ async def propose(request: Request, app: App, visit: CurrentVisit, key: Key) -> 
 
 
 def _proposal_form(
-    request: Request, form: EpisodeForm, problem: HeretixError | None = None
+    request: Request, form: EpisodeForm, problem: errors.HeretixError | None = None
 ) -> Response:
     return page(
         request,
