@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from heretix.accounts.accounts import Passwords, People, check_password
-from heretix.accounts.audit import Audit, AuditEntry
 from heretix.accounts.limits import RateLimiter, Replies, StoredReply
 from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name
-from heretix.accounts.sessions import IssuedToken, Session, Sessions, Token, Tokens
+from heretix.accounts.sessions import IssuedToken, Session, Token
 
 __all__ = [
     "LOCAL",
-    "Audit",
-    "AuditEntry",
     "IssuedToken",
     "Passwords",
     "People",
@@ -21,10 +18,8 @@ __all__ = [
     "Replies",
     "Role",
     "Session",
-    "Sessions",
     "StoredReply",
     "Token",
-    "Tokens",
     "check_name",
     "check_password",
 ]

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.accounts.audit import Audit, note
+from heretix.accounts.audit import Audit, Repository, note
 from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name, folded
 from heretix.accounts.sessions import Session, Sessions, Tokens
 from heretix.core import errors
@@ -84,15 +84,11 @@ _ADDRESS: Final = 100  # failures from one address: somebody tries names, or an 
 _NAME: Final = 200  # failures of one name from anywhere. High, since it locks out the person, too
 
 
-class Attempts:
+class Attempts(Repository):
     """Attempts to sign in, counted in the store, so that all servers on it agree.
 
     One counts before its password is checked: those made at the same moment all count.
     """
-
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._clock = clock
 
     def begin(self, name: str, address: str | None) -> None:
         """Count an attempt; raise when there were too many lately."""
@@ -126,7 +122,7 @@ def _limits(name: str, address: str | None) -> dict[str, int]:
     return {sha256_text("\x00".join(parts)): most for parts, most in limits.items()}
 
 
-class People:
+class People(Repository):
     """The accounts of one store. Every change is in the log, where `by` says who made it."""
 
     def __init__(
@@ -136,8 +132,7 @@ class People:
         clock: Callable[[], float] = time.time,
         passwords: Passwords | None = None,
     ) -> None:
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock)
         self._passwords = passwords or Passwords()
         self._attempts = Attempts(store, clock)
         self.sessions = Sessions(store, clock)

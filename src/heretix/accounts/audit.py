@@ -31,12 +31,15 @@ class AuditEntry:
     address: str | None
 
 
-class Audit:
-    """The log of one store."""
+class Repository:
+    """Rows of one store, by a clock that gives seconds since 1970."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._clock = clock
+        self._store, self._clock = store, clock
+
+
+class Audit(Repository):
+    """The log of one store."""
 
     def write(self, what: str, *, by: Person | None, **about: str | None) -> None:
         """Add an entry; see `note`."""

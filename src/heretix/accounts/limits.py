@@ -34,10 +34,8 @@ class RateLimiter:
     ) -> None:
         if per_s <= 0 or burst <= 0 or max_keys < 1:
             raise ValueError(f"rates must be above 0, got per_s={per_s}, burst={burst}")
-        self._per_s = per_s
-        self._burst = burst
+        self._per_s, self._burst, self._max_keys = per_s, burst, max_keys
         self._clock = clock
-        self._max_keys = max_keys
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """How much was in each bucket, and when; the one used last stands last."""
         self._lock = threading.Lock()
@@ -84,8 +82,7 @@ class Replies:
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
+        self._store, self._clock = store, clock
 
     def begin(self, scope: str, key: str, body: bytes) -> StoredReply | None:
         """Take a write to do, then `finish` or `abandon` it (None), or get the reply it got."""

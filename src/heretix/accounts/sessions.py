@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.accounts.audit import note
+from heretix.accounts.audit import Repository, note
 from heretix.accounts.person import Person, Role
 from heretix.core.canonical import sha256_hex, sha256_text
 from heretix.core.clock import utc_text
@@ -15,9 +15,8 @@ from heretix.core.errors import AccessError, AccountError, RecordError, SignInEr
 from heretix.store import accounts as rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from heretix.store import Store
 
 # Sessions and tokens are 256 random bits that are handed out once; the store has their plain hash,
 # since nobody can guess them.
@@ -51,12 +50,8 @@ class Session:
             )
 
 
-class Sessions:
+class Sessions(Repository):
     """The sessions of one store."""
-
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._clock = clock
 
     def open(
         self, person: Person, *, address: str | None = None, replacing: str | None = None
@@ -152,12 +147,8 @@ class IssuedToken:
     token: Token
 
 
-class Tokens:
+class Tokens(Repository):
     """The tokens of one store."""
-
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._clock = clock
 
     def issue(
         self,

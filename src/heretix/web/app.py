@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.routing import BaseRoute, Router
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from heretix.web.state import AppState
 
@@ -88,7 +88,7 @@ def create_app(
             Middleware(middleware.HeadAsGet),
         ],
     )
-    app.router.default = SlashRedirect(app.router)
+    app.router.default = redirect_slashes(app.router)
     app.state.heretix = state
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
@@ -98,25 +98,23 @@ def create_app(
     return app
 
 
-class SlashRedirect:
-    """Leads an address that no route knows to the one without slashes at its end.
+def redirect_slashes(router: Router) -> ASGIApp:
+    """Lead an address that no route knows to the one without slashes at its end.
 
     The redirect names no host. The framework would take it from the request, where anybody may
     have written it.
     """
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Redirect to the address that is meant, or say that there is none."""
+    async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope["path"]) if scope["type"] == "http" else ""
         meant = path.rstrip("/")
-        known = problems.match_route(self._router, meant, "GET") is not Match.NONE
+        known = problems.match_route(router, meant, "GET") is not Match.NONE
         # Two slashes at the beginning would make a host of what follows.
         if meant in {"", path} or meant.startswith("//") or not known:
-            await self._router.not_found(scope, receive, send)
+            await router.not_found(scope, receive, send)
             return
         query = scope["query_string"].decode("latin-1")
         target = quote(meant, safe="/") + (f"?{query}" if query else "")
         await RedirectResponse(target, 307)(scope, receive, send)
+
+    return redirect

@@ -42,7 +42,6 @@ class BoundedConnection(Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time within which the first head must come."""
         super().connection_made(transport)
         self._await_head()
 
@@ -65,27 +64,22 @@ class BoundedConnection(Protocol):
         self._await_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what can't be read as every other refusal is told."""
         self._refuse(400, _UNREADABLE)
 
     def on_headers_complete(self) -> None:
-        """Begin the body; its head counts no more."""
         self._head_bytes, self._in_body = 0, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """End the body; the next head may come."""
         self._in_body = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the time of the next head."""
         super().on_response_complete()
         if not self._is_answering():
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer with its connection."""
         self._forget()
         super().connection_lost(exc)
 
@@ -115,6 +109,7 @@ class BoundedConnection(Protocol):
         return getattr(self.cycle, "response_complete", True) is False
 
     def _await_head(self) -> None:
+        """Start the time within which the next head must come."""
         if self._deadline is None and not self.transport.is_closing():
             self._deadline = self.loop.call_later(self.limits.head_s, self._give_up)
 

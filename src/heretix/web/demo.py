@@ -219,7 +219,6 @@ class Story:
             self._exchange.begin_challenge(self._id)
 
     async def bet(self, person: str, side: Side, units: int) -> None:
-        """Stake whole units of play money."""
         minor, key = units * 10**PLAY.exponent, self._stage.next_key()
         self._exchange.stake(self._id, person, side, minor, min_shares=0, key=key)
 
@@ -265,16 +264,13 @@ class Story:
         await self._stage.workflow.measure(self._id)
 
     async def dispute(self, person: str, ground: Ground, units: int) -> None:
-        """Put a bond against a result."""
         bond, key = units * 10**PLAY.exponent, self._stage.next_key()
         self._exchange.dispute(self._id, person, ground=ground, bond=bond, key=key)
 
     async def rule(self) -> None:
-        """Have the larger panel measure."""
         await self._stage.workflow.rule(self._id)
 
     async def close(self) -> None:
-        """Pay everybody."""
         self._exchange.close(self._id)
 
     async def credit(self, person: str, claim: str) -> None:
@@ -282,7 +278,6 @@ class Story:
         self._stage.exploration.credit(person, claim, model=LENS_MODEL, lens=HEL, simulated=True)
 
     async def decay(self) -> None:
-        """Let unused credits decay."""
         self._stage.exploration.decay()
 
 

@@ -37,8 +37,7 @@ class OpenStreams:
     """Counts the streams that each person has open. Only the event loop touches it."""
 
     def __init__(self, *, most: int = MOST, most_local: int = MOST_LOCAL) -> None:
-        self._most = most
-        self._most_local = most_local
+        self._most, self._most_local = most, most_local
         self._open: Counter[str] = Counter()
 
     def count(self, person: Person) -> int:
@@ -73,8 +72,7 @@ class EventStream(StreamingResponse):
         self, events: AsyncIterator[bytes], *, streams: OpenStreams, person: Person
     ) -> None:
         super().__init__(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._streams = streams
-        self._person = person
+        self._streams, self._person = streams, person
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, unless there are too many: nothing was sent by then, so that can be said."""

@@ -100,18 +100,13 @@ def _job_key(*parts: str) -> str:
     return sha256_hex(" ".join(parts).encode())
 
 
+@cache
 def body_model(move: Move) -> type[BaseModel]:
     """Make the model of a move's fields, as the API takes and documents them."""
-    return _model(move.schema, move.schema_help, move.fields)
-
-
-@cache
-def _model(name: str, text: str, fields: tuple[Field, ...]) -> type[BaseModel]:
-    columns: dict[str, Any] = {
-        field.name: _column(field) for field in fields if field.kind != "confirm"
-    }
+    given = [field for field in move.fields if field.kind != "confirm"]
+    columns: dict[str, Any] = {field.name: _column(field) for field in given}
     config = ConfigDict(extra="forbid", frozen=True)
-    return create_model(name, __config__=config, __doc__=text, **columns)
+    return create_model(move.schema, __config__=config, __doc__=move.schema_help, **columns)
 
 
 def _column(field: Field) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 
 from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
@@ -38,29 +38,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class RenderLock:
+class RenderLock(asyncio.Lock):
     """Pages rendered in the event loop: one at a time, in the order of asking.
 
     Such a page is a millisecond of work. In a thread it takes twice that: the thread and the loop
     take the interpreter from each other at every look-up. `bench/web.py` measures both.
     """
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> None:
         """Wait for the lock. Work inside must be short: every other page waits for it."""
-        await self._lock.acquire()
+        await super().__aenter__()
         try:
             # Answers that are ready leave first, and whoever asked meanwhile gets into the line.
             await asyncio.sleep(0)
         except BaseException:
-            self._lock.release()
+            self.release()
             raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class LruCache(Generic[_T]):
@@ -108,12 +101,12 @@ class PageCache:
 
     def record(self, execution_id: str) -> RunRecord:
         """Load the record of an execution, by its whole id."""
-        return self._records.get(
-            execution_id,
-            lambda: RunRecord.model_validate_json(
-                self._store.read(find_record, execution_id).record_json
-            ),
-        )
+
+        def load() -> RunRecord:
+            stored = self._store.read(find_record, execution_id)
+            return RunRecord.model_validate_json(stored.record_json)
+
+        return self._records.get(execution_id, load)
 
     def short_record(self, execution_id: str, max_chars: int) -> RunRecord | None:
         """Load a record, or None if its text is longer than that: parsing it would take long."""
@@ -157,8 +150,7 @@ class AnomalyBoard:
     """
 
     def __init__(self, store: Store, *, wait_s: float = 0.3) -> None:
-        self._store = store
-        self._wait_s = wait_s
+        self._store, self._wait_s = store, wait_s
         self._lock = threading.Lock()
         self._found: tuple[Anomaly, ...] = ()
         self._ranked_at: str | None = None  # the newest change of the store that `_found` knows of

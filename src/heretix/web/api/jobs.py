@@ -150,7 +150,8 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: Job) -> "JobView":
         """A job as its owner may see it."""
-        apart: dict[str, Any] = {"owner": job.owner_name, "href": f"{resource.PREFIX}/jobs/{job.id}"}
+        href = f"{resource.PREFIX}/jobs/{job.id}"
+        apart: dict[str, Any] = {"owner": job.owner_name, "href": href}
         same = {name: getattr(job, name) for name in cls.model_fields if name not in apart}
         return cls.model_construct(**apart, **same)
 

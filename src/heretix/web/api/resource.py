@@ -5,6 +5,7 @@ import binascii
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -211,7 +212,18 @@ class WriteRoute(APIRoute):
                         media_type="application/json",
                     )
                 )
-            return _located(await _done(replies, scope, key, do, request))
+            kept = False
+            try:
+                response = await do(request)
+                if (status := response.status_code) < 400:
+                    text = bytes(response.body).decode()
+                    finish = partial(replies.finish, status=status, response_json=text)
+                    await run_in_threadpool(finish, scope, key)
+                    kept = True
+                return _located(response)
+            finally:
+                if not kept:
+                    await run_in_threadpool(replies.abandon, scope, key)
 
         return once
 
@@ -222,21 +234,6 @@ def _located(response: Response) -> Response:
         response.headers["location"] = json.loads(bytes(response.body))["href"]
         response.headers["retry-after"] = "1"
     return response
-
-
-async def _done(replies: Replies, scope: str, key: str, do: Handler, request: Request) -> Response:
-    kept = False
-    try:
-        response = await do(request)
-        if response.status_code < 400:
-            text = bytes(response.body).decode()
-            status = response.status_code
-            await run_in_threadpool(replies.finish, scope, key, status=status, response_json=text)
-            kept = True
-        return response
-    finally:
-        if not kept:
-            await run_in_threadpool(replies.abandon, scope, key)
 
 
 def writes(tag: str, *, role: Role = Role.EXPLORER) -> APIRouter:

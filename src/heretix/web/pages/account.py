@@ -1,7 +1,7 @@
 """Signing in and out, and what belongs to one person: tokens and the password."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Path, Query
 from starlette.requests import Request
@@ -9,16 +9,12 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import IssuedToken, Person, Role
 from heretix.core.errors import AccessError, AccountError, SignInError, TooManyRequestsError
-from heretix.web.auth import CurrentVisit, Reader, Visit, visit_of
+from heretix.web.auth import CurrentVisit, Reader, Visit
 from heretix.web.problems import status_of
 from heretix.web.state import App, app_state
 from heretix.web.templating import page
 
-__all__ = ["router"]
-
 router = APIRouter(include_in_schema=False)
-
-_DAY_S = 86_400.0
 
 
 @router.get("/sign-in")
@@ -27,7 +23,7 @@ def sign_in_page(
     visit: CurrentVisit,
     to: Annotated[str, Query(alias="next", max_length=2000)] = "/",
 ) -> Response:
-    """The form."""
+    """Show the form."""
     if visit.is_local:
         return RedirectResponse("/", 303)
     return page(request, "sign_in.html", next=_inside(to), name="", problem=None)
@@ -68,7 +64,7 @@ def sign_out(app: App, visit: CurrentVisit) -> Response:
 
 @router.get("/account")
 def account(request: Request, person: Reader) -> Response:
-    """Who one is here, what one may use, and one's tokens."""
+    """Show who one is here, what one may use, and one's tokens."""
     return _account(request, person)
 
 
@@ -86,17 +82,11 @@ def issue_token(
     _needs_session(visit)
     try:
         wanted = Role(role) if role else None
-        expires_in_s = float(days) * _DAY_S if days.strip() else None
+        expires_in_s = 86_400 * float(days) if days.strip() else None
     except ValueError as exc:
         raise AccountError(f"`role` or `days` isn't one: {exc}") from exc
-    issued = app.people.tokens.issue(
-        person,
-        label=label,
-        role=wanted,
-        expires_in_s=expires_in_s,
-        by=person,
-        address=visit.address,
-    )
+    given: dict[str, Any] = {"label": label, "role": wanted, "expires_in_s": expires_in_s}
+    issued = app.people.tokens.issue(person, **given, by=person, address=visit.address)
     return _account(request, person, issued=issued)
 
 
@@ -140,14 +130,13 @@ def _account(
     status: int = 200,
 ) -> Response:
     app = app_state(request)
-    is_local = visit_of(request).is_local
     return page(
         request,
         "account.html",
         status=status,
         headers={"cache-control": "no-store"},
         person=person,
-        tokens=[] if is_local else app.people.tokens.list(person.id),
+        tokens=[] if person.is_local else app.people.tokens.list(person.id),
         now=time.time(),
         usage=app.jobs.usage(person),
         issued=issued,
@@ -156,7 +145,7 @@ def _account(
 
 
 def _needs_session(visit: Visit) -> None:
-    """A token mustn't make tokens: whoever found one could keep the account for ever."""
+    """Refuse tokens, which mustn't make tokens: a finder could keep the account for ever."""
     if visit.is_local:
         raise AccessError(
             "a server without accounts has no tokens and passwords; "
@@ -167,6 +156,6 @@ def _needs_session(visit: Visit) -> None:
 
 
 def _inside(target: str) -> str:
-    """A way on within this server: no sign-in may lead anybody to another one."""
+    """Keep the way on within this server: no sign-in may lead anybody to another one."""
     plain = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if plain and target.isprintable() and "\\" not in target else "/"

@@ -15,7 +15,7 @@ from heretix.accounts import Person, Role
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import ENDED, Episode, Fate, State
-from heretix.economy.exchange import EpisodeSnapshot, StoredMeasurement
+from heretix.economy.exchange import StoredMeasurement
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.ledger import CURRENCIES, Transfer, user_account
 from heretix.economy.market import Position, Side
@@ -250,7 +250,11 @@ def episode_page(
         found, positions = snapshot.episode, snapshot.positions
         purse = purse_of(app, person, found.terms.currency)
         job = app.jobs.moving(episode_id)
-        paid = _paid(app, snapshot)
+        settlement, drafted = snapshot.settlement, found.state is State.DRAFT
+        entries = app.exchange.history(episode=episode_id, limit=_ALL) if settlement else []
+        pots = [] if drafted else app.exchange.balances(episode=episode_id)
+    flows = sum_flows(entry.transfer for entry in entries)
+    book = settlement.rewards if settlement else None
     now_ms = app.clock.now_ms()
     now = max(now_ms, found.clock_ms)
     account = user_account(person.name, found.terms.currency).id
@@ -277,8 +281,12 @@ def episode_page(
         dispute=DISPUTE,
         key=secrets.token_urlsafe(18),
         ended=found.state in ENDED,
-        mine=next((flow for flow in paid["flows"] if flow["account"] == account), None),
-        **paid,
+        mine=next((flow for flow in flows if flow["account"] == account), None),
+        statements=snapshot.statements,
+        settlement=settlement,
+        rewards=tuple((item, explain(item)) for item in (book.rewards if book else ())),
+        flows=flows,
+        pots=pots,
     )
 
 
@@ -331,17 +339,3 @@ def purse_of(app: AppState, person: Person, currency: str) -> int | None:
     account = user_account(person.name, currency).id
     held = app.exchange.balances(person=person.name, currency=currency)
     return next((item.balance for item in held if item.account.id == account), None)
-
-
-def _paid(app: AppState, snapshot: EpisodeSnapshot) -> dict[str, Any]:
-    """Collect what was paid to whom and why; how it ended, once it has."""
-    found, settlement = snapshot.episode, snapshot.settlement
-    book = settlement.rewards if settlement else None
-    entries = app.exchange.history(episode=found.id, limit=_ALL) if settlement else []
-    return {
-        "statements": snapshot.statements,
-        "settlement": settlement,
-        "rewards": tuple((item, explain(item)) for item in (book.rewards if book else ())),
-        "flows": sum_flows(entry.transfer for entry in entries),
-        "pots": [] if found.state is State.DRAFT else app.exchange.balances(episode=found.id),
-    }

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from heretix.accounts import Role
 from heretix.core.errors import PolicyError
 from heretix.core.lenses import LENSES
-from heretix.evidence.bundle import Bundle, DropReason
+from heretix.evidence.bundle import DropReason
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.policy import Policy, SourceClass
 from heretix.evidence.reliability import Primitive
@@ -19,8 +19,6 @@ from heretix.store.runs import select_runs_of_claim
 from heretix.web.auth import require
 from heretix.web.state import App
 from heretix.web.templating import page
-
-__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
@@ -42,10 +40,12 @@ CLASSES = {
 def bundle(
     request: Request, app: App, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,64}$")]
 ) -> Response:
-    """A bundle: documents, quotes, class and why, reliability and why, influence."""
+    """Show a bundle: documents, quotes, class and why, reliability and why, influence."""
     found = app.cache.bundle(ref.lower())
     if found.bundle_id != ref:
         return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
+    # The rules that the items name, where the policy is one that is known here.
+    policies = [known for known in map(_policy, POLICIES) if known.sha256 == found.policy.sha256]
     runs = [
         run
         for run in app.store.read(select_runs_of_claim, found.claim)
@@ -55,7 +55,7 @@ def bundle(
         request,
         "bundle.html",
         bundle=found,
-        rules=_rules(found),
+        rules={rule.id: rule for known in policies[:1] for rule in known.rules},
         runs=[run for run in runs if run.variant is None],
         influence=_influence(runs),
         classes=CLASSES,
@@ -71,9 +71,11 @@ def policy(
     url: Annotated[str, Query(max_length=2000)] = "",
     name: Annotated[str, Query(max_length=20)] = "default",
 ) -> Response:
-    """The rules that give sources their class, and which of them covers an address."""
-    loaded = _policy(name)
-    explained = loaded.explain(_address(url)) if url.strip() else None
+    """Show the rules that give sources their class, and which of them covers an address."""
+    loaded, typed = _policy(name), url.strip()
+    # As people type it: without a scheme it is an address of the web.
+    address = typed if "://" in typed else f"https://{typed}"
+    explained = loaded.explain(address) if typed else None
     return page(
         request,
         "policy.html",
@@ -98,23 +100,8 @@ def _policy(name: str) -> Policy:
     return load_policy()
 
 
-def _address(text: str) -> str:
-    """An address as people type it; without a scheme it is one of the web."""
-    text = text.strip()
-    return text if "://" in text else f"https://{text}"
-
-
-def _rules(found: Bundle) -> dict[str, Any]:
-    """The rules that the bundle's items name, where the policy is one that is known here."""
-    for name in POLICIES:
-        known = _policy(name)
-        if known.sha256 == found.policy.sha256:
-            return {rule.id: rule for rule in known.rules}
-    return {}
-
-
 def _influence(runs: list[Any]) -> dict[str, list[Any]]:
-    """By item: the runs that left it out, with what the whole bundle gave the same model."""
+    """Find by item the runs that left it out, with what the whole bundle gave the same model."""
     whole = {run.model: run for run in runs if run.variant is None}
     found: dict[str, list[Any]] = {}
     for run in runs:

@@ -1,5 +1,6 @@
 """The exchange around episodes: one's own profile, the leaderboard, the ledger and its chain."""
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Query
@@ -10,28 +11,24 @@ from heretix.accounts import Person, Role
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedError, UsageError
 from heretix.core.lenses import EARNING
-from heretix.economy.exchange import STARTING_PURSE, Entry, Exchange
+from heretix.economy.exchange import STARTING_PURSE, Exchange
 from heretix.economy.exploration_service import Credited
-from heretix.economy.ledger import Reason, user_account
+from heretix.economy.ledger import user_account
 from heretix.web.auth import Explorer, Reader, require
 from heretix.web.pages.episodes import purse_of
-from heretix.web.state import App, AppState, app_state
+from heretix.web.state import App, app_state
 from heretix.web.templating import page
-
-__all__ = ["router"]
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
 Filter = Annotated[str, Query(max_length=300)]
 
 _ENTRIES: Final = 50
-_RECENT: Final = 30
-_BEST: Final = 50
 
 
 @router.get("/profile")
 def profile(request: Request, person: Reader) -> Response:
-    """What one has, holds, earned and is known for. Nobody's but one's own."""
+    """Show what one has, holds, earned and is known for. Nobody's but one's own."""
     return _profile(request, person)
 
 
@@ -63,8 +60,8 @@ def credit(
 
 @router.get("/leaderboard")
 def leaderboard(request: Request, app: App, person: Reader) -> Response:
-    """Everybody who challenged or explored, by what lasted."""
-    standings = app.exploration.leaderboard(limit=_BEST)
+    """Rank everybody who challenged or explored, by what lasted."""
+    standings = app.exploration.leaderboard(limit=50)
     return page(request, "leaderboard.html", standings=standings, person=person)
 
 
@@ -77,9 +74,13 @@ def ledger(
     group: Filter = "",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
 ) -> Response:
-    """Every transfer, the newest first, with the hash that ties it to the one before."""
+    """List every transfer, the newest first, with the hash that ties it to the one before."""
     exchange = app.exchange
-    account, episode, group = (_filter(text) for text in (account, episode, group))
+    for text in (account, episode, group):
+        # No account, episode or group has characters that can't be seen.
+        if not text.isprintable():
+            raise UsageError(f"`filter` must be printable text, got {text!r}")
+    account, episode, group = account.strip(), episode.strip(), group.strip()
     if account and ":" not in account:
         account = user_account(account, "PLAY").id
     found = exchange.history(
@@ -107,8 +108,7 @@ def ledger(
 @router.get("/ledger/verification")
 def verification(request: Request, app: App) -> Response:
     """Replay every transfer from the first, and hold every balance against it."""
-    report = app.exchange.verify()
-    return page(request, "ledger_verification.html", report=report)
+    return page(request, "ledger_verification.html", report=app.exchange.verify())
 
 
 def _profile(
@@ -121,7 +121,7 @@ def _profile(
     app = app_state(request)
     exchange = app.exchange
     account = user_account(person.name, "PLAY").id
-    entries = exchange.history(account=account, limit=_RECENT)
+    entries = exchange.history(account=account, limit=30)
     return page(
         request,
         "profile.html",
@@ -133,36 +133,21 @@ def _profile(
         starting=STARTING_PURSE,
         positions=exchange.positions_of(person.name),
         entries=entries,
-        reasons=_reasons(app, entries),
+        reasons={
+            line.transfer: line.reason
+            for name in sorted({entry.transfer.episode or "" for entry in entries} - {""})
+            for statement in exchange.statements(name)
+            for line in statement.lines
+        },
         standing=app.exploration.standing(person.name),
     )
 
 
-def _filter(text: str) -> str:
-    """What was asked for; no account, episode or group has characters that can't be seen."""
-    if not text.isprintable():
-        raise UsageError(f"`filter` must be printable text, got {text!r}")
-    return text.strip()
-
-
 def _held(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int, str]]:
-    """Accounts that were asked for, what is in them, and in which currency."""
+    """Read the accounts that were asked for, what is in them, and in which currency."""
     if account:
-        currency = account.rpartition(":")[2]
-        try:
-            return [(account, exchange.balance(account), currency)]
-        except RefusedError:
-            return []
+        with suppress(RefusedError):
+            return [(account, exchange.balance(account), account.rpartition(":")[2])]
+        return []
     pots = exchange.balances(episode=episode) if episode else []
     return [(pot.account.id, pot.balance, pot.account.currency) for pot in pots]
-
-
-def _reasons(app: AppState, entries: list[Entry]) -> dict[str, Reason]:
-    """Why each transfer was made, by its id, where a statement says so."""
-    names = {entry.transfer.episode for entry in entries if entry.transfer.episode}
-    return {
-        line.transfer: line.reason
-        for name in sorted(names)
-        for statement in app.exchange.statements(name)
-        for line in statement.lines
-    }

@@ -15,8 +15,6 @@ from heretix.web.auth import require
 from heretix.web.state import App
 from heretix.web.templating import page
 
-# How the numbers are made, in plain words, with an example that is computed on the spot.
-
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 
 
@@ -24,7 +22,7 @@ router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 def method(
     request: Request, app: App, answers: Annotated[str, Query(max_length=4000)] = ""
 ) -> Response:
-    """The method. Whoever likes puts in answers of their own."""
+    """Show how the numbers are made, with answers of the reader's own if they like."""
     # Imported where it is used: no other page does the mathematics itself.
     from heretix.report.method import DEFAULT_ANSWERS, LensExample, WorkedExample, parse_answers
 
@@ -46,22 +44,18 @@ def method(
 
 @router.get("/help")
 def guide(request: Request) -> Response:
-    """Where things are, and what to do when something isn't right."""
+    """Show where things are, and what to do when something isn't right."""
     return page(request, "help.html")
 
 
-# The start, the search and the anomaly feed.
-
 PAGE_SIZE = 25
-_LATEST = 8
-_ANOMALIES = 5
 
 
 @router.get("/")
 def home(request: Request, app: App) -> Response:
-    """What was found, what is latest, and where to begin."""
+    """Show what was found, what is latest, and where to begin."""
     with app.store.snapshot():
-        latest = app.store.read(select_runs, limit=_LATEST, whole=True)
+        latest = app.store.read(select_runs, limit=8, whole=True)
         total = app.store.read(count_runs)
         anomalies = app.anomalies.read()
     return page(
@@ -70,7 +64,7 @@ def home(request: Request, app: App) -> Response:
         latest=latest,
         total=total,
         anomalies=anomalies,
-        top=anomalies.listed[:_ANOMALIES],
+        top=anomalies.listed[:5],
     )
 
 
@@ -81,7 +75,7 @@ def search(
     q: Annotated[str, Query(max_length=500)] = "",
     start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
-    """Runs whose claim, model or id has these words."""
+    """Find runs whose claim, model or id has these words."""
     # One more than is shown says whether there is another page, for less than counting.
     words = q.strip()
     # Parts of experiments and episodes would bury the rest; their ids find them.
@@ -110,8 +104,7 @@ def claim(
     text: Annotated[str, Query(max_length=10_000)] = "",
     model: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    """The page of a claim by its words; a claim that nobody measured leads to measuring it, and
-    no words at all to everything that was measured."""
+    """Lead to a claim by its words, to measuring it if nobody has, without words to the list."""
     if not text.strip():
         return RedirectResponse("/search", 303)
     found = app.store.read(select_runs_of_claim, text.strip())
@@ -125,7 +118,7 @@ def claim(
 
 @router.get("/anomalies")
 def anomalies(request: Request, app: App) -> Response:
-    """Where evidence moves a model most, and what didn't pass."""
+    """Show where evidence moves a model most, and what didn't pass."""
     return page(request, "anomalies.html", anomalies=app.anomalies.read())
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote as quoted
 
 from fastapi import APIRouter, Form, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -51,8 +51,26 @@ def add_form(move: Move) -> None:
     async def send(
         request: Request, app: App, visit: CurrentVisit, episode_id: EpisodeId, key: Key = ""
     ) -> Response:
-        data = await request.form()
-        return await run_in_threadpool(_send, request, app, visit, move, episode_id, data, key)
+        person, data = visit.person, await request.form()
+        assert person is not None, "moves have a role"
+
+        def make() -> Response:
+            """Make the move or begin its measurement; lead to what came of it or is against it."""
+            show = _PROBLEM_PAGES.get(move.name, episode_page)
+            try:
+                given = read_form(move, data, find_episode(app, episode_id).terms.currency)
+                show = partial(show, **given) if move.name in _PROBLEM_PAGES else show
+                if move.plan is not None:
+                    job = submit_move(app, visit, move, episode_id, given, key)
+                    return RedirectResponse(f"/jobs/{job.id}", 303)
+                made = make_move(app, visit, move, episode_id, given, f"web {key}")
+            except (errors.QuotaError, errors.RecordError):
+                raise
+            except errors.UsageError as exc:
+                return show(request, person, episode_id, problem=exc)
+            return RedirectResponse(f"/episodes/{episode_id}{move.anchor.format(made)}", 303)
+
+        return await run_in_threadpool(make)
 
     if move.keyed:
         # The key has no default then: the framework asks for it.
@@ -63,32 +81,6 @@ def add_form(move: Move) -> None:
         methods=["POST"],
         dependencies=[require(Role(move.role))],
     )
-
-
-def _send(
-    request: Request,
-    app: AppState,
-    visit: Visit,
-    move: Move,
-    episode_id: str,
-    data: FormData,
-    key: str,
-) -> Response:
-    """Make a move or begin its measurement, and lead to what came of it or stands against it."""
-    assert visit.person is not None, "moves have a role"
-    show = _PROBLEM_PAGES.get(move.name, episode_page)
-    try:
-        given = read_form(move, data, find_episode(app, episode_id).terms.currency)
-        show = partial(show, **given) if move.name in _PROBLEM_PAGES else show
-        if move.plan is not None:
-            job = submit_move(app, visit, move, episode_id, given, key)
-            return RedirectResponse(f"/jobs/{job.id}", 303)
-        made = make_move(app, visit, move, episode_id, given, f"web {key}")
-    except (errors.QuotaError, errors.RecordError):
-        raise
-    except errors.UsageError as exc:
-        return show(request, visit.person, episode_id, problem=exc)
-    return RedirectResponse(f"/episodes/{episode_id}{move.anchor.format(made)}", 303)
 
 
 @router.post("/profile/join")
