@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PREFIX: Final = "/api/v1"
 PROBLEM: Final = "urn:heretix:problem:"
-_BUSY: Final = frozenset({429, 503})
 _LONGEST_PAUSE_S: Final = 30.0
-_PIECE: Final = 64 * 1024
 _WAIT_S: Final = 3_600.0
 """Longer than the measurement of an episode takes; who knows better says so."""
 _BY_STATUS: Final[Mapping[int, type[errors.HeretixError]]] = {
@@ -110,7 +108,7 @@ class _Transport:
                 return answer
             # After a try whose answer was lost, the first one may still be under way.
             unfinished = response.status == 409 and key is not None and attempt > 1
-            if last or not (response.status in _BUSY or unfinished):
+            if last or not (response.status in {429, 503} or unfinished):
                 raise _problem(response, answer)
             self._rest(attempt, response.getheader("retry-after"))
         raise AssertionError("the last try returns or raises")
@@ -118,7 +116,7 @@ class _Transport:
     def _pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield a body as it arrives."""
         with self._request("GET", path, query) as (response, _), self._reading(response):
-            while piece := response.read(_PIECE):
+            while piece := response.read(64 * 1024):
                 yield piece
 
     def _events(

@@ -33,13 +33,8 @@ if TYPE_CHECKING:
 
 DOCUMENTS: Final = 3  # documents that a form has room for at first
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {
-    "K": int,
-    "R": int,
-    "T": int,
-    "seed": int,
-    "until_width": float,
-    "max_samples": int,
-    "budget_usd": float,
+    **dict.fromkeys(("K", "R", "T", "seed", "max_samples"), int),
+    **dict.fromkeys(("until_width", "budget_usd"), float),
 }
 _TEXTS: Final = ("negation", "corpus", "as_of", "reasoning_effort")
 _TICKS: Final = ("influence", "canary", "sham")
@@ -174,10 +169,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 _PRACTICE_TIMES: Final = {
     "challenge_for": "10m",
-    "candle": "2m",
-    "reveal_for": "2m",
-    "durability": "2m",
-    "dispute_for": "2m",
+    **dict.fromkeys(("candle", "reveal_for", "durability", "dispute_for"), "2m"),
 }
 """Short enough to see the end of it."""
 _SPANS: Final = (*_PRACTICE_TIMES, "begin_after")

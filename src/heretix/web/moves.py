@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 EpisodeId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
+_KINDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("amount", "bond", "whole"), int),
+    "flag": bool,
+    "yes_no": bool | None,
+    "json": dict[str, Any] | None,
+}
+"""Types by the kind of a field; a choice has its own, and all others are text."""
 _YES_NO: Final = {"": None, "yes": "true", "no": "false"}
 
 
@@ -110,22 +117,12 @@ def body_model(move: Move) -> type[BaseModel]:
 
 
 def _column(field: Field) -> tuple[Any, Any]:
+    kind = field.choices if field.kind == "choice" else _KINDS.get(field.kind, str)
     options: dict[str, Any] = {"description": field.help or None}
-    kind: Any = str
-    match field.kind:
-        case "amount" | "bond" | "whole":
-            kind = int
-            options |= {"ge": field.least, "le": field.most, "strict": True}
-        case "choice":
-            kind = field.choices
-        case "flag":
-            kind = bool
-        case "yes_no":
-            kind = bool | None
-        case "json":
-            kind = dict[str, Any] | None
-        case _:
-            options["pattern"] = field.pattern
+    if kind is int:
+        options |= {"ge": field.least, "le": field.most, "strict": True}
+    elif kind is str:
+        options["pattern"] = field.pattern
     if not field.required:
         options["default"] = False if field.kind == "flag" else None
     return kind, ModelField(**options)

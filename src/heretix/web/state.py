@@ -13,11 +13,13 @@ from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request  # noqa: TC002  (the framework reads it)
 
+from heretix.accounts import People, RateLimiter
 from heretix.core.clock import SystemClock
 from heretix.economy.exchange import Exchange
 from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.moves import Actor
 from heretix.evidence.bundle import load_bundle
+from heretix.jobs import Feed, Jobs
 from heretix.measurement.record import RunRecord
 from heretix.store.documents import find_bundle
 from heretix.store.runs import find_record, select_runs
@@ -26,11 +28,9 @@ from heretix.web.events import OpenStreams
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from heretix.accounts import People, RateLimiter
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
-    from heretix.jobs import Feed, Jobs
     from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import Artifact
     from heretix.store import Store
@@ -220,8 +220,6 @@ class AppState:
     @classmethod
     def open(cls, store: Store, settings: Settings) -> AppState:
         """Make the state of a server over a store, which stays its opener's."""
-        from heretix.accounts import People, RateLimiter
-        from heretix.jobs import Feed, Jobs
         from heretix.web.demo import is_marked
 
         return cls(

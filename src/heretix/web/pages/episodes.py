@@ -141,6 +141,7 @@ def make_timeline(
     freeze = frozen or terms.freeze_at_ms
     second = freeze + rules.durability_ms
     disputed = (measured or second) + rules.dispute_window_ms
+    until = None if measured is None else disputed
     ended = episode.clock_ms if episode.state in ENDED else None
     late = "what comes after the effective close is given back"
     points: list[tuple[str, int | None, int | None, bool, str]] = [
@@ -152,13 +153,7 @@ def make_timeline(
         ("Frozen", frozen, freeze, frozen is not None, "the close and the judges are drawn"),
         ("First measurement", first, freeze, first is not None, "once every challenge is judged"),
         ("Second measurement", measured, second, measured is not None, "does the change last?"),
-        (
-            "Disputes until",
-            None if measured is None else disputed,
-            disputed,
-            measured is not None and now >= disputed,
-            "",
-        ),
+        ("Disputes until", until, disputed, until is not None and now >= until, ""),
         ("Void" if episode.state is State.VOID else "Settled", ended, disputed, bool(ended), ""),
     ]
     current = next((n for n, point in enumerate(points) if not point[3]), len(points))
