@@ -174,23 +174,19 @@ def _authorize(visit: Visit, role: Role) -> Person:
 
 async def _identify(request: Request, app: "AppState") -> Visit:
     secure = request.url.scheme == "https"
-    visit = Visit(
-        person=None,
-        via="nobody",
-        address=request.client.host if request.client else None,
-        secure=secure,
-        visitor=_cookie(request, _VISITOR, secure),
-    )
+    address = request.client.host if request.client else None
+    visit = Visit(person=None, via="nobody", address=address, secure=secure)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        visit.secret, visit.via, visit.visitor = secret.strip(), "token", None
+        visit.secret, visit.via = secret.strip(), "token"
         visit.person = await run_in_threadpool(app.people.tokens.verify, visit.secret)
         return visit
+    visit.visitor = request.cookies.get(visit.cookie_name(_VISITOR)) or None
     if not await app.has_accounts():
         visit.person, visit.via = LOCAL, "local"
         return visit
-    token = _cookie(request, _SESSION, secure)
-    if token is None:
+    token = request.cookies.get(visit.cookie_name(_SESSION))
+    if not token:
         return visit
     try:
         session = await run_in_threadpool(app.people.sessions.find, token)
@@ -262,7 +258,3 @@ def _same_origin(headers: Headers) -> bool:
 def _place(request: Request) -> str:
     """Name the source of requests from somebody unknown, to count them by."""
     return f"address {request.client.host if request.client else None}"
-
-
-def _cookie(request: Request, name: str, secure: bool) -> str | None:
-    return request.cookies.get(f"__Host-{name}" if secure else name) or None

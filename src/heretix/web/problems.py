@@ -167,17 +167,11 @@ def status_of(error: HeretixError) -> int:
 
 
 def problem_response(
-    scope: Scope,
-    status: int,
-    detail: str,
-    *,
-    kind: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    **more: Any,
+    scope: Scope, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
 ) -> Response:
     """Refuse in the form that suits who asked: /api speaks JSON, everything else HTML."""
     if _wants_json(scope):
-        return ProblemResponse(status, detail, kind=kind, headers=headers, **more)
+        return ProblemResponse(status, detail, headers=headers, **more)
     # The page that a refused form belongs to shows how things stand by now.
     form = _FORMS.match(scope["path"]) if scope["method"] == "POST" and status != 404 else None
     page = fragment(

@@ -63,29 +63,18 @@ class PlanView(BaseModel):
 @planning.get("/models")
 def list_models(app: App) -> ModelsView:
     """The models that run here, and the providers that can be asked."""
-    settings = app.settings
-    local = [gguf.status(name, settings) for name in gguf.KNOWN]
-    return ModelsView(
-        default=default_model(settings).identity,
-        local=[
-            LocalModel(
-                model=f"local:{found.name}",
-                state=found.state,
-                size_bytes=found.size_bytes,
-                licence=found.licence,
-                demonstration=found.demonstration,
-            )
-            for found in local
-        ],
-        providers=[
-            ProviderView(
-                name=name,
-                needs_key=endpoint.needs_key,
-                has_key=bool(endpoint.key_variable and settings.env.get(endpoint.key_variable)),
-            )
-            for name, endpoint in endpoints().items()
-        ],
-    )
+    env = app.settings.env
+    local = []
+    for status in (gguf.status(name, app.settings) for name in gguf.KNOWN):
+        same = ("state", "size_bytes", "licence", "demonstration")
+        facts = {name: getattr(status, name) for name in same}
+        local.append(LocalModel(model=f"local:{status.name}", **facts))
+    providers = []
+    for name, one in endpoints().items():
+        has_key = bool(one.key_variable and env.get(one.key_variable))
+        providers.append(ProviderView(name=name, needs_key=one.needs_key, has_key=has_key))
+    default = default_model(app.settings).identity
+    return ModelsView(default=default, local=local, providers=providers)
 
 
 @plans.post("/plan")
