@@ -114,7 +114,6 @@ class _Transport:
         raise AssertionError("the last try returns or raises")
 
     def _pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield a body as it arrives."""
         with self._request("GET", path, query) as (response, _), self._reading(response):
             while piece := response.read(64 * 1024):
                 yield piece
@@ -218,7 +217,6 @@ def _resume_at(seq: int) -> dict[str, str]:
 
 
 def _problem(response: http.client.HTTPResponse, body: bytes) -> errors.HeretixError:
-    """Make the error that a problem document stands for."""
     try:
         problem = json.loads(body)
         problem["detail"]
@@ -615,7 +613,6 @@ def _request(
 
 
 def _part(name: str) -> str:
-    """Quote an id as one part of a path, whatever is in it."""
     return quote(name, safe="")
 
 

@@ -67,7 +67,6 @@ class SecurityHeaders(_Middleware):
     """Adds the headers that keep a browser from doing what a page doesn't need."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; its response gets the headers that it doesn't set itself."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -85,7 +84,6 @@ class Incidents(_Middleware):
     """Answers whatever a page didn't foresee, with an id that joins the answer to the log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; an exception becomes a problem response of status 500."""
         started = False
 
         async def note_start(message: Message) -> None:
@@ -171,7 +169,6 @@ class BodyLimits(_Gate):
         self._limits = limits or Limits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with a body that is refused while it is read."""
         await super().__call__(scope, self._bound(receive), send)
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
@@ -217,7 +214,6 @@ class HeadAsGet(_Middleware):
     """Answers HEAD as GET, without the body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; of a HEAD only the head comes back, and then nobody listens."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return

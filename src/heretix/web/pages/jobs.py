@@ -1,11 +1,11 @@
 """Jobs and new measurements: what it will take, how far it is, and what came of it."""
 
 import asyncio
-import json
 import secrets
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Header, Path, Query
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -21,6 +21,9 @@ from heretix.web.state import App, app_state
 from heretix.web.templating import page
 
 router = APIRouter(include_in_schema=False)
+JobId = Annotated[str, Path(max_length=80)]
+_OBJECT: Final = TypeAdapter(dict[str, Any])
+_PAGE: Final = 40
 
 
 @router.get("/measure")
@@ -56,11 +59,9 @@ def start(
 ) -> Response:
     """Begin what was planned. Sent twice, it is one job."""
     try:
-        values = json.loads(asked)
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError("`request` must be JSON, as the plan's page has it") from exc
-    if not isinstance(values, dict):
-        raise ConfigError(f"`request` must be an object, got {type(values).__name__}")
+        values = _OBJECT.validate_json(asked)
+    except ValidationError as exc:
+        raise ConfigError("`request` must be a JSON object, as the plan's page has it") from exc
     job = app.jobs.submit(person, MeasureRequest.parse(values), key=key, address=visit.address)
     return RedirectResponse(f"/jobs/{job.id}", 303)
 
@@ -90,11 +91,6 @@ def _page(
         asked=wanted.canonical if wanted else None,
         key=secrets.token_urlsafe(18),
     )
-
-
-JobId = Annotated[str, Path(max_length=80)]
-
-_PAGE: Final = 40
 
 
 @router.get("/jobs")

@@ -298,13 +298,11 @@ def _resolve(app: AppState, ref: str) -> tuple[str, bool]:
 
 
 def _body(record: RunRecord) -> Markup:
-    """Render what depends on the record alone."""
     options = json.dumps(record.options.model_dump(exclude_none=True), ensure_ascii=False)
     return fragment("_run_body.html", run=record, charts=_charts_at(record), options=options)
 
 
 def _between(app: AppState, record: RunRecord, view: ClaimView) -> Markup:
-    """Render what lies between the lenses, in words and numbers."""
     artifact = vector_artifact(app, view)
     experiments = artifact.experiments or []
     left_out = [found.variant.startswith("without:") for found in experiments]
@@ -376,7 +374,6 @@ def comparison_chart(
 
 
 def _find_records(app: AppState, refs: list[str]) -> list[RunRecord]:
-    """Load the records that these references mean, each once."""
     if len(refs) > MOST:
         raise RecordError(f"`ref` can name at most {MOST} runs at once, got {len(refs)}")
     ids = dict.fromkeys(app.store.read(find_record, one).execution_id for one in refs)
