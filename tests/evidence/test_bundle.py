@@ -17,7 +17,7 @@ from heretix.core.lenses import Limits
 from heretix.evidence.bundle import Bundle, Stance, dump_bundle, load_bundle, read_bundle
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Candidate, select
-from heretix.evidence.text.fold import fold
+from heretix.evidence.text.fold import find_quote, fold
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,9 @@ def test_a_model_is_shown_plain_text(bundle):
     item = next(item for item in bundle.items if item.doc_id == "d3")
     assert "https://" in item.text
     assert "https://" not in item.shown_text
-    span = item.find('The rate fell by 12% - "no more".')
+    span = find_quote(item.shown_text, 'The rate fell by 12% - "no more".')
     assert fold(item.shown_text[span.start : span.end]) == 'The rate fell by 12% - "no more".'
-    assert item.find("The rate fell by 21%") is None
+    assert find_quote(item.shown_text, "The rate fell by 21%") is None
 
 
 def leaves(value, path=()):

@@ -592,24 +592,6 @@ def test_a_replaced_text_without_spaces_is_forgotten(corpus):
     assert urls(corpus.search("夏令时", 5)) == ["https://a.example/1"]
 
 
-def test_a_corpus_of_the_first_version_is_indexed_again(tmp_path):
-    """What was added before scripts without spaces were known is found after it is opened."""
-    path = tmp_path / "old.sqlite"
-    with Corpus.open(path) as opened:
-        opened.add([document(COFFEE, "https://a.example/1"), document("Plain words here.")])
-    with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO words (words) VALUES ('delete-all')")
-        db.execute("INSERT INTO words (words) VALUES ('rebuild')")
-        db.execute("PRAGMA user_version = 1")
-    db.close()
-    with Corpus.open(path) as opened:
-        assert urls(opened.search("咖啡", 5)) == ["https://a.example/1"]
-        assert len(opened.search("plain words", 5)) == 1
-    with Corpus.open(path, create=False) as opened:
-        opened.add([document(CLOCKS, "https://a.example/1")])
-        assert opened.search("咖啡", 5) == []
-
-
 def test_sources_are_checked_before_anything_is_opened(tmp_path):
     """An address is taken as it is; a path must be there."""
     check_sources(["https://a.example/x", tmp_path])

@@ -346,28 +346,6 @@ async def test_leaving_early_leaves_nothing_behind(site):
     assert len(asyncio.all_tasks()) == 1
 
 
-ROBOTS = "User-agent: *\nDisallow: /private\n"
-
-
-async def test_robots_are_obeyed_on_request(site):
-    """With the option, what a site closes to programs stays closed; its rules are read once."""
-    site.page("/robots.txt", ROBOTS, headers={"Content-Type": "text/plain"})
-    site.page("/open", ARTICLE)
-    site.page("/private", ARTICLE)
-    async with open_fetcher(obey_robots=True) as fetcher:
-        await fetcher.fetch(site.url("/open"))
-        with pytest.raises(RejectedError, match=r"robots\.txt"):
-            await fetcher.fetch(site.url("/private"))
-    assert [call.path for call in site.calls] == ["/robots.txt", "/open"]
-    await fetched(site.url("/private"))
-
-
-async def test_a_site_without_robots_is_open(site):
-    """No rules, no refusal."""
-    site.page("/open", ARTICLE)
-    assert (await fetched(site.url("/open"), obey_robots=True)).data == ARTICLE.encode()
-
-
 def test_a_file_of_addresses_is_fetched(site, tmp_path):
     """A list of addresses is told from a text, and its pages become documents."""
     site.page("/a", ARTICLE)

@@ -134,7 +134,7 @@ def test_an_archived_copy_belongs_to_the_archived_site():
     """An archive's address is read through to what it holds; its own pages are its own."""
     copy = "https://web.archive.org/web/20200101000000id_/https://www.reuters.com/a?b=1"
     assert publisher_key(copy) == "reuters.com"
-    assert read_address(copy) == Address("www.reuters.com", "/a", archived=True)
+    assert read_address(copy) == Address("www.reuters.com", "/a")
     assert publisher_key("https://web.archive.org/about/") == "archive.org"
     assert publisher_key("https://evil.example/web/2020/https://reuters.com/") == "evil.example"
 

@@ -509,10 +509,11 @@ async def test_what_was_not_recorded_is_not_answered(demo, tmp_path):
     """Another query, number, date, filter or search is another question."""
     await RecordingSearch(LocalSearch(demo), tmp_path / "tape").search("walls", 5)
     replay = ReplaySearch(tmp_path / "tape", "local:demo")
-    others = [("wall", 5), ("walls", 6), ("walls", 5, AS_OF), ("walls", 5, None, ["a.example"])]
-    for question in others:
+    others = [("wall", 5, {}), ("walls", 6, {}), ("walls", 5, {"as_of": AS_OF}),
+              ("walls", 5, {"include": ["a.example"]})]  # fmt: skip
+    for query, k, filters in others:
         with pytest.raises(RecordError, match="must be among the recorded searches"):
-            await replay.search(*question)
+            await replay.search(query, k, **filters)
     with pytest.raises(RecordError, match="recorded searches of brave"):
         await ReplaySearch(tmp_path / "tape", "brave").search("walls", 5)
     with pytest.raises(RecordError, match="record it once"):
@@ -580,9 +581,9 @@ async def test_full_text_is_fetched_for_snippets(site, tmp_path):
     ]
     fetcher = Fetcher(FetchOptions(allow_private=True, host_delay_s=0.0))
     search = RecordingSearch(FullTextSearch(Fixed(*hits), fetcher), tmp_path)
-    one, missing = await search.search("q", 5, AS_OF)
+    one, missing = await search.search("q", 5, as_of=AS_OF)
     await search.aclose()
     assert one.document.text.startswith("Some words")
     assert (one.document.published, one.document.published_method) == (date(2020, 2, 11), "search")
     assert (missing.url, missing.document) == (site.url("/missing"), None)
-    assert await ReplaySearch(tmp_path, "fixed").search("q", 5, AS_OF) == [one, missing]
+    assert await ReplaySearch(tmp_path, "fixed").search("q", 5, as_of=AS_OF) == [one, missing]

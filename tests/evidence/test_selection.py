@@ -300,19 +300,6 @@ def test_gather_ranks_each_document_by_query():
     }
 
 
-def test_a_given_quote_is_shown_and_one_that_is_not_there_is_flagged():
-    """A quote that the text doesn't hold is never shown as one."""
-    text = f"{prose(1)} The rate fell by 12% among them. {prose(2)}"
-    made = [candidate(n) for n in (1, 2)]
-    good = candidate(3, text, about={"quote": "The rate fell by 12% among them."})
-    bad = candidate(3, text, about={"quote": "The rate fell by 21% among them."})
-    item = next(i for i in choose([*made, good]).items if i.doc_id == "d03")
-    assert (item.quote, item.flags) == ("The rate fell by 12% among them.", ())
-    item = next(i for i in choose([*made, bad]).items if i.doc_id == "d03")
-    assert item.flags == ("quote_not_found",)
-    assert "21%" not in item.quote
-
-
 def test_pages_that_name_their_own_address_are_flagged():
     """A saved page may claim any address; the claim is not hidden."""
     made = [candidate(n) for n in (1, 2)]

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError, RecordError
 from heretix.core.lenses import Limits  # noqa: TC001 - pydantic looks it up
 from heretix.core.validation import explain
 from heretix.evidence.policy.policy import SourceClass  # noqa: TC001 - pydantic looks it up
-from heretix.evidence.text.fold import Span, find_quote, fold
+from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import plain_text
 
 if TYPE_CHECKING:
@@ -131,10 +131,6 @@ class Item:
         """The passage as a model is shown it."""
         return plain_text(self.text)
 
-    def find(self, quote: str) -> Span | None:
-        """Find a model's `quote` in what it was shown; None if it isn't there."""
-        return find_quote(self.shown_text, quote)
-
     def flaw(self) -> str | None:
         """Name what in the item contradicts itself, or None."""
         if sha256_text(self.text) != self.text_sha256:
@@ -205,7 +201,8 @@ class Shortfall:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Shortfall:
         """Read what `to_json` gave."""
-        return _shortfalls().validate_python(value)
+        found: Shortfall = _adapter(cls).validate_python(value)  # type: ignore[arg-type]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,48 +330,37 @@ def bundle_in_file(ref: str) -> Bundle | None:
 
 def read_bundle(value: object, source: str = "the bundle") -> Bundle:
     """The bundle in JSON values; every hash and span is checked before a word is believed."""
-    bundle, said = _parse(value, source)
-    for number, item in enumerate(bundle.items, start=1):
-        flaw = item.flaw()
-        if item.id != f"E{number:02d}":
-            flaw = f"`id` must be E{number:02d}, got {item.id!r}"
-        if flaw is not None:
-            raise RecordError(f"`{source}` was changed: item {item.id}: {flaw}")
-    if bundle.bundle_id != said:
-        raise RecordError(
-            f"`{source}` was changed: `bundle_id` says {said}, its content gives {bundle.bundle_id}"
-        )
-    return bundle
-
-
-def _parse(value: object, source: str) -> tuple[Bundle, object]:
-    """The bundle in JSON values, and the id that they give it."""
     from pydantic import ValidationError
 
     if not isinstance(value, dict):
         raise RecordError(f"`{source}` isn't a bundle: it must be an object")
     content = dict(value)
-    schema, said = content.pop("schema", None), content.pop("bundle_id", None)
+    schema, stated = content.pop("schema", None), content.pop("bundle_id", None)
     if schema != BUNDLE_SCHEMA:
         raise RecordError(
             f"`{source}` isn't a bundle: `schema` must be {BUNDLE_SCHEMA!r}, got {schema!r}"
         )
     try:
         # Strict about types, and dates are text only in JSON.
-        return _bundles().validate_json(json.dumps(content)), said
+        bundle: Bundle = _adapter(Bundle).validate_json(json.dumps(content))
     except ValidationError as exc:
         raise RecordError(f"`{source}` isn't a bundle: {explain(exc.errors()[0])}") from exc
+    for number, item in enumerate(bundle.items, start=1):
+        flaw = item.flaw()
+        if item.id != f"E{number:02d}":
+            flaw = f"`id` must be E{number:02d}, got {item.id!r}"
+        if flaw is not None:
+            raise RecordError(f"`{source}` was changed: item {item.id}: {flaw}")
+    if bundle.bundle_id != stated:
+        raise RecordError(
+            f"`{source}` was changed: `bundle_id` says {stated}, "
+            f"its content gives {bundle.bundle_id}"
+        )
+    return bundle
 
 
 @cache
-def _bundles() -> TypeAdapter[Bundle]:
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Bundle)
-
-
-@cache
-def _shortfalls() -> TypeAdapter[Shortfall]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Shortfall)
+    return TypeAdapter(cast("type[Any]", kind))

@@ -203,14 +203,11 @@ _ENGLISH_MIN_WORDS: Final = 20
 def observe(document: Document) -> Observation:
     """Take from `document` what signals get to see."""
     confidence = document.published_confidence
+    certain = 1.0 if confidence is None else min(max(confidence, 0.0), 1.0)
     return Observation(
         title=document.title,
         text=document.text[:MAX_CHARS],
-        date_confidence=0.0
-        if document.published is None
-        else 1.0
-        if confidence is None
-        else min(max(confidence, 0.0), 1.0),
+        date_confidence=0.0 if document.published is None else certain,
         retracted=document.meta.get("retracted", "").strip().lower() in _RETRACTED_META,
     )
 
@@ -227,26 +224,6 @@ def read_signals(seen: Observation) -> tuple[SignalReading, ...]:
             value = min(count / signal.enough, 1.0)
         readings.append(SignalReading(signal, count, value))
     return tuple(readings)
-
-
-def says_retracted(seen: Observation) -> bool:
-    """The document is retracted: by its record, its title, or a sentence about itself.
-
-    A text that reports somebody else's retraction isn't.
-    """
-    return (
-        seen.retracted
-        or _RETRACTED_TITLE.search(seen.title) is not None
-        or _RETRACTED_TEXT.search(fold(seen.text)) is not None
-    )
-
-
-def reads_english(seen: Observation) -> bool:
-    """The signals can read the text. In a few words nobody can tell, and it makes no difference."""
-    found = words(seen.text[:20_000])
-    if len(found) < _ENGLISH_MIN_WORDS:
-        return True
-    return sum(word in _ENGLISH for word in found) >= _ENGLISH_SHARE * len(found)
 
 
 # Stances: declared or judged. Nothing is guessed from words.
@@ -277,7 +254,8 @@ def declared_stance(document: Document, claim: str, *, given: bool = False) -> S
     A record says so in `stance_on`. Documents that were `given` for the claim need not.
     """
     about = document.meta.get("stance_on", "")
-    if _plain(about) != _plain(claim) and (about or not given):
+    told, wanted = (fold(text).casefold().rstrip(". ") for text in (about, claim))
+    if told != wanted and (about or not given):
         return None
     declared = document.meta.get("stance", "").strip().lower()
     return Stance(declared) if declared in {stance.value for stance in Stance} else None
@@ -289,18 +267,8 @@ def middle_stance(stances: Sequence[Stance]) -> Stance:
     return _SCALE[int(middle)] if middle in {0, 2} else Stance.NEUTRAL
 
 
-def _plain(claim: str) -> str:
-    return fold(claim).casefold().rstrip(". ")
-
-
 WEIGHTS: Final[Mapping[Primitive, float]] = MappingProxyType(
-    {
-        Primitive.P: 0.25,
-        Primitive.H: 0.25,
-        Primitive.R: 0.20,
-        Primitive.E: 0.15,
-        Primitive.A: 0.15,
-    }
+    dict(zip(Primitive, (0.25, 0.25, 0.20, 0.15, 0.15), strict=True))
 )
 FLOOR: Final = 0.05
 """No primitive counts for less: a geometric mean would let one zero erase all the others."""
@@ -383,34 +351,28 @@ class Assessment:
         return tuple(
             PrimitiveExplanation(
                 primitive,
-                WEIGHTS[primitive],
+                weight,
                 self.intervals[primitive],
                 None if self.judged is None else self.judged[primitive],
                 self.scores[primitive],
-                max(self.scores[primitive], FLOOR) ** WEIGHTS[primitive],
-                tuple(
-                    reading for reading in self.readings if reading.signal.primitive == primitive
-                ),
+                max(self.scores[primitive], FLOOR) ** weight,
+                tuple(found for found in self.readings if found.signal.primitive == primitive),
             )
-            for primitive in Primitive
+            for primitive, weight in WEIGHTS.items()
         )
 
     def record(self) -> dict[str, Any]:
         """The assessment for a bundle, rounded so that one platform's last bit isn't another's."""
         parts = {
             primitive.name: {
-                "lo": round(self.intervals[primitive].lo, 6),
-                "hi": round(self.intervals[primitive].hi, 6),
+                "lo": round(interval.lo, 6),
+                "hi": round(interval.hi, 6),
                 "score": round(self.scores[primitive], 6),
             }
-            for primitive in Primitive
+            for primitive, interval in self.intervals.items()
         }
-        return {
-            "r": round(self.r, 6),
-            "parts": parts,
-            "judged": self.judged is not None,
-            "retracted": self.retracted,
-        }
+        judged, retracted = self.judged is not None, self.retracted
+        return {"r": round(self.r, 6), "parts": parts, "judged": judged, "retracted": retracted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,14 +394,28 @@ def assess(document: Document) -> Assessment:
     """Assess `document` by its signals alone: every primitive is at its low end."""
     seen = observe(document)
     readings = read_signals(seen)
-    retracted, english = says_retracted(seen), reads_english(seen)
-    intervals = {
-        primitive: _interval(primitive, readings, retracted=retracted, english=english)
-        for primitive in Primitive
-    }
+    # By its record, its title, or a sentence about itself; a report of another's retraction isn't.
+    retracted = (
+        seen.retracted
+        or _RETRACTED_TITLE.search(seen.title) is not None
+        or _RETRACTED_TEXT.search(fold(seen.text)) is not None
+    )
+    # In a few words nobody can tell, and it makes no difference.
+    found = words(seen.text[:20_000])
+    english = len(found) < _ENGLISH_MIN_WORDS or (
+        sum(word in _ENGLISH for word in found) >= _ENGLISH_SHARE * len(found)
+    )
+    intervals = {}
+    for primitive in Primitive:
+        shown = sum(r.contribution for r in readings if r.signal.primitive == primitive)
+        shown = min(shown, 1.0)
+        lo, hi = LO_SCALE * shown, HI_BASE + (1.0 - HI_BASE) * shown if english else 1.0
+        if retracted and primitive in {Primitive.P, Primitive.A}:
+            lo, hi = min(lo, RETRACTION_CAP), min(hi, RETRACTION_CAP)
+        intervals[primitive] = Interval(lo, hi)
     return Assessment(
         intervals=intervals,
-        scores=Scores(*(intervals[primitive].lo for primitive in Primitive)),
+        scores=Scores(*(interval.lo for interval in intervals.values())),
         judged=None,
         readings=readings,
         retracted=retracted,
@@ -452,18 +428,6 @@ def place_scores(found: Assessment, answers: Sequence[Scores]) -> Assessment:
     judged = Scores(*(statistics.median(a[primitive] for a in answers) for primitive in Primitive))
     scores = Scores(*(found.intervals[p].place(judged[p]) for p in Primitive))
     return replace(found, scores=scores, judged=judged)
-
-
-def _interval(
-    primitive: Primitive, readings: tuple[SignalReading, ...], *, retracted: bool, english: bool
-) -> Interval:
-    shown = sum(r.contribution for r in readings if r.signal.primitive == primitive)
-    shown = min(shown, 1.0)
-    lo = LO_SCALE * shown
-    hi = HI_BASE + (1.0 - HI_BASE) * shown if english else 1.0
-    if retracted and primitive in {Primitive.P, Primitive.A}:
-        lo, hi = min(lo, RETRACTION_CAP), min(hi, RETRACTION_CAP)
-    return Interval(lo, hi)
 
 
 _ADDRESS: Final = re.compile(
@@ -485,29 +449,21 @@ def blind(document: Document) -> BlindedDocument:
     Addresses, bylines, the author's name and the publisher's name are replaced. A text can give its
     origin away in other words; no rule takes those out.
     """
+    # Whole names first, then surnames.
+    names = re.split(r"\s*(?:,|;|&|\band\b)\s*", document.author or "")
+    whole = [name for name in names if sum(map(str.isalnum, name)) >= _MIN_NAME]
+    surnames = [name.split()[-1] for name in whole if len(name.split()) > 1]
+    authors = whole + [name for name in surnames if sum(map(str.isalnum, name)) >= _MIN_NAME]
     patterns = [(_ADDRESS, "[link]"), (_BYLINE, "[author]")]
-    patterns += [(_name_pattern(name), "[author]") for name in _author_names(document.author)]
-    patterns += [(_name_pattern(name), "[publisher]") for name in _publisher_names(document.url)]
+    patterns += [(_name_pattern(name), "[author]") for name in authors]
+    address = read_address(document.url)
+    label = publisher_of(address).partition(".")[0] if address else ""
+    if len(label) >= _MIN_NAME and not label.isdigit():
+        patterns.append((_name_pattern(label), "[publisher]"))
     title, text = document.title, document.text
     for pattern, replacement in patterns:
         title, text = pattern.sub(replacement, title), pattern.sub(replacement, text)
     return BlindedDocument(title, text, document.published)
-
-
-def _author_names(author: str | None) -> list[str]:
-    """Whole names first, then surnames."""
-    names = re.split(r"\s*(?:,|;|&|\band\b)\s*", author or "")
-    whole = [name for name in names if sum(map(str.isalnum, name)) >= _MIN_NAME]
-    surnames = [name.split()[-1] for name in whole if len(name.split()) > 1]
-    return whole + [name for name in surnames if sum(map(str.isalnum, name)) >= _MIN_NAME]
-
-
-def _publisher_names(url: str | None) -> list[str]:
-    address = read_address(url)
-    if address is None:
-        return []
-    label = publisher_of(address).partition(".")[0]
-    return [label] if len(label) >= _MIN_NAME and not label.isdigit() else []
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:

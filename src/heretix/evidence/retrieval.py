@@ -46,6 +46,12 @@ _MERIT_SHARE: Final = 0.7
 (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998)."""
 _REASONS: Final = {reason: place for place, reason in enumerate(DropReason)}
 
+_COPIED: Final = (
+    *("doc_id", "url", "title", "published", "published_method", "published_confidence"),
+    *("retrieved_at", "raw_sha256"),
+)
+"""What an item takes from its document as it stands."""
+
 Gathered = Mapping[str, Bundle | InsufficientEvidenceError]
 """By lens: a bundle, or why there is none."""
 _Objection = tuple[DropReason, Mapping[str, Any]]
@@ -76,8 +82,6 @@ class Candidate:
     classification: Classification
     ranks: Mapping[str, int] = field(default_factory=dict)
     """The rank, from 1, that each query gave it."""
-    quote: str | None = None
-    """A passage that must be shown, if it stands in the text."""
     stance: Stance | None = None
     stance_by: str | None = None
     assessment: Assessment | None = None
@@ -342,23 +346,16 @@ class _Entry:
         quote = document.text[excerpt.quote.start : excerpt.quote.end]
         return Item(
             id=f"E{number:02d}",
-            doc_id=document.doc_id,
-            url=document.url,
-            title=document.title,
+            **{name: getattr(document, name) for name in _COPIED},
             publisher=candidate.publisher,
             cls=source.cls,
             rule_id=source.rule_id,
-            published=document.published,
-            published_method=document.published_method,
-            published_confidence=document.published_confidence,
-            retrieved_at=document.retrieved_at,
             text=text,
             text_start=excerpt.start,
             text_end=excerpt.end,
             quote=quote,
             quote_start=excerpt.quote.start - excerpt.start,
             quote_end=excerpt.quote.end - excerpt.start,
-            raw_sha256=document.raw_sha256,
             document_sha256=document.text_sha256,
             text_sha256=sha256_text(text),
             quote_sha256=sha256_text(quote),
@@ -366,18 +363,17 @@ class _Entry:
             stance=candidate.stance,
             stance_by=candidate.stance_by,
             n_copies=self.n_copies,
-            flags=self._flags(quote),
+            flags=self._flags(),
         )
 
-    def _flags(self, quote: str) -> tuple[str, ...]:
-        document, wanted = self.candidate.document, self.candidate.quote
+    def _flags(self) -> tuple[str, ...]:
+        document = self.candidate.document
         flags = {
             "undated": document.published is None,
             "no_publisher": self.candidate.publisher == NO_PUBLISHER,
             # The page itself says where it comes from: nobody has checked.
             "claimed_url": document.meta.get("url_by") == "page",
             "cut": self.excerpt.cut,
-            "quote_not_found": wanted is not None and fold(wanted) != fold(quote),
             "not_english": not self.assessment.english,
             "retracted": self.assessment.retracted,
             **{f"injection:{kind.value}": True for kind in self.injected},
@@ -428,12 +424,8 @@ class _Selection:
 
     def _read(self, candidate: Candidate) -> _Entry | None:
         document = candidate.document
-        excerpt = cut_excerpt(
-            document.text,
-            about=self.claim,
-            quote=candidate.quote,
-            max_chars=self.limits.chars_per_item,
-        )
+        chars = self.limits.chars_per_item
+        excerpt = cut_excerpt(document.text, about=self.claim, max_chars=chars)
         if excerpt is None:
             return None
         # As it stands and as it is shown: undoing escapes and marks can put an order together.

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
@@ -231,8 +231,8 @@ def _bank_file() -> Any:
         model_config = ConfigDict(extra="forbid", strict=True)
 
         version: Annotated[str, AfterValidator(_check_version)]
-        system: Annotated[str, AfterValidator(_check_system)]
-        user_template: Annotated[str, AfterValidator(_check_template)]
+        system: Annotated[str, AfterValidator(_check_text)]
+        user_template: Annotated[str, AfterValidator(partial(_check_text, paraphrases=1))]
         paraphrases: Annotated[
             list[Annotated[str, AfterValidator(_check_wording)]], AfterValidator(_check_number)
         ]
@@ -242,21 +242,13 @@ def _bank_file() -> Any:
 
 def _check_version(text: str) -> str:
     # No '|': it separates the parts of an identity.
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", _check_text(text, {})):
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", _check_text(text)):
         raise ValueError("must be letters, digits, '.', '_' and '-' only, e.g. rpl_v1_2026-11-15")
     return text
 
 
-def _check_system(text: str) -> str:
-    return _check_text(text, {CLAIM: 0, PARAPHRASE: 0})
-
-
-def _check_template(text: str) -> str:
-    return _check_text(text, {PARAPHRASE: 1, CLAIM: 0})
-
-
 def _check_wording(text: str) -> str:
-    wording = _check_text(text, {CLAIM: 1, PARAPHRASE: 0}).replace(CLAIM, "")
+    wording = _check_text(text, claims=1).replace(CLAIM, "")
     if not wording.strip():
         raise ValueError(f"has no wording besides {CLAIM}")
     if len(wording) > MAX_PARAPHRASE_CHARS:
@@ -275,7 +267,7 @@ def _check_number(wordings: list[str]) -> list[str]:
     return wordings
 
 
-def _check_text(text: str, counts: Mapping[str, int]) -> str:
+def _check_text(text: str, *, claims: int = 0, paraphrases: int = 0) -> str:
     if not text.strip():
         raise ValueError("is empty")
     # An escape ("\x07") can still bring in what the file itself doesn't show.
@@ -283,7 +275,7 @@ def _check_text(text: str, counts: Mapping[str, int]) -> str:
         raise ValueError(f"has a control character ({bad}); remove it")
     if len(text) > MAX_FRAME_CHARS:
         raise ValueError(f"must have at most {MAX_FRAME_CHARS:,} characters, and has {len(text):,}")
-    for placeholder, wanted in counts.items():
+    for placeholder, wanted in ((CLAIM, claims), (PARAPHRASE, paraphrases)):
         if (got := text.count(placeholder)) != wanted:
             rule = "exactly once" if wanted else "nowhere"
             raise ValueError(f"must contain {placeholder} {rule}, and does {got} times")

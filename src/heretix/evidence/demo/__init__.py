@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["DEMO_CORPUS", "DEMO_POLICY", "demo_claims", "demo_documents"]
 
 DEMO_CORPUS: Final = "demo"
-"""What the corpus is called."""
-
 _HERE: Final = Path(__file__).parent
 DEMO_POLICY: Final = _HERE / "policy.yaml"
 """The policy that knows the made-up sites; it extends the default one."""
@@ -41,13 +39,8 @@ def demo_documents() -> Iterator[Document]:
     for path in sorted((_HERE / "documents").glob("*.md")):
         data = path.read_bytes()
         found = extract(data, name=path.name, media_type="text/markdown")
-        yield make_document(
-            found,
-            raw=data,
-            url=found.url,
-            retrieved_at=_WRITTEN_AT,
-            meta={"stance_on": claims[found.meta["claim"]]},
-        )
+        meta = {"stance_on": claims[found.meta["claim"]]}
+        yield make_document(found, raw=data, url=found.url, retrieved_at=_WRITTEN_AT, meta=meta)
 
 
 def _claims_by_id() -> dict[str, str]:

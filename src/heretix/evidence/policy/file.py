@@ -17,17 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-)
+import pydantic
+from pydantic import Field, StringConstraints, Tag, TypeAdapter, ValidationError
 
 from heretix.core.canonical import sha256_hex
 from heretix.core.errors import PolicyError
@@ -71,24 +62,24 @@ def _shape(value: object) -> str:
 
 # Tags stand in brackets, so that they can be told from keys in the place of an error.
 Text = Annotated[str, StringConstraints(min_length=1)]
-Name = Annotated[Text, AfterValidator(partial(_require_match, *_NAME))]
-Sha256 = Annotated[Text, AfterValidator(partial(_require_match, *_SHA256))]
+Name = Annotated[Text, pydantic.AfterValidator(partial(_require_match, *_NAME))]
+Sha256 = Annotated[Text, pydantic.AfterValidator(partial(_require_match, *_SHA256))]
 Class = Annotated[SourceClass, Field(strict=False)]
 Texts = Annotated[
     Annotated[Text, Tag("<one>")] | Annotated[list[Text], Tag("<list>")],
-    Discriminator(lambda value: _shape(value).replace("map", "one")),
+    pydantic.Discriminator(lambda value: _shape(value).replace("map", "one")),
 ]
 Members = Annotated[
     Annotated[Text, Tag("<one>")]
     | Annotated[list[Text], Tag("<list>")]
     | Annotated[dict[str, Texts], Tag("<map>")],
-    Discriminator(_shape),
+    pydantic.Discriminator(_shape),
 ]
 ListFormat = Literal["csv", "json", "jsonl", "lines"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, strict=True, str_strip_whitespace=True, populate_by_name=True
     )
 
@@ -125,10 +116,10 @@ class _RuleFile(_Model):
     any: Any = None
 
 
-class _Row(BaseModel):
+class _Row(pydantic.BaseModel):
     """A row of a list: what should be a domain, and the value that its class goes by."""
 
-    model_config = ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
+    model_config = pydantic.ConfigDict(coerce_numbers_to_str=True, str_strip_whitespace=True)
 
     line: int
     domain: Any = None
@@ -142,12 +133,6 @@ M = TypeVar("M", _PolicyFile, _RuleFile)
 
 class _ListRefused(Exception):  # noqa: N818 - never seen outside: it becomes a `Problem`
     """The list can't be used; the message says why and what to do."""
-
-
-class _Faults(Exception):  # noqa: N818 - caught by whoever reads the file
-    def __init__(self, faults: Iterable[YamlFault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__(*self.faults)
 
 
 def load_policy(name: str | Path = DEFAULT_POLICY) -> Policy:
@@ -244,25 +229,27 @@ def _read_policy(text: str, source: str, folder: Path) -> _Draft:
         if document.values is None:
             raise YamlFault(1, f"is empty; a policy has {listed(tuple(_PolicyFile.model_fields))}")
         extends_line = document.line_of(("extends",))
-        file = _validate(_PolicyFile, document, ())
-    except (_Faults, YamlFault) as exc:
-        faults += exc.faults if isinstance(exc, _Faults) else [exc]
+        file = _validate(_PolicyFile, document, (), faults)
+    except YamlFault as fault:
+        faults.append(fault)
     for place in range(len(file.rules) if file else 0):
         try:
-            rule = _RuleReader(document, ("rules", place), source, folder).read()
-        except (_Faults, YamlFault) as exc:
-            faults += exc.faults if isinstance(exc, _Faults) else [exc]
-        else:
-            if (twin := rules.setdefault(rule.id, rule)) is not rule:
-                problem = f"`{rule.id}` is also on line {twin.line}; rename one"
-                faults.append(YamlFault(rule.line, problem))
+            rule = _RuleReader(document, ("rules", place), source, folder).read(faults)
+        except YamlFault as fault:
+            faults.append(fault)
+            continue
+        if rule is not None and (twin := rules.setdefault(rule.id, rule)) is not rule:
+            problem = f"`{rule.id}` is also on line {twin.line}; rename one"
+            faults.append(YamlFault(rule.line, problem))
     problems = tuple(Problem(Level.ERROR, source, fault.line, str(fault)) for fault in faults)
     version, extends = (file.version, file.extends) if file else (None, None)
     return _Draft(version, extends, extends_line, tuple(rules.values()), problems)
 
 
-def _validate(model: type[M], document: Document, path: tuple[str | int, ...]) -> M:
-    """The part of a file at `path`; everything that is wrong with it, with its line."""
+def _validate(
+    model: type[M], document: Document, path: tuple[str | int, ...], faults: list[YamlFault]
+) -> M | None:
+    """The part of a file at `path`; None where it is wrong, with everything in `faults`."""
     value = document.values
     for part in path:
         value = value[part]
@@ -274,7 +261,8 @@ def _validate(model: type[M], document: Document, path: tuple[str | int, ...]) -
     try:
         return model.model_validate(value, by_name=False)
     except ValidationError as exc:
-        raise _Faults(find_faults(exc, document, path, known)) from exc
+        faults += find_faults(exc, document, path, known)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +272,11 @@ class _RuleReader:
     source: str
     folder: Path
 
-    def read(self) -> Rule:
-        """The rule, or what is wrong with it."""
-        file = _validate(_RuleFile, self.document, self.place)
+    def read(self, faults: list[YamlFault]) -> Rule | None:
+        """The rule; None with what its keys get wrong in `faults`, or a fault of its meaning."""
+        file = _validate(_RuleFile, self.document, self.place, faults)
+        if file is None:
+            return None
         given = [kind for kind in Kind if getattr(file, kind) is not None]
         if len(given) != 1:
             kinds = listed(tuple(Kind))

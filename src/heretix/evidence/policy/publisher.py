@@ -42,8 +42,6 @@ class Address:
     """Lower case, punycode, without port, user name and last dot; an IPv6 address in brackets."""
     path: str
     """Unescaped, without query and `..`; starts with a slash."""
-    archived: bool = False
-    """The address was read out of a web archive's."""
 
 
 def read_address(url: str | None) -> Address | None:
@@ -65,7 +63,7 @@ def read_address(url: str | None) -> Address | None:
     archived = _ARCHIVED.match(parts.path) if host == _ARCHIVE_HOST else None
     original = read_address(parts.path[archived.end() :]) if archived else None
     if original is not None:
-        return Address(original.host, original.path, archived=True)
+        return original
     kept: list[str] = []
     for segment in unquote(parts.path).split("/"):
         if segment == "..":
@@ -159,67 +157,44 @@ class _Carrier:
 
     subdomain: bool = False
     """`name.platform`."""
-    first: bool = False
-    """`platform/name`."""
-    under: frozenset[str] = frozenset()
+    own: str | None = None
+    """Where names are `platform/name`: first segments that are pages of the platform's own."""
+    under: str = ""
     """`platform/marker/name`, for these markers."""
-    not_names: frozenset[str] = frozenset()
-    """First segments that are pages of the platform's own."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
+_BLOGS: Final = (
+    "substack.com wordpress.com blogspot.com typepad.com livejournal.com dreamwidth.org ghost.io "
+    "beehiiv.com weebly.com squarespace.com neocities.org hashnode.dev bearblog.dev micro.blog "
+    "home.blog over-blog.com jimdofree.com gitbook.io fandom.com"
+)
 _CARRIERS: Final[dict[str, _Carrier]] = {
-    **dict.fromkeys(
-        _words(
-            "substack.com wordpress.com blogspot.com typepad.com livejournal.com dreamwidth.org "
-            "ghost.io beehiiv.com weebly.com squarespace.com neocities.org hashnode.dev "
-            "bearblog.dev micro.blog home.blog over-blog.com jimdofree.com gitbook.io fandom.com"
-        ),
-        _Carrier(subdomain=True),
-    ),
-    "medium.com": _Carrier(
-        subdomain=True, first=True, not_names=_words("m me p tag topic topics search about s")
-    ),
-    "tumblr.com": _Carrier(
-        subdomain=True, first=True, not_names=_words("dashboard tagged search explore about")
-    ),
-    "x.com": _Carrier(
-        first=True,
-        not_names=_words("home i search hashtag intent explore settings share login about tos"),
-    ),
+    **dict.fromkeys(_BLOGS.split(), _Carrier(subdomain=True)),
+    "medium.com": _Carrier(subdomain=True, own="m me p tag topic topics search about s"),
+    "tumblr.com": _Carrier(subdomain=True, own="dashboard tagged search explore about"),
+    "x.com": _Carrier(own="home i search hashtag intent explore settings share login about tos"),
     "facebook.com": _Carrier(
-        first=True,
-        under=_words("groups pages"),
-        not_names=_words(
-            "watch events share photo photo.php story.php permalink.php profile.php help login"
-        ),
+        own="watch events share photo photo.php story.php permalink.php profile.php help login",
+        under="groups pages",
     ),
-    "instagram.com": _Carrier(
-        first=True, not_names=_words("p reel reels stories explore accounts tv")
-    ),
-    "github.com": _Carrier(
-        first=True,
-        not_names=_words("topics search features about explore marketplace sponsors login"),
-    ),
-    "gitlab.com": _Carrier(first=True, not_names=_words("explore help users")),
-    "patreon.com": _Carrier(first=True, not_names=_words("posts search explore login")),
-    "t.me": _Carrier(first=True, under=_words("s"), not_names=_words("joinchat share")),
-    "youtube.com": _Carrier(under=_words("channel c user")),
-    "reddit.com": _Carrier(under=_words("r user u")),
-    "linkedin.com": _Carrier(under=_words("in company school")),
-    "rumble.com": _Carrier(under=_words("c user")),
-    "bitchute.com": _Carrier(under=_words("channel")),
-    "bsky.app": _Carrier(under=_words("profile")),
-    "quora.com": _Carrier(under=_words("profile")),
-    "sites.google.com": _Carrier(under=_words("view site")),
+    "instagram.com": _Carrier(own="p reel reels stories explore accounts tv"),
+    "github.com": _Carrier(own="topics search features about explore marketplace sponsors login"),
+    "gitlab.com": _Carrier(own="explore help users"),
+    "patreon.com": _Carrier(own="posts search explore login"),
+    "t.me": _Carrier(own="joinchat share", under="s"),
+    "youtube.com": _Carrier(under="channel c user"),
+    "reddit.com": _Carrier(under="r user u"),
+    "linkedin.com": _Carrier(under="in company school"),
+    "rumble.com": _Carrier(under="c user"),
+    "bitchute.com": _Carrier(under="channel"),
+    "bsky.app": _Carrier(under="profile"),
+    "quora.com": _Carrier(under="profile"),
+    "sites.google.com": _Carrier(under="view site"),
     "tiktok.com": _Carrier(),
     "threads.com": _Carrier(),
     "odysee.com": _Carrier(),
     # The part of a DOI before the slash names who registered it.
-    "doi.org": _Carrier(first=True),
+    "doi.org": _Carrier(own=""),
 }
 
 # Hosts that hold nobody's name although they stand in front of a platform's.
@@ -305,12 +280,12 @@ def _carried(base: str, host: str, path: str) -> str:
             return f"{names[-1]}.{base}"
     if first.startswith("@") and len(first) > 1:
         return f"{base}/{first}"
-    if first in carrier.under:
+    if first in carrier.under.split():
         # YouTube's channel ids tell capitals apart; everybody's names don't.
         name = second if first == "channel" else second.lower()
         marker = "" if base == "t.me" else f"{first}/"
         return f"{base}/{marker}{name}" if name else base
-    if carrier.first and first and first not in carrier.not_names:
+    if carrier.own is not None and first and first not in carrier.own.split():
         return f"{base}/{first}"
     return base
 

@@ -7,8 +7,8 @@ once more, since services treat them as hints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date  # noqa: TC003 - pydantic looks it up
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack, cast
 
 from heretix.core.errors import ConfigError
 from heretix.core.plugins import Registry
@@ -18,7 +18,16 @@ from heretix.evidence.policy.publisher import host_of, is_within, read_domains
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["MAX_K", "SERVICES", "Hit", "Search", "SearchService", "narrow", "service_from_env"]
+__all__ = [
+    "MAX_K",
+    "SERVICES",
+    "Filters",
+    "Hit",
+    "Search",
+    "SearchService",
+    "narrow",
+    "service_from_env",
+]
 
 MAX_K: Final = 1000
 
@@ -38,6 +47,17 @@ class Hit:
     """The whole document, where the service has it; otherwise its page is to be fetched."""
 
 
+class Filters(TypedDict, total=False):
+    """Limits on hits: options of every search."""
+
+    as_of: date | None
+    """Nothing dated after this day; undated hits stay."""
+    include: Sequence[str]
+    """Only these domains, and what is under them."""
+    exclude: Sequence[str]
+    """Nothing from these domains."""
+
+
 class Search(Protocol):
     """A member of `heretix.evidence.search`."""
 
@@ -46,19 +66,8 @@ class Search(Protocol):
         """Name in messages and records."""
         ...
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
-        """At most `k` hits, best first.
-
-        Nothing dated after `as_of`; undated hits stay. With `include`, only these domains and what
-        is under them; nothing from those in `exclude`.
-        """
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
+        """At most `k` hits, best first."""
         ...
 
     async def aclose(self) -> None:
@@ -103,24 +112,18 @@ def service_from_env(name: str, env: Mapping[str, str], **options: Any) -> Searc
     return SERVICES.load(name).from_env(env, **options)
 
 
-def narrow(
-    hits: Iterable[Hit],
-    *,
-    k: int,
-    as_of: date | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
-) -> list[Hit]:
+def narrow(hits: Iterable[Hit], *, k: int, **filters: Unpack[Filters]) -> list[Hit]:
     """The first `k` hits that pass the filters, each address once."""
-    only, never = read_domains(include), read_domains(exclude)
+    only, never = read_domains(filters.get("include", ())), read_domains(filters.get("exclude", ()))
+    last = filters.get("as_of") or date.max
     kept: dict[str, Hit] = {}
     for hit in hits:
         host = host_of(hit.url)
-        if as_of is not None and hit.published is not None and hit.published > as_of:
-            continue
-        if only and not any(is_within(host, domain) for domain in only):
-            continue
-        if any(is_within(host, domain) for domain in never):
+        if (
+            (hit.published is not None and hit.published > last)
+            or (only and not any(is_within(host, domain) for domain in only))
+            or any(is_within(host, domain) for domain in never)
+        ):
             continue
         doc_id = hit.document.doc_id if hit.document else None
         kept.setdefault(hit.url or doc_id or hit.title, hit)

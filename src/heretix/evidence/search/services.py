@@ -13,42 +13,20 @@ import math
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, Unpack
 
 import aiohttp
 import stamina
 
-from heretix.core.errors import (
-    ConfigError,
-    MissingKeyError,
-    RateLimitedError,
-    RejectedError,
-    RetryableError,
-    ServerError,
-)
+from heretix.core import errors
 from heretix.evidence.policy.publisher import is_within, read_domains
-from heretix.evidence.search import MAX_K, Hit, narrow
-from heretix.evidence.sources.extract import (
-    Extract,
-    clean_text,
-    make_document,
-    one_line,
-    read_date,
-    utc_now,
-)
-from heretix.providers.http import (
-    Target,
-    as_items,
-    as_object,
-    as_text,
-    misshapen,
-    read_response,
-    transport_error,
-)
+from heretix.evidence.search import MAX_K, Filters, Hit, narrow
+from heretix.evidence.sources import extract
+from heretix.providers import http
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import date
 
 DEFAULT_TIMEOUT_S: Final = 20.0
@@ -113,7 +91,7 @@ class LiveSearch:
         min_interval_s: float | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self._target = Target(
+        self._target = http.Target(
             provider=self.name,
             base_url=base_url or self.base_url or "",
             key=key,
@@ -135,29 +113,24 @@ class LiveSearch:
         value = env.get(cls.variable, "").strip()
         if not value:
             like = "" if cls.base_url else ", like http://localhost:8080"
-            raise MissingKeyError(
+            raise errors.MissingKeyError(
                 f"`{cls.name}` needs {cls.variable} in the environment{like}; set it and repeat"
             )
         return cls(value, **options) if cls.base_url else cls(base_url=value, **options)
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """Ask the service, page by page, until there are `k` hits; as in `Search`."""
         if not 1 <= k <= MAX_K:
-            raise ConfigError(f"`k` must be from 1 to {MAX_K}, got {k}")
-        question = Question(query, k, as_of, read_domains(include), read_domains(exclude))
+            raise errors.ConfigError(f"`k` must be from 1 to {MAX_K}, got {k}")
+        only, never = filters.get("include", ()), filters.get("exclude", ())
+        day = filters.get("as_of")
+        question = Question(query, k, day, read_domains(only), read_domains(never))
         found: list[Hit] = []
         for page in range(self.max_pages):
             results, more = self.read(await self._call(self.content(question, page)))
             hits = [hit for one in results if (hit := _make_hit(self.name, **self.values(one)))]
             before = len(found)
-            found = narrow([*found, *hits], k=k, as_of=as_of, include=include, exclude=exclude)
+            found = narrow([*found, *hits], k=k, **filters)
             stale = self.repeats_pages and page > 0 and len(found) == before
             if len(found) == k or not more or stale:
                 break
@@ -178,18 +151,18 @@ class LiveSearch:
         *outer, last = self.results_at
         place: Mapping[str, Any] = answer
         for name in outer:
-            place = as_object(place.get(name))
+            place = http.as_object(place.get(name))
         if not isinstance(place.get(last), list):
             wanted = f"a list of results in `{'.'.join(self.results_at)}`"
-            raise misshapen(self._target, wanted)
-        results = [as_object(item) for item in place[last]]
+            raise http.misshapen(self._target, wanted)
+        results = [http.as_object(item) for item in place[last]]
         return results, bool(results)
 
     def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Take the parts of a hit from a result."""
         return {part: result.get(name) for part, name in self.fields.items()}
 
-    def remedy(self, error: RejectedError) -> str | None:
+    def remedy(self, error: errors.RejectedError) -> str | None:
         """Advise about a refusal where the service's own words don't."""
         del error
         return None
@@ -211,17 +184,17 @@ class LiveSearch:
                         await asyncio.sleep(max(0.0, self._free_at - time.monotonic()))
                         self._free_at = time.monotonic() + self._interval_s
                     return await self._exchange(content)
-        except RejectedError as exc:
+        except errors.RejectedError as exc:
             if (remedy := self.remedy(exc)) is not None:
-                raise RejectedError(f"{exc}; {remedy}", status=exc.status) from exc
+                raise errors.RejectedError(f"{exc}; {remedy}", status=exc.status) from exc
             raise
         raise AssertionError("a retry context ends with an answer or an exception")
 
     def _may_retry(self, exc: Exception) -> bool | float:
-        if isinstance(exc, RateLimitedError) and exc.retry_after_s is not None:
+        if isinstance(exc, errors.RateLimitedError) and exc.retry_after_s is not None:
             stated = exc.retry_after_s
             return stated if stated <= self._retry.wait_stated_max_s else False
-        return isinstance(exc, RetryableError)
+        return isinstance(exc, errors.RetryableError)
 
     async def _exchange(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         # Opened by the first call, since a session belongs to the event loop that it runs in.
@@ -245,16 +218,16 @@ class LiveSearch:
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
             # raised outside of this block: it then keeps neither a cause nor a context.
-            failure = transport_error(self._target, exc)
+            failure = http.transport_error(self._target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise transport_error(self._target, exc) from exc
+            raise http.transport_error(self._target, exc) from exc
         else:
             if len(payload) > _MAX_ANSWER_BYTES:
-                raise ServerError(f"`{self.name}` answered with more than can be right")
+                raise errors.ServerError(f"`{self.name}` answered with more than can be right")
             wait_s = _wait_by_quota(headers) if status == 429 else None
             if wait_s is not None and "Retry-After" not in headers:
                 headers["Retry-After"] = str(wait_s)
-            return read_response(self._target, status, headers, payload).body
+            return http.read_response(self._target, status, headers, payload).body
         raise failure
 
 
@@ -270,30 +243,29 @@ def _make_hit(
     author: object = None,
 ) -> Hit | None:
     """A hit out of what a service sent; None where it has no address to go to."""
-    address = (as_text(url) or "").strip()
+    address = (http.as_text(url) or "").strip()
     if not address.lower().startswith(("http://", "https://")):
         return None
-    day = read_date(published)
-    heading = one_line(as_text(title) or "") or address
-    body = clean_text(as_text(text) or "")
+    day = extract.read_date(published)
+    heading = extract.one_line(http.as_text(title) or "") or address
+    body = extract.clean_text(http.as_text(text) or "")
     document = None
     if body:
-        found = Extract(
+        found = extract.Extract(
             text=body,
             title=heading,
-            author=one_line(as_text(author) or "") or None,
+            author=extract.one_line(http.as_text(author) or "") or None,
             published=day,
             published_method="search" if day else None,
         )
         meta = {"text_by": service}
-        document = make_document(
-            found, raw=body.encode(), url=address, retrieved_at=utc_now(), meta=meta
-        )
+        document = extract.make_document(found, raw=body.encode(), url=address, meta=meta)
+    shown = extract.clean_text(http.as_text(snippet) or "") or body
     number = score if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
     return Hit(
         url=address,
         title=heading,
-        snippet=" ".join((clean_text(as_text(snippet) or "") or body).split())[:_SNIPPET_CHARS],
+        snippet=" ".join(shown.split())[:_SNIPPET_CHARS],
         published=day,
         score=float(number) if math.isfinite(number) else None,
         document=document,
@@ -334,12 +306,12 @@ class BraveSearch(LiveSearch):
         if "web" not in answer and answer.get("type") == "search":
             return [], False
         results, _ = super().read(answer)
-        more = as_object(answer.get("query")).get("more_results_available") is True
+        more = http.as_object(answer.get("query")).get("more_results_available") is True
         return results, bool(results) and more
 
     def values(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Titles and snippets mark what was found in bold, and escape the rest."""
-        parts = [result.get("description"), *as_items(result.get("extra_snippets"))]
+        parts = [result.get("description"), *http.as_items(result.get("extra_snippets"))]
         return {
             "url": result.get("url"),
             "title": _untagged(result.get("title")),
@@ -347,7 +319,7 @@ class BraveSearch(LiveSearch):
             "published": result.get("page_age"),
         }
 
-    def remedy(self, error: RejectedError) -> str | None:
+    def remedy(self, error: errors.RejectedError) -> str | None:
         """A wrong key is told with 422, as is a wrong parameter."""
         return f"check {self.variable}" if "TOKEN" in str(error) else None
 
@@ -409,7 +381,7 @@ class SearxngSearch(LiveSearch):
         query = with_sites(question, max_chars=1000, max_words=100)
         return {"q": query, "format": "json", "pageno": str(page + 1)}
 
-    def remedy(self, error: RejectedError) -> str | None:
+    def remedy(self, error: errors.RejectedError) -> str | None:
         """JSON is off in the engine's default settings."""
         if error.status != 403:
             return None
@@ -467,7 +439,7 @@ def _domain_lists(
 
 
 def _untagged(value: object) -> str:
-    return html.unescape(_TAG.sub("", as_text(value) or ""))
+    return html.unescape(_TAG.sub("", http.as_text(value) or ""))
 
 
 def with_sites(question: Question, *, max_chars: int, max_words: int) -> str:

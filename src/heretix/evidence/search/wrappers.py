@@ -11,17 +11,16 @@ import json
 import os
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from heretix.core.canonical import canonical_json, sha256_json
 from heretix.core.errors import ProviderError, RecordError, UnreadableError
 from heretix.evidence.policy.publisher import read_domains
-from heretix.evidence.search import Hit, Search, narrow
+from heretix.evidence.search import Filters, Hit, Search, narrow
 from heretix.evidence.sources.extract import DATE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import date
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pydantic import TypeAdapter
@@ -45,18 +44,11 @@ class FullTextSearch:
         # Queries about one claim find the same pages; each is fetched once.
         self._read_before: dict[str, Document | None] = {}
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """As in `Search`; a page that turns out to be too new, or elsewhere, is dropped."""
-        hits = await self._inner.search(query, k, as_of, include, exclude)
+        hits = await self._inner.search(query, k, **filters)
         read = await asyncio.gather(*map(self._read, hits))
-        return narrow(read, k=k, as_of=as_of, include=include, exclude=exclude)
+        return narrow(read, k=k, **filters)
 
     async def aclose(self) -> None:
         """Close the search and the fetcher."""
@@ -92,17 +84,10 @@ class RecordingSearch:
         self._folder = folder
         self.name = inner.name
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """As in `Search`."""
-        hits = await self._inner.search(query, k, as_of, include, exclude)
-        question = _question(self.name, query, k, as_of, include, exclude)
+        hits = await self._inner.search(query, k, **filters)
+        question = _question(self.name, query, k, **filters)
         # Read-only mappings are written as what they hold.
         plain = _hits().dump_python(hits, mode="json", warnings=False, fallback=dict)
         record = {
@@ -134,16 +119,9 @@ class ReplaySearch:
         self._folder = folder
         self.name = name
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """As in `Search`, or a `RecordError` for a question that was never recorded."""
-        path = _path(self._folder, _question(self.name, query, k, as_of, include, exclude))
+        path = _path(self._folder, _question(self.name, query, k, **filters))
         try:
             record = json.loads(path.read_bytes())
             hits, stated = record["hits"], (record["schema"], record["hits_sha256"])
@@ -169,21 +147,15 @@ def _hits() -> TypeAdapter[list[Hit]]:
     return TypeAdapter(list[Hit])
 
 
-def _question(
-    name: str,
-    query: str,
-    k: int,
-    as_of: date | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
-) -> dict[str, Any]:
+def _question(name: str, query: str, k: int, **filters: Unpack[Filters]) -> dict[str, Any]:
+    as_of = filters.get("as_of")
     return {
         "search": name,
         "query": query,
         "k": k,
         "as_of": as_of.isoformat() if as_of else None,
-        "include": sorted(read_domains(include)),
-        "exclude": sorted(read_domains(exclude)),
+        "include": sorted(read_domains(filters.get("include", ()))),
+        "exclude": sorted(read_domains(filters.get("exclude", ()))),
     }
 
 

@@ -16,16 +16,16 @@ import threading
 import time
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, Unpack
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, RecordError, StoreBusyError, StoreError, StoreFullError
 from heretix.evidence.document import Document
 from heretix.evidence.policy.publisher import host_of, read_domains
-from heretix.evidence.search import MAX_K, Hit
+from heretix.evidence.search import MAX_K, Filters, Hit
 from heretix.evidence.sources.extract import Failure
 from heretix.evidence.text.fold import is_unspaced, paired, spaced
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _APPLICATION_ID: Final = 0x48455243  # "HERC"
 _SCHEMA_VERSION: Final = 2
-_UNSPACED_VERSION: Final = 1
-"""Texts in scripts without spaces were indexed as they stand, and not found."""
 _BUSY_TIMEOUT_S: Final = 10.0
 
 _SCHEMA: Final = """
@@ -142,27 +140,11 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     if _pragma(connection, "application_id") != _APPLICATION_ID:
         raise foreign
-    if _pragma(connection, "user_version") == _UNSPACED_VERSION:
-        with _transaction(connection):
-            _index_again(connection)
     if (version := _pragma(connection, "user_version")) != _SCHEMA_VERSION:
         raise StoreError(
             f"`{path}` must have version {_SCHEMA_VERSION}, got {version}; "
             "use the Heretix that made it, or build the corpus again"
         )
-
-
-def _index_again(connection: sqlite3.Connection) -> None:
-    """Build the index anew, with characters of scripts without spaces one by one."""
-    if _pragma(connection, "user_version") != _UNSPACED_VERSION:
-        return  # Another process was faster.
-    connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
-    texts = connection.execute("SELECT id, title, text FROM texts")
-    connection.executemany(
-        "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
-        ((text_id, spaced(title), spaced(text)) for text_id, title, text in texts),
-    )
-    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
@@ -184,9 +166,9 @@ _SCORED_ROWS: Final = 10_000
 _SNIPPET_CHARS: Final = 280
 _WORD: Final = re.compile(r"[^\W_]+")
 
-_COLUMNS: Final = (
-    "s.doc_id, s.url, s.title, t.text, s.author, s.published, s.published_method, "
-    "s.published_confidence, s.retrieved_at, s.raw_sha256, t.text_sha256, s.meta"
+_FIELDS: Final = tuple(field.name for field in fields(Document))
+_COLUMNS: Final = ", ".join(
+    f"{'t' if name in {'text', 'text_sha256'} else 's'}.{name}" for name in _FIELDS
 )
 
 
@@ -371,11 +353,9 @@ class Corpus:
                 "SELECT count(*), count(DISTINCT nullif(host, '')), count(*) - count(published), "
                 "min(published), max(published) FROM sources"
             ).fetchone()
-            (file_bytes,) = self._db.execute(
-                "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
-            ).fetchone()
-            texts, characters = self._db.execute(
-                "SELECT count(*), coalesce(sum(length(text)), 0) FROM texts"
+            texts, characters, file_bytes = self._db.execute(
+                "SELECT count(*), coalesce(sum(length(text)), 0), (SELECT page_count * page_size "
+                "FROM pragma_page_count, pragma_page_size) FROM texts"
             ).fetchone()
         return CorpusStats(
             documents=documents,
@@ -425,19 +405,16 @@ class Corpus:
                 counts[outcome] += 1
                 rows[key] = _Row(text_id, sha256, facts)
                 sources[key] = _source_row(key, text_id, document)
-            self._insert(texts, sources.values())
+            self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
+            self._db.executemany(
+                "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
+                [(text_id, spaced(title), spaced(text)) for text_id, _, title, text in texts],
+            )
+            places = ", ".join("?" * 13)
+            insert = f"INSERT OR REPLACE INTO sources VALUES ({places})"  # noqa: S608
+            self._db.executemany(insert, sources.values())
             self._drop_orphans(stale)
         return counts
-
-    def _insert(self, texts: list[tuple[Any, ...]], sources: Iterable[tuple[Any, ...]]) -> None:
-        self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
-        self._db.executemany(
-            "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
-            [(text_id, spaced(title), spaced(text)) for text_id, _, title, text in texts],
-        )
-        self._db.executemany(
-            "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", sources
-        )
 
     def _drop_orphans(self, text_ids: Iterable[int]) -> None:
         """Forget texts that stand at no address any more."""
@@ -536,21 +513,10 @@ def _snippet(text: str, terms: Sequence[str]) -> str:
 
 
 def _document(row: Sequence[Any]) -> Document:
-    doc_id, url, title, text, author, published, method, confidence, retrieved, raw, sha, meta = row
-    return Document(
-        doc_id=doc_id,
-        url=url,
-        title=title,
-        text=text,
-        author=author,
-        published=_day(published),
-        published_method=method,
-        published_confidence=confidence,
-        retrieved_at=retrieved,
-        raw_sha256=raw,
-        text_sha256=sha,
-        meta=MappingProxyType(json.loads(meta)),
-    )
+    values = dict(zip(_FIELDS, row, strict=True))
+    values["published"] = _day(values["published"])
+    values["meta"] = MappingProxyType(json.loads(values["meta"]))
+    return Document(**values)
 
 
 def _facts(document: Document) -> list[str | None]:
@@ -609,16 +575,9 @@ class LocalSearch:
         """`local:` and the corpus's name."""
         return f"local:{self.corpus.path.stem}"
 
-    async def search(
-        self,
-        query: str,
-        k: int,
-        as_of: date | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """As in `Search`; every hit comes with its document."""
-        return await asyncio.to_thread(self.corpus.search, query, k, as_of, include, exclude)
+        return await asyncio.to_thread(self.corpus.search, query, k, **filters)
 
     async def aclose(self) -> None:
         """Nothing to let go of."""

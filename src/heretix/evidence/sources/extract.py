@@ -6,6 +6,7 @@ becomes an `UnreadableError` that says why. Libraries are loaded when the first 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import logging
@@ -16,6 +17,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +29,7 @@ from heretix.core.errors import ConfigError, UnreadableError
 from heretix.evidence.document import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 DATE_CONFIDENCE: Final[Mapping[str, float]] = MappingProxyType(
     {"stated": 1.0, "metadata": 0.9, "url": 0.8, "search": 0.7, "htmldate": 0.6, "pdf": 0.5}
@@ -43,9 +45,8 @@ PARSER_FAULTS: Final = (
     AttributeError,
     EOFError,
     LookupError,
-    NotImplementedError,
     OSError,
-    RecursionError,
+    RuntimeError,
     TypeError,
     ValueError,
     struct.error,
@@ -173,7 +174,7 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         raise UnreadableError(
             f"`{name}` must have at most {limits.max_html_tags} HTML tags, got {tags}"
         )
-    trafilatura, faults = load_library("trafilatura"), _parser_faults()
+    trafilatura, lxml = load_library("trafilatura"), load_library("lxml.etree")
     try:
         # `htmldate` would take a string that starts with "http" for an address and download it;
         # a parsed tree it never does.
@@ -189,10 +190,10 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         )
         if page is None:
             raise UnreadableError(f"`{name}` holds no readable text")
-        published, method = _publication(tree, url or page.url)
+        published, method = _find_publication(tree, url or page.url)
     except UnreadableError:
         raise
-    except faults as exc:
+    except (*PARSER_FAULTS, lxml.LxmlError) as exc:
         raise UnreadableError(f"`{name}` is damaged HTML ({type(exc).__name__})") from exc
     return Extract(
         text=page.text or "",
@@ -205,40 +206,23 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
     )
 
 
-def _parser_faults() -> tuple[type[BaseException], ...]:
-    return (*PARSER_FAULTS, load_library("lxml.etree").LxmlError)
-
-
-def _publication(tree: Any, url: str | None) -> tuple[date | None, str | None]:
+def _find_publication(tree: Any, url: str | None) -> tuple[date | None, str | None]:
     """The first date that a place for dates gives, best places first, and the place."""
     find_date = load_library("htmldate").find_date
-    metadata = _page_of(_metadata(tree))
-    found = read_date(find_date(metadata, **_DATE_OPTIONS))
-    if found and _states_day(metadata, found):
-        return found, "metadata"
-    found = read_date(find_date(_page_of([]), url=url, **_DATE_OPTIONS)) if url else None
-    if found:
-        return found, "url"
-    marked = _page_of(_date_elements(tree))
-    found = read_date(find_date(marked, **_DATE_OPTIONS))
-    if found and _states_day(marked, found):
-        return found, "htmldate"
-    return None, None
-
-
-def _metadata(tree: Any) -> list[Any]:
-    """Metadata that may date the original; what dates a change is left out."""
-    return [
+    # What dates a change and not the original is left out.
+    metadata = _page_of(
         element
         for element in tree.iter("meta", "script")
         if element.get("type") == "application/ld+json"
-        or (element.tag == "meta" and not _CHANGED.search(" ".join(element.attrib.values())))
-    ]
-
-
-def _date_elements(tree: Any) -> list[Any]:
-    """Short elements that are marked as dates."""
-    kept = [
+        or (element.tag == "meta" and not _dates_change(element))
+    )
+    found = read_date(find_date(metadata, **_DATE_OPTIONS))
+    if found and _states_day(metadata, found):
+        return found, "metadata"
+    found = read_date(find_date(_page_of(()), url=url, **_DATE_OPTIONS)) if url else None
+    if found:
+        return found, "url"
+    elements = (
         element
         for element in tree.iter()
         if isinstance(element.tag, str)
@@ -247,13 +231,19 @@ def _date_elements(tree: Any) -> list[Any]:
             element.tag in {"time", "abbr"}
             or any(_DATE_CUE.search(element.get(key) or "") for key in ("class", "id", "itemprop"))
         )
-        and not _CHANGED.search(" ".join(element.attrib.values()))
+        and not _dates_change(element)
         and len(element.text_content()) <= _DATE_TEXT_CHARS
-    ]
-    return kept[:_MAX_DATE_ELEMENTS]
+    )
+    marked = _page_of(islice(elements, _MAX_DATE_ELEMENTS))
+    found = read_date(find_date(marked, **_DATE_OPTIONS))
+    return (found, "htmldate") if found and _states_day(marked, found) else (None, None)
 
 
-def _page_of(elements: list[Any]) -> Any:
+def _dates_change(element: Any) -> bool:
+    return _CHANGED.search(" ".join(element.attrib.values())) is not None
+
+
+def _page_of(elements: Iterable[Any]) -> Any:
     """A page of nothing but copies of these elements."""
     html = load_library("lxml.html")
     copies = [html.tostring(one, encoding="unicode", with_tail=False) for one in elements]
@@ -317,7 +307,12 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
     except (errors.PyPdfError, errors.DependencyError, *PARSER_FAULTS) as exc:
         reason = one_line(str(exc))[:_REASON_CHARS] or type(exc).__name__
         raise UnreadableError(f"`{name}` is a damaged or barred PDF: {reason}") from exc
-    published = _creation_date(created)
+    published = None
+    if found := re.match(r"D:(\d{4})(\d{2})(\d{2})", str(created or "")):
+        with contextlib.suppress(ValueError):
+            published = date(*map(int, found.groups()))
+    if published and not (published.year >= _FIRST_YEAR and published <= datetime.now(UTC).date()):
+        published = None  # A clock that was never set.
     return Extract(
         text="\n\n".join(parts),
         title=plain(title),
@@ -326,18 +321,6 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
         published_method="pdf" if published else None,
         meta={"truncated": "true"} if len(parts) < pages else {},
     )
-
-
-def _creation_date(value: object) -> date | None:
-    """The day in `D:20240518…`; None for clocks that were never set."""
-    found = re.match(r"D:(\d{4})(\d{2})(\d{2})", str(value or ""))
-    if found is None:
-        return None
-    try:
-        day = date(int(found[1]), int(found[2]), int(found[3]))
-    except ValueError:
-        return None
-    return day if day.year >= _FIRST_YEAR and day <= datetime.now(UTC).date() else None
 
 
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
@@ -386,8 +369,7 @@ def extract(
     if kind == "pdf":
         found = read_pdf(data, name=name, limits=limits)
     elif kind == "html":
-        markup = _decode(data, name, media_type)
-        found = read_html(markup, name=name, url=url, limits=limits)
+        found = read_html(_decode(data, name, media_type), name=name, url=url, limits=limits)
     else:
         found = _read_plain(_decode(data, name, media_type), name)
     text = clean_text(found.text)
@@ -406,10 +388,13 @@ def make_document(
     *,
     raw: bytes,
     url: str | None,
-    retrieved_at: str,
+    retrieved_at: str | None = None,
     meta: Mapping[str, str] | None = None,
 ) -> Document:
-    """A document with its hashes. Its id depends on its address and text, not on this machine."""
+    """A document with its hashes, retrieved now unless told otherwise.
+
+    Its id depends on its address and text, not on this machine.
+    """
     text_sha256 = sha256_text(found.text)
     method = found.published_method if found.published else None
     return Document(
@@ -421,7 +406,7 @@ def make_document(
         published=found.published,
         published_method=method,
         published_confidence=DATE_CONFIDENCE.get(method) if method else None,
-        retrieved_at=retrieved_at,
+        retrieved_at=retrieved_at or utc_now(),
         raw_sha256=sha256_hex(raw),
         text_sha256=text_sha256,
         meta=MappingProxyType({**found.meta, **(meta or {})}),
@@ -460,38 +445,29 @@ def inflate(data: bytes, encoding: str, *, name: str, max_bytes: int) -> bytes:
     """Undo an HTTP content encoding, and stop as soon as the result grows beyond `max_bytes`."""
     match encoding.strip().lower():
         case "" | "identity":
-            unpacked = data if len(data) <= max_bytes else None
+            wbits = None
         case "gzip" | "x-gzip":
-            unpacked = _unzip(data, 16 + zlib.MAX_WBITS, name, max_bytes)
+            wbits = 16 + zlib.MAX_WBITS
         case "deflate":
             # Some servers send the bare stream, against the standard.
             is_zlib = len(data) >= 2 and data[0] & 0x0F == 8 and not (data[0] << 8 | data[1]) % 31
-            unpacked = _unzip(data, zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS, name, max_bytes)
+            wbits = zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
         case other:
             raise UnreadableError(f"`{name}` must be plain, gzip or deflate, got {other!r}")
-    if unpacked is None:
-        raise UnreadableError(f"`{name}` unpacks to more than {max_bytes} bytes; it is refused")
-    return unpacked
-
-
-def _unzip(data: bytes, wbits: int, name: str, max_bytes: int) -> bytes | None:
-    """The unpacked bytes; None as soon as they are too many."""
-    parts: list[bytes] = []
-    left = max_bytes + 1
+    unpacked = b"" if wbits else data
     try:
-        while data:
+        while wbits and data and len(unpacked) <= max_bytes:
             stream = zlib.decompressobj(wbits)
-            parts.append(stream.decompress(data, left))
-            left -= len(parts[-1])
-            if left <= 0:
-                return None
-            if not stream.eof:
+            unpacked += stream.decompress(data, max_bytes + 1 - len(unpacked))
+            if not stream.eof and len(unpacked) <= max_bytes:
                 raise UnreadableError(f"`{name}` is cut off in the middle of its compressed data")
             # A gzip file may be several, one behind the other; what else follows is padding.
             data = stream.unused_data if stream.unused_data.startswith(b"\x1f\x8b") else b""
     except zlib.error as exc:
         raise UnreadableError(f"`{name}` isn't the compressed data it is said to be") from exc
-    return b"".join(parts)
+    if len(unpacked) > max_bytes:
+        raise UnreadableError(f"`{name}` unpacks to more than {max_bytes} bytes; it is refused")
+    return unpacked
 
 
 def _kind(data: bytes, name: str, media_type: str | None) -> str:
@@ -525,36 +501,29 @@ def _decode(data: bytes, name: str, media_type: str | None) -> str:
     # Text holds no NUL; pictures and programs do.
     if "\x00" in (text or data[:_SAMPLE_BYTES].decode("latin-1"))[:_SAMPLE_BYTES]:
         raise UnreadableError(f"`{name}` isn't text, whatever its name says")
-    return _guess(data, name) if text is None else text
-
-
-def _guess(data: bytes, name: str) -> str:
-    best = load_library("charset_normalizer").from_bytes(data[:_SAMPLE_BYTES]).best()
-    if best is None:
-        raise UnreadableError(f"`{name}` is in no encoding that can be told; save it as UTF-8")
-    return data.decode(best.encoding, "replace")
+    if text is None:
+        best = load_library("charset_normalizer").from_bytes(data[:_SAMPLE_BYTES]).best()
+        if best is None:
+            raise UnreadableError(f"`{name}` is in no encoding that can be told; save it as UTF-8")
+        text = data.decode(best.encoding, "replace")
+    return text
 
 
 def _read_plain(text: str, name: str) -> Extract:
     text = text.replace("\r\n", "\n").removeprefix("\ufeff")
-    matter = _FRONT_MATTER.match(text[:_FRONT_MATTER_CHARS])
-    if matter is None:
-        return Extract(text=text, title=_title_in(text))
-    try:
-        record = yaml.safe_load(matter[1])
-    except (yaml.YAMLError, *PARSER_FAULTS) as exc:
-        raise UnreadableError(f"`{name}` has front matter that isn't YAML; correct it") from exc
-    if not isinstance(record, dict):
-        # Two rules with text in between, not front matter.
-        return Extract(text=text, title=_title_in(text))
-    found = stated_fields(record, text=text[matter.end() :])
-    return found if found.title else replace(found, title=_title_in(found.text))
-
-
-def _title_in(text: str) -> str:
-    """The first heading, or a first line short enough to be one."""
-    heading = _HEADING.search(text[:5000])
-    if heading:
-        return heading[1]
-    first = text.strip().partition("\n")[0]
-    return first if len(first) <= _FIRST_LINE_CHARS else ""
+    found = Extract(text=text)
+    if matter := _FRONT_MATTER.match(text[:_FRONT_MATTER_CHARS]):
+        try:
+            record = yaml.safe_load(matter[1])
+        except (yaml.YAMLError, *PARSER_FAULTS) as exc:
+            raise UnreadableError(f"`{name}` has front matter that isn't YAML; correct it") from exc
+        # Otherwise two rules with text in between, not front matter.
+        if isinstance(record, dict):
+            found = stated_fields(record, text=text[matter.end() :])
+    if found.title:
+        return found
+    # The first heading, or a first line short enough to be one.
+    heading = _HEADING.search(found.text[:5000])
+    first = found.text.strip().partition("\n")[0]
+    title = heading[1] if heading else first if len(first) <= _FIRST_LINE_CHARS else ""
+    return replace(found, title=title)

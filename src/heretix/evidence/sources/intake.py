@@ -11,24 +11,15 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from heretix.core.errors import UnreadableError, UsageError
 from heretix.core.event_loop import attentive
 from heretix.core.validation import explain
-from heretix.evidence.sources.extract import (
-    DEFAULT_LIMITS,
-    Failure,
-    Limits,
-    clean_text,
-    extract,
-    make_document,
-    media_type_of,
-    stated_fields,
-    utc_now,
-)
+from heretix.evidence.sources import extract
+from heretix.evidence.sources.extract import DEFAULT_LIMITS, Failure, Limits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -43,25 +34,27 @@ _JSON: Final = ".json"
 _LIST_BYTES: Final = 5_000_000
 
 
-def _check_text(text: str) -> str:
-    if not (cleaned := clean_text(text)):
-        raise ValueError("must not be empty")
-    return cleaned
-
-
-def _check_url(url: str | None) -> str | None:
-    if url and not _URL.fullmatch(clean_text(url)):
-        raise ValueError("must begin with http:// or https://")
-    return url
-
-
 class _Record(BaseModel):
     """A document as JSON states it; whatever else it says is kept too."""
 
     model_config = ConfigDict(extra="allow")
 
-    text: Annotated[str, AfterValidator(_check_text)]
-    url: Annotated[str | None, AfterValidator(_check_url)] = None
+    text: str
+    url: str | None = None
+
+    @field_validator("text")
+    @classmethod
+    def _clean(cls, text: str) -> str:
+        if not (cleaned := extract.clean_text(text)):
+            raise ValueError("must not be empty")
+        return cleaned
+
+    @field_validator("url")
+    @classmethod
+    def _require_url(cls, url: str | None) -> str | None:
+        if url and not _URL.fullmatch(extract.clean_text(url)):
+            raise ValueError("must begin with http:// or https://")
+        return url
 
 
 def documents_from(
@@ -108,13 +101,13 @@ def _is_url(source: str | Path) -> bool:
 def read_file(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Document:
     """One file as a document."""
     data = _bytes_of(path, limits)
-    media_type = media_type_of(path.name)
-    found = extract(data, name=path.name, media_type=media_type, limits=limits)
+    media_type = extract.media_type_of(path.name)
+    found = extract.extract(data, name=path.name, media_type=media_type, limits=limits)
     meta = {"path": str(path.resolve())}
     if found.url and media_type in {"text/html", "application/xhtml+xml"}:
         # Front matter is the user's own word; a saved page's address is only the page's.
         meta["url_by"] = "page"
-    return make_document(found, raw=data, url=found.url, retrieved_at=utc_now(), meta=meta)
+    return extract.make_document(found, raw=data, url=found.url, meta=meta)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -122,8 +115,9 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(place, name)
-            readable = media_type_of(name) or path.suffix.lower() in {_JSON, *_LINES, ".urls"}
-            if readable and not name.startswith(".") and not path.is_symlink():
+            known = path.suffix.lower() in {_JSON, *_LINES, ".urls"}
+            hidden = name.startswith(".") or path.is_symlink()
+            if (known or extract.media_type_of(name)) and not hidden:
                 yield path
 
 
@@ -133,7 +127,12 @@ def _from_file(path: Path, limits: Limits) -> Iterator[Document | Failure]:
         if suffix in _LINES:
             yield from _from_lines(path, limits)
         elif suffix == _JSON:
-            yield from _from_json(path, limits)
+            try:
+                value = json.loads(_bytes_of(path, limits))
+            except (ValueError, RecursionError) as exc:
+                raise UnreadableError(f"`{path.name}` isn't JSON: {exc}") from exc
+            for number, record in enumerate(value if isinstance(value, list) else [value], start=1):
+                yield _from_record(json.dumps(record).encode(), f"{path}:{number}", limits)
         else:
             yield read_file(path, limits=limits)
     except UnreadableError as exc:
@@ -144,9 +143,8 @@ def _from_file(path: Path, limits: Limits) -> Iterator[Document | Failure]:
 
 def _from_lines(path: Path, limits: Limits) -> Iterator[Document | Failure]:
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(limits.max_bytes + 1):
-            number += 1
+        lines = iter(lambda: file.readline(limits.max_bytes + 1), b"")
+        for number, line in enumerate(lines, start=1):
             place = f"{path}:{number}"
             if len(line) > limits.max_bytes:
                 # The rest of this line can't be told from the next.
@@ -156,33 +154,22 @@ def _from_lines(path: Path, limits: Limits) -> Iterator[Document | Failure]:
                 yield _from_record(line, place, limits)
 
 
-def _from_json(path: Path, limits: Limits) -> Iterator[Document | Failure]:
-    data = _bytes_of(path, limits)
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as exc:
-        raise UnreadableError(f"`{path.name}` isn't JSON: {exc}") from exc
-    for number, record in enumerate(value if isinstance(value, list) else [value], start=1):
-        yield _from_record(json.dumps(record).encode(), f"{path}:{number}", limits)
-
-
 def _from_record(raw: bytes, place: str, limits: Limits) -> Document | Failure:
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return Failure(place, "must be a JSON object, and isn't JSON")
-    try:
-        record = _Record.model_validate(value)
+        # By `json`, which takes a byte order mark and other encodings.
+        record = _Record.model_validate(json.loads(raw))
     except ValidationError as exc:
         return Failure(place, explain(exc.errors()[0]))
+    except (ValueError, RecursionError):
+        return Failure(place, "must be a JSON object, and isn't JSON")
     text = record.text
-    found = stated_fields(record.model_dump(), text=text[: limits.max_text_chars])
+    found = extract.stated_fields(record.model_dump(), text=text[: limits.max_text_chars])
     meta = {} if len(text) <= limits.max_text_chars else {"truncated": "true"}
     if not found.url:
         meta["path"] = place
     if not found.title:
         found = replace(found, title=text.partition("\n")[0][:120])
-    return make_document(found, raw=raw, url=found.url, retrieved_at=utc_now(), meta=meta)
+    return extract.make_document(found, raw=raw, url=found.url, meta=meta)
 
 
 def _listed_urls(path: Path) -> list[str]:
@@ -225,5 +212,7 @@ def _fetched(
             runner.run(fetcher.aclose())
 
 
-async def _next(pages: AsyncGenerator[Document | Failure, None]) -> Document | Failure | None:
+async def _next(
+    pages: AsyncGenerator[Document | Failure, None],
+) -> Document | Failure | None:
     return await anext(pages, None)

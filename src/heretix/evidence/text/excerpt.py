@@ -7,12 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from heretix.evidence.text.fold import Span, find_quote, paired, words
+from heretix.evidence.text.fold import Span, paired, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-EXCERPT_CHARS: Final = 600
 
 # A sentence ends at a full stop with white space behind it, at its like in Chinese and Japanese,
 # and at an empty line. Lines alone end nothing: many texts are wrapped.
@@ -77,22 +75,15 @@ def content_words(text: str) -> frozenset[str]:
     return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
 
 
-def cut_excerpt(
-    text: str, *, about: str, quote: str | None = None, max_chars: int = EXCERPT_CHARS
-) -> Excerpt | None:
-    """The passage of `text` around `quote`, or the one that says most about `about`.
+def cut_excerpt(text: str, *, about: str, max_chars: int) -> Excerpt | None:
+    """The passage of `text` that says most about `about`; None means that it has no words.
 
     Of all runs of whole sentences that fit, that is the first with the most words of `about` in
-    it; its best sentence is the quote. A given quote that doesn't stand in the text, or doesn't
-    fit, is passed over. None means that the text has no words.
+    it; its best sentence is the quote.
     """
     spans, pieces = _parts(text, max_chars)
     if not spans:
         return None
-    # A quote of nothing but punctuation may stand outside every sentence.
-    found = find_quote(text, quote) if quote and _has_words(quote) else None
-    if found is not None and found.end - found.start <= max_chars:
-        return _around(text, spans, pieces, found, max_chars)
     wanted = content_words(about)
     scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
     first, last = _best_run(spans, scores, wanted, max_chars)
@@ -122,13 +113,9 @@ def _parts(text: str, max_chars: int) -> tuple[list[Span], frozenset[Span]]:
 def _append(spans: list[Span], text: str, start: int, stop: int) -> None:
     part = text[start:stop]
     bare = part.strip()
-    if _has_words(bare):
+    if any(char.isalnum() for char in bare):
         begin = start + part.index(bare)
         spans.append(Span(begin, begin + len(bare)))
-
-
-def _has_words(text: str) -> bool:
-    return any(char.isalnum() for char in text)
 
 
 def _stem(word: str) -> str:
@@ -161,31 +148,6 @@ def _best_run(
             best, best_hits = (first, last), hits
         window.subtract(scores[first])
     return best
-
-
-def _around(
-    text: str, spans: Sequence[Span], pieces: frozenset[Span], quote: Span, max_chars: int
-) -> Excerpt:
-    """The sentences that hold `quote`, with as many after and before it as fit."""
-    holding = [n for n, s in enumerate(spans) if s.start < quote.end and quote.start < s.end]
-    first, last = holding[0], holding[-1]
-    start, end = min(spans[first].start, quote.start), max(spans[last].end, quote.end)
-    if end - start > max_chars:
-        room = max_chars - (quote.end - quote.start)
-        begin = max(start, quote.start - room // 2)
-        # On to where a word begins.
-        while 0 < begin < len(text) and not text[begin - 1].isspace() and not text[begin].isspace():
-            begin += 1
-        start = min(_past_space(text, begin), quote.start)
-        end = max(_word_end(text, start, min(end, start + max_chars)), quote.end)
-        return Excerpt(start, end, quote, cut=True)
-    while last + 1 < len(spans) and spans[last + 1].end - start <= max_chars:
-        last += 1
-        end = spans[last].end
-    while first > 0 and end - spans[first - 1].start <= max_chars:
-        first -= 1
-        start = spans[first].start
-    return Excerpt(start, end, quote, cut=not pieces.isdisjoint(spans[first : last + 1]))
 
 
 def _past_space(text: str, at: int) -> int:
