@@ -20,6 +20,7 @@ from heretix.core.errors import ClaimError, ConfigError
 from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
+from heretix.providers.catalog import Options
 
 __all__ = [
     "MAX_CLAIM_CHARS",
@@ -149,6 +150,15 @@ class RunConfig(BaseModel):
     def effective_B(self) -> int:
         """Bootstrap replicas: as given, else the default of the aggregation."""
         return self.B or (5000 if self.agg == "clustered" else 2000)
+
+    @property
+    def options(self) -> Options:
+        """What was asked to be sent besides the prompt."""
+        return Options(
+            temperature=self.temperature,
+            reasoning_effort=self.reasoning_effort,
+            base_url=self.base_url,
+        )
 
     @classmethod
     def parse(

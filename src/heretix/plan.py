@@ -310,14 +310,7 @@ def make_plan(
         claim_id=claim_id,
         model=model,
         bank=bank,
-        options=sent_options(
-            model,
-            Options(
-                temperature=config.temperature,
-                reasoning_effort=config.reasoning_effort,
-                base_url=config.base_url,
-            ),
-        ),
+        options=sent_options(model, config.options),
         K=config.K,
         R=config.R,
         T=T,

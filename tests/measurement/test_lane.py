@@ -36,8 +36,7 @@ from heretix.core.errors import (
     ServerError,
 )
 from heretix.core.settings import Settings
-from heretix.measurement.pacing import Limits, Spending
-from heretix.measurement.runner import Retry, Runner
+from heretix.measurement.runner import Limits, Retry, Runner, Spending
 from heretix.providers.catalog import parse_model
 from heretix.providers.prices import Price, PriceTable, load_prices
 from heretix.store import Store

@@ -123,7 +123,7 @@ def resume(
 ) -> None:
     """Go on with an execution that was stopped: exactly the missing calls are made."""
     from heretix.measurement.record import check_target
-    from heretix.measurement.service import resumed
+    from heretix.measurement.service import prepare_resumption
 
     if out is not None:
         check_target(out, lines=False)
@@ -131,7 +131,7 @@ def resume(
         if execution is None:
             _list_unfinished(store)
             return
-        measurement = resumed(store, execution, opt.read_settings(db))
+        measurement = prepare_resumption(store, execution, opt.read_settings(db))
         results = measure(measurement, store, as_json=as_json)
         deliver(results, measurement, store, out=out, many=False, as_json=as_json)
     raise typer.Exit(exit_code(results, measurement))

@@ -467,7 +467,7 @@ class Jobs:
         from heretix.evidence.demo import DEMO_CORPUS
         from heretix.evidence.sources.corpus import corpus_path
         from heretix.measurement.gather import corpora_folder
-        from heretix.measurement.pacing import Spending
+        from heretix.measurement.runner import Spending
         from heretix.providers.prices import load_prices
 
         budget_usd, settings = request.budget_usd, self._settings

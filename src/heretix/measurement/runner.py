@@ -1,7 +1,7 @@
 """Run plans: look in the cache, call for what is missing, store, aggregate.
 
-One lane per model, so that a slow model never holds up another. The estimate depends only on the
-samples, never on the order in which they arrived.
+One lane per model, so that a slow model never holds up another, at the pace that the model allows.
+The estimate depends only on the samples, never on the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import statistics
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 import stamina
@@ -19,6 +21,7 @@ from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
     BudgetReachedError,
+    ConfigError,
     HeretixError,
     ProviderDownError,
     ProviderError,
@@ -28,7 +31,7 @@ from heretix.core.errors import (
     StoreError,
 )
 from heretix.measurement.execution import Execution, begin, finish, make_sample
-from heretix.measurement.pacing import Limits, Pace
+from heretix.providers.prices import Price, PriceTable, cost_micros
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
 from heretix.store.batches import select_holding_batches
 from heretix.store.db import chunked
@@ -41,17 +44,286 @@ from heretix.store.samples import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from heretix.measurement.pacing import Spending
     from heretix.measurement.record import RunRecord
     from heretix.plan import Plan, PlannedSample
-    from heretix.providers.base import Provider, Reply, Request
+    from heretix.providers.base import Provider, RateLimits, Reply, Request
+    from heretix.providers.catalog import ModelId
     from heretix.sample import Sample
-
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+DEFAULT_CONCURRENCY: Final = 256
+"""As far as a lane's window may grow by itself when nobody set it."""
+_FIRST_WINDOW: Final = 16
+_ERROR_SHARE: Final = 0.3
+"""Of the last calls: above this share of server errors, the provider is taken as overloaded."""
+_RECENT: Final = 100
+"""Calls that are looked back on: so many that one random failure in ten never looks like three."""
+_TYPICAL: Final = 50
+"""Answers whose median latency is what calls typically take."""
+_SLOWER: Final = 2.0
+"""Typical calls this many times slower than they were at best: more would only queue up."""
+_HEADROOM: Final = 0.95
+"""Part of a provider's stated rate that is used: clocks differ, and others may share the key."""
+_PAUSE_CAP_S: Final = 300.0
+
+
+class Spending:
+    """The running total of all lanes, from the providers' own token counts.
+
+    An unknown price makes the total unknown, not zero; a budget then can't be kept and is refused
+    at the door.
+    """
+
+    def __init__(
+        self, prices: PriceTable, models: tuple[ModelId, ...], *, budget_usd: float | None = None
+    ) -> None:
+        self._prices = {model: prices.find(model) for model in models}
+        self.budget_usd = budget_usd
+        self._tokens = dict.fromkeys(models, (0, 0))
+        """Read and written, per model: a sum of many small costs is rounded once, not each."""
+        self._unknown = False
+        unpriced = [model for model, price in self._prices.items() if price is None]
+        if budget_usd is not None and unpriced:
+            raise ConfigError(
+                f"`budget_usd` can't be kept: the price of {unpriced[0]} isn't known; "
+                "put it into a table of yours and name that with HERETIX_PRICES"
+            )
+
+    def price_of(self, model: ModelId) -> Price | None:
+        """The price of a model; None where it isn't known."""
+        return self._prices[model]
+
+    def charge(self, model: ModelId, tokens_in: int | None, tokens_out: int | None) -> None:
+        """Add a call that was answered."""
+        price = self._prices[model]
+        if price is not None and price.is_free:
+            return
+        if price is None or tokens_in is None or tokens_out is None:
+            self._unknown = True
+            return
+        read, written = self._tokens[model]
+        self._tokens[model] = (read + tokens_in, written + tokens_out)
+
+    @property
+    def spent_usd(self) -> float | None:
+        """Dollars spent so far; None once a call's cost couldn't be told."""
+        if self._unknown:
+            return None
+        priced = [(model, price) for model, price in self._prices.items() if price is not None]
+        return sum(cost_micros(price, *self._tokens[model]) for model, price in priced) / 1e6
+
+    @property
+    def exhausted(self) -> bool:
+        """The budget is used up, or can't be kept because a provider told no tokens."""
+        if self.budget_usd is None:
+            return False
+        return self.spent_usd is None or self.spent_usd >= self.budget_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the user allows. `fixed` keeps the window at `concurrency` until trouble comes."""
+
+    concurrency: int
+    fixed: bool = True
+    rpm: float | None = None
+    tpm: float | None = None
+
+
+class _Rate:
+    """Spreads amounts evenly over time: no more than `per_minute`, and no bursts."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self.per_minute = per_minute
+        self._free_at = 0.0
+
+    def wait_s(self, now: float) -> float:
+        return max(0.0, self._free_at - now) if self.per_minute else 0.0
+
+    def take(self, amount: float, now: float) -> float:
+        """Use some of the rate; how much was used is returned, since there may be no rate yet.
+
+        A negative amount gives back.
+        """
+        if not self.per_minute:
+            return 0.0
+        self._free_at = max(self._free_at, now) + amount * 60.0 / self.per_minute
+        return amount
+
+
+class Pace:
+    """The brakes of one model: as fast as it lets us, and no faster. Belongs to one event loop.
+
+    Three brakes, each for its own reason. The *window* bounds calls in flight and adapts to what
+    the provider bears: it doubles while all is well, steps up once trouble has been seen, and
+    halves on "too many requests" (additive increase, multiplicative decrease). The *rates* hold to
+    requests and tokens per minute, from the configuration or from the provider's own headers. The
+    *pause* obeys `Retry-After`: when one call is told to wait, all of them wait.
+
+    A call takes a place in the window, then waits for the rates and the pause; both in the order
+    of asking.
+    """
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] | None = None) -> None:
+        self._most = limits.concurrency
+        first = limits.concurrency if limits.fixed else min(_FIRST_WINDOW, limits.concurrency)
+        self._limit = float(first)
+        self._growing_fast = True
+        self._clock = clock or asyncio.get_running_loop().time
+        self._places = 0
+        """Places of the window that are taken, by calls in flight and those about to be."""
+        self.in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._gate = asyncio.Lock()
+        """Only the next in the queue watches the clock; the others wait behind it."""
+        self._at_gate = 0
+        self._requests = _Rate(limits.rpm)
+        self._tokens = _Rate(limits.tpm)
+        self._rates_given = (limits.rpm is not None, limits.tpm is not None)
+        self._paused_until = 0.0
+        self._recent: deque[bool] = deque(maxlen=_RECENT)
+        self._latencies_s: deque[float] = deque(maxlen=_TYPICAL)
+        self._best_s = float("inf")
+        self._last_cut = -1.0
+        self._average_tokens: float | None = None
+
+    @property
+    def limit(self) -> int:
+        """Calls that may be in flight now."""
+        return max(1, int(self._limit))
+
+    @contextlib.asynccontextmanager
+    async def call(self, tokens: float = 0.0) -> AsyncIterator[float]:
+        """Wait for a turn, then hold a place while the call runs. Learns from how it ends.
+
+        `tokens` is a guess at what the call will take, used until replies have told. Yields the
+        tokens that were set aside, for `heard`.
+        """
+        reserved = await self._turn(tokens)
+        begun = self._clock()
+        self.in_flight += 1
+        try:
+            yield reserved
+        except RetryableError as exc:
+            self._failed(exc, begun)
+            raise
+        else:
+            self._succeeded(self._clock() - begun)
+        finally:
+            self.in_flight -= 1
+            self._leave()
+
+    def heard(
+        self, limits: RateLimits | None, tokens: int | None, *, reserved: float = 0.0
+    ) -> None:
+        """Take note of what a reply said of the provider's limits, and of the tokens it took."""
+        if limits is not None:
+            rpm_given, tpm_given = self._rates_given
+            if limits.rpm and not rpm_given:
+                self._requests.per_minute = limits.rpm * _HEADROOM
+            if limits.tpm and not tpm_given:
+                self._tokens.per_minute = limits.tpm * _HEADROOM
+        if tokens:
+            # What a call takes is known when it is over; the next ones make up the difference.
+            self._tokens.take(tokens - reserved, self._clock())
+            average = self._average_tokens
+            self._average_tokens = tokens if average is None else 0.9 * average + 0.1 * tokens
+
+    async def _turn(self, tokens: float) -> float:
+        await self._take_place()
+        self._at_gate += 1
+        try:
+            async with self._gate:
+                # Time is what is waited for, not an event, and each wait may find a longer one.
+                while (wait_s := self._wait_s(now := self._clock())) > 0:  # noqa: ASYNC110
+                    await asyncio.sleep(wait_s)
+                self._requests.take(1.0, now)
+                average = self._average_tokens
+                return self._tokens.take(tokens if average is None else average, now)
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            self._at_gate -= 1
+
+    async def _take_place(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._hand_out()
+        try:
+            await future
+        except asyncio.CancelledError:
+            # A place that was given to somebody who left goes to the next.
+            if future.done() and not future.cancelled():
+                self._leave()
+            raise
+
+    def _wait_s(self, now: float) -> float:
+        rates = (self._requests.wait_s(now), self._tokens.wait_s(now))
+        return max(self._paused_until - now, *rates, 0.0)
+
+    def _leave(self) -> None:
+        self._places -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Give free places to those who wait. The place is counted here and not when they move,
+        so that nobody who comes in between can take it."""
+        while self._waiting and self._places < self.limit:
+            future = self._waiting.popleft()
+            if not future.done():
+                self._places += 1
+                future.set_result(None)
+
+    def _succeeded(self, latency_s: float) -> None:
+        self._recent.append(True)
+        self._latencies_s.append(latency_s)
+        if self._limit >= self._most:
+            return
+        if self._at_gate or self._places < self._limit - 1:
+            return  # The window isn't what holds us back; a wider one would teach nothing.
+        if not self._is_slower():
+            step = 1.0 if self._growing_fast else 1 / self._limit
+            self._limit = min(self._most, self._limit + step)
+
+    def _is_slower(self) -> bool:
+        """Tell that calls typically take longer than they did at best.
+
+        Medians are compared: answers differ in length, and a single quick one says nothing.
+        """
+        if len(self._latencies_s) < _FIRST_WINDOW:
+            return False
+        typical_s = statistics.median(self._latencies_s)
+        self._best_s = min(self._best_s, typical_s)
+        return typical_s > _SLOWER * self._best_s + 0.05
+
+    def _failed(self, exc: RetryableError, begun: float) -> None:
+        self._recent.append(False)
+        if isinstance(exc, RateLimitedError):
+            if exc.retry_after_s is not None:
+                until = self._clock() + min(exc.retry_after_s, _PAUSE_CAP_S)
+                self._paused_until = max(self._paused_until, until)
+            self._cut(begun)
+        elif len(self._recent) == _RECENT and self._recent.count(False) > _ERROR_SHARE * _RECENT:
+            self._cut(begun)
+
+    def _cut(self, begun: float) -> None:
+        """Halve the window, once for all calls that were in flight together."""
+        self._growing_fast = False
+        if begun <= self._last_cut:
+            return
+        self._last_cut = self._clock()
+        self._limit = max(1.0, self._limit / 2)
+        # What comes next is judged by itself: a provider that has become slower for good would
+        # else never look quick enough for the window to grow again.
+        self._recent.clear()
+        self._latencies_s.clear()
+        self._best_s = float("inf")
+
 
 _PLANS_AHEAD: Final = 32
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
@@ -105,9 +377,8 @@ class Lane:
         self, runner: Runner, provider: Provider, writer: SampleWriter, *, limits: Limits
     ) -> None:
         most = min(limits.concurrency, provider.max_concurrency)
-        self.pace = Pace(
-            Limits(concurrency=most, fixed=limits.fixed, rpm=limits.rpm, tpm=limits.tpm)
-        )
+        self.pace = Pace(replace(limits, concurrency=most))
+        self.retry = runner.retry
         self._runner = runner
         self.provider = provider
         self._writer = writer
@@ -120,7 +391,7 @@ class Lane:
         """Samples that were left to a batch, each with the batch."""
         self._given_up: list[str] = []
         """Keys that the lane has leases on and won't call for any more."""
-        self._idle: set[asyncio.Task[None]] = set()
+        self.idle: set[asyncio.Task[None]] = set()
         """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
         self._halted: HeretixError | None = None
         self._failed_in_a_row = 0
@@ -143,7 +414,12 @@ class Lane:
                         break
                     # The next plans are made ready while these are called for.
                     upcoming = calls.create_task(self._prepare(chunks))
-                    await self._start(chunk, calls)
+                    for execution in chunk.executions:
+                        self._runner.observer.planned(execution.plan, len(execution.held))
+                    for execution in chunk.executions:
+                        if execution.complete:
+                            await self._complete.put(execution)
+                    await self._hand_out(chunk.missing, chunk.mine, chunk.stored, calls)
                     await self._settle(calls, most=_AWAITED)
                 await self._settle(calls, most=0)
             self._all_called.set()
@@ -153,7 +429,12 @@ class Lane:
             runner = self._runner
             await _in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
         if self._halted is None and self._in_batches:
-            return _batch_pending(self._in_batches)
+            names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
+            return BatchPendingError(
+                f"{len(self._in_batches)} samples are on their way in batch {names}. Everything "
+                "else that was answered is stored; `heretix batch collect` gets the rest, or "
+                "`heretix batch cancel` frees them"
+            )
         return self._halted
 
     async def _prepare(self, chunks: Iterator[list[Plan]]) -> _Chunk | None:
@@ -171,23 +452,6 @@ class Lane:
         mine, stored = await _in_thread(self._lease, keys) if keys else (set(), {})
         return _Chunk(executions, missing, mine, stored)
 
-    async def _start(self, chunk: _Chunk, calls: asyncio.TaskGroup) -> None:
-        for execution in chunk.executions:
-            self._runner.observer.planned(execution.plan, len(execution.held))
-        for execution in chunk.executions:
-            if execution.complete:
-                await self._complete.put(execution)
-        await self._hand_out(chunk.missing, chunk.mine, chunk.stored, calls)
-
-    async def _spread(
-        self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
-    ) -> None:
-        """Call for what nobody else is paying for, and wait for the rest."""
-        if not missing:
-            return
-        mine, stored = await _in_thread(self._lease, [planned.cache_key for _, planned in missing])
-        await self._hand_out(missing, mine, stored, calls)
-
     async def _hand_out(
         self,
         missing: Sequence[tuple[Execution, PlannedSample]],
@@ -202,7 +466,12 @@ class Lane:
             elif key in mine:
                 # Once only: a second plan that wants the same sample waits for the first.
                 mine.discard(key)
-                await self._spawn(execution, planned, calls)
+                await self._tasks.acquire()
+                if self._halted is None:
+                    calls.create_task(self._call(execution, planned))
+                else:
+                    self._tasks.release()
+                    self._given_up.append(key)
             else:
                 self._awaited.setdefault(key, []).append((execution, planned))
 
@@ -222,16 +491,6 @@ class Lane:
             return found
         return {key: found[key] for key in found if found[key].created_at >= self._begun_at}
 
-    async def _spawn(
-        self, execution: Execution, planned: PlannedSample, calls: asyncio.TaskGroup
-    ) -> None:
-        await self._tasks.acquire()
-        if self._halted is not None:
-            self._tasks.release()
-            self._given_up.append(planned.cache_key)
-            return
-        calls.create_task(self._call(execution, planned))
-
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
         sample = None
         try:
@@ -242,17 +501,14 @@ class Lane:
                 await self._writer.put(sample)
                 self._runner.observer.sampled(execution.plan, sample)
                 await self._receive(execution, sample, reused=False)
-                await self._share(sample)
+                if not sample.failed:
+                    # Other plans of this lane wait for the same answer.
+                    for other, _ in self._awaited.pop(sample.cache_key, ()):
+                        await self._receive(other, sample, reused=True)
         finally:
             self._tasks.release()
             if sample is None:
                 self._given_up.append(planned.cache_key)
-
-    async def _share(self, sample: Sample) -> None:
-        """Give an answer to the other plans of this lane that wait for it."""
-        if not sample.failed:
-            for execution, _ in self._awaited.pop(sample.cache_key, ()):
-                await self._receive(execution, sample, reused=True)
 
     async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
         if reused:
@@ -272,13 +528,10 @@ class Lane:
             reply = await trial.run()
         except _StoppedError:
             return None
-        except RejectedError as exc:
-            if exc.status in _REJECTS_EVERY_CALL:
+        except ProviderError as exc:
+            if isinstance(exc, RejectedError) and exc.status in _REJECTS_EVERY_CALL:
                 self.halt(exc)
                 return None
-            error = f"{type(exc).__name__}: {exc}"
-            self._count_failure(plan, exc)
-        except ProviderError as exc:
             error = f"{type(exc).__name__}: {exc}"
             self._count_failure(plan, exc)
         else:
@@ -313,27 +566,25 @@ class Lane:
         """Start nothing new; `run` returns `reason` once the calls in flight are home."""
         self._halted = self._halted or reason
         # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
-        for task in self._idle - {asyncio.current_task()}:
+        for task in self.idle - {asyncio.current_task()}:
             task.cancel()
 
     def check_open(self) -> None:
         """Raise when no further call may be made."""
-        if self._halted is None and self._runner.spending.exhausted:
-            self.halt(_budget_reached(self._runner.spending))
+        spending = self._runner.spending
+        if self._halted is None and spending.exhausted:
+            why, remedy = f"is spent (${spending.spent_usd or 0.0:.4f})", "with a larger budget"
+            if spending.spent_usd is None:
+                why = "can't be kept: an answer came without the number of tokens it took"
+                remedy = "without a budget"
+            self.halt(
+                BudgetReachedError(
+                    f"`budget_usd` {spending.budget_usd:g} {why}. Everything that was answered is "
+                    f"stored; the same command {remedy} continues"
+                )
+            )
         if self._halted is not None:
             raise _StoppedError
-
-    def set_idle(self, task: asyncio.Task[None], *, idle: bool) -> None:
-        """Note whether a task only waits, and may be sent home when the lane stops."""
-        if idle:
-            self._idle.add(task)
-        else:
-            self._idle.discard(task)
-
-    @property
-    def retry(self) -> Retry:
-        """How calls are repeated."""
-        return self._runner.retry
 
     async def _settle(self, calls: asyncio.TaskGroup, *, most: int) -> None:
         """Wait until no more than `most` samples of others are awaited."""
@@ -354,7 +605,9 @@ class Lane:
                 await self._receive(execution, sample, reused=True)
         waiting = [pair for pairs in self._awaited.values() for pair in pairs]
         self._awaited.clear()
-        await self._spread(waiting, calls)
+        if waiting:
+            keys = [planned.cache_key for _, planned in waiting]
+            await self._hand_out(waiting, *await _in_thread(self._lease, keys), calls)
 
     async def _leave_to_batches(self) -> None:
         """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
@@ -366,19 +619,16 @@ class Lane:
             if self._awaited.pop(key, None) is not None:
                 self._in_batches[key] = batch_id
 
-    async def _gather_more(self) -> None:
-        """Let a few executions come together: their records are stored in one transaction."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GATHER_S):
-                while not (self._complete.full() or self._all_called.is_set()):  # noqa: ASYNC110
-                    await asyncio.sleep(_GATHER_S / 10)
-
     async def _finish_all(self) -> None:
         """Turn complete executions into stored records, as many at a time as are ready."""
         ended = False
         while not ended:
             batch = [await self._complete.get()]
-            await self._gather_more()
+            # A few may come together: their records are stored in one transaction.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER_S):
+                    while not (self._complete.full() or self._all_called.is_set()):  # noqa: ASYNC110
+                        await asyncio.sleep(_GATHER_S / 10)
             while not self._complete.empty():
                 batch.append(self._complete.get_nowait())
             ready = [execution for execution in batch if execution is not None]
@@ -410,11 +660,11 @@ class _Trial:
     async def run(self) -> Reply:
         task = asyncio.current_task()
         assert task is not None, "a sample is called for in a task of its own"
-        self._lane.set_idle(task, idle=True)
+        self._lane.idle.add(task)
         try:
             return await self._first_or_retried(task)
         finally:
-            self._lane.set_idle(task, idle=False)
+            self._lane.idle.discard(task)
 
     async def _first_or_retried(self, task: asyncio.Task[None]) -> Reply:
         # Nearly every call succeeds at once, and setting the library up costs as much as the
@@ -443,11 +693,11 @@ class _Trial:
             self.attempts += 1
             clock = asyncio.get_running_loop().time
             begun_s = clock()
-            self._lane.set_idle(task, idle=False)
+            self._lane.idle.discard(task)
             try:
                 reply = await self._lane.provider.ask(self._request)
             finally:
-                self._lane.set_idle(task, idle=True)
+                self._lane.idle.add(task)
                 self._spent_s += clock() - begun_s
                 self.latency_ms = round((clock() - begun_s) * 1000)
             tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
@@ -460,28 +710,6 @@ class _Trial:
         wait_s = self._lane.retry.wait_s(self.attempts, exc)
         self._spent_s += wait_s
         return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
-
-
-def _budget_reached(spending: Spending) -> BudgetReachedError:
-    if spending.spent_usd is None:
-        return BudgetReachedError(
-            f"`budget_usd` {spending.budget_usd:g} can't be kept: an answer came without the "
-            "number of tokens it took. Everything that was answered is stored; the same command "
-            "without a budget continues"
-        )
-    return BudgetReachedError(
-        f"`budget_usd` {spending.budget_usd:g} is spent (${spending.spent_usd:.4f}). Everything "
-        "that was answered is stored; the same command with a larger budget continues"
-    )
-
-
-def _batch_pending(in_batches: Mapping[str, str]) -> BatchPendingError:
-    names = ", ".join(f"`{name}`" for name in sorted(set(in_batches.values())))
-    return BatchPendingError(
-        f"{len(in_batches)} samples are on their way in batch {names}. Everything else that "
-        "was answered is stored; `heretix batch collect` gets the rest, or "
-        "`heretix batch cancel` frees them"
-    )
 
 
 async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -498,8 +726,13 @@ async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kw
         raise
 
 
-DEFAULT_CONCURRENCY: Final = 256
-"""As far as a lane's window may grow by itself when nobody set it."""
+async def keep_leases(store: Store, owner: str) -> None:
+    """Extend the leases of an owner, until cancelled."""
+    while True:
+        await asyncio.sleep(LEASE_S / 4)
+        # A store in trouble shows at the next write; a missed beat alone does no harm.
+        with contextlib.suppress(StoreError):
+            await asyncio.to_thread(store.write, extend_leases, owner)
 
 
 class Observer(Protocol):
@@ -584,7 +817,7 @@ class Runner:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._release)
             writer = await stack.enter_async_context(SampleWriter(self.store, owner=self.owner))
-            heart = asyncio.create_task(self._keep_leases())
+            heart = asyncio.create_task(keep_leases(self.store, self.owner))
             stack.callback(heart.cancel)
             self._lanes = [
                 Lane(self, provider, writer, limits=self._limits) for provider, _ in lanes
@@ -600,13 +833,6 @@ class Runner:
         for task in tasks:
             if (reason := task.result()) is not None:
                 raise reason
-
-    async def _keep_leases(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_S / 4)
-            # A store in trouble shows at the next sample; a missed beat alone does no harm.
-            with contextlib.suppress(StoreError):
-                await asyncio.to_thread(self.store.write, extend_leases, self.owner)
 
     def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.

@@ -18,15 +18,20 @@ from heretix.config import Claim, RunConfig, check_claim
 from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
 from heretix.core.lenses import RPL, needs_documents
 from heretix.measurement.execution import plan_json
-from heretix.measurement.pacing import Limits, Spending
 from heretix.measurement.precision import Escalation
-from heretix.measurement.runner import DEFAULT_CONCURRENCY, Observer, Runner, Silence
-from heretix.plan import Evidence, Plan, Precision, evidence_of, make_plan
+from heretix.measurement.runner import (
+    DEFAULT_CONCURRENCY,
+    Limits,
+    Observer,
+    Runner,
+    Silence,
+    Spending,
+)
+from heretix.plan import Evidence, Plan, evidence_of, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import (
     ModelId,
     Opener,
-    Options,
     default_model,
     open_provider,
     parse_model,
@@ -47,12 +52,12 @@ if TYPE_CHECKING:
     from heretix.measurement.gather import Bundles
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.runner import Retry
-    from heretix.sample import Sample
     from heretix.store import Store
 
 
 def plan_content(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
+    how = ("agg", "center", "trim", "B", "bootstrap_seed", "seed_source")
     return {
         "run_id": plan.run_id,
         "claim": plan.claim,
@@ -69,14 +74,7 @@ def plan_content(plan: Plan) -> dict[str, Any]:
         },
         "planned_counts": {str(index): count for index, count in plan.counts.items()},
         "imbalance_ratio": plan.imbalance_ratio,
-        "aggregation": {
-            "agg": plan.agg,
-            "center": plan.center,
-            "trim": plan.trim,
-            "B": plan.B,
-            "bootstrap_seed": plan.bootstrap_seed,
-            "seed_source": plan.seed_source,
-        },
+        "aggregation": {name: getattr(plan, name) for name in how},
         "max_output_tokens": plan.max_output_tokens,
         "options": plan.options.as_dict(),
         "templates": [
@@ -126,11 +124,6 @@ class Measurement:
     negation: Claim | None = None
     """The negation of the one claim: its raw prior is measured too."""
 
-    @property
-    def options(self) -> Options:
-        """What was asked to be sent besides the prompt."""
-        return _options(self.config)
-
     def plans(self, model: ModelId) -> Iterator[Plan]:
         """The plans of one model, claim by claim and lens by lens, made as they are needed.
 
@@ -141,12 +134,10 @@ class Measurement:
         for claim, evidence in self.variants:
             yield self._make(claim, model, evidence)
         if self.negation is not None:
-            yield self._make(self.negation, model, None, config=self._same_templates(model))
-
-    def _same_templates(self, model: ModelId) -> RunConfig:
-        """The claim's own templates, for its negation: rotation would choose others."""
-        chosen = self.plan(self.claims[0], model).tpl_indices
-        return self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
+            # The claim's own templates, for its negation: rotation would choose others.
+            chosen = self.plan(self.claims[0], model).tpl_indices
+            same = self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
+            yield self._make(self.negation, model, None, same)
 
     def pairs(self) -> Iterator[tuple[Claim, str]]:
         """Claims and lenses that can be measured."""
@@ -155,30 +146,18 @@ class Measurement:
                 if not isinstance(self.bundles.get((claim.text, lens)), InsufficientEvidenceError):
                     yield claim, lens
 
-    def plan(
-        self,
-        claim: Claim,
-        model: ModelId,
-        lens: str = RPL,
-        *,
-        config: RunConfig | None = None,
-        precision: Precision | None = None,
-    ) -> Plan:
+    def plan(self, claim: Claim, model: ModelId, lens: str = RPL) -> Plan:
         """The plan of one claim, model and lens."""
         bundle = self.bundles.get((claim.text, lens))
         assert not isinstance(bundle, InsufficientEvidenceError), "it isn't among `pairs`"
-        return self._make(
-            claim, model, evidence_of(lens, bundle), config=config, precision=precision
-        )
+        return self._make(claim, model, evidence_of(lens, bundle))
 
     def _make(
         self,
         claim: Claim,
         model: ModelId,
         evidence: Evidence | None,
-        *,
         config: RunConfig | None = None,
-        precision: Precision | None = None,
     ) -> Plan:
         return make_plan(
             claim.text,
@@ -188,14 +167,12 @@ class Measurement:
             claim_id=claim.claim_id,
             env_seed=self.settings.rpl_seed,
             evidence=evidence,
-            precision=precision,
         )
 
     @property
     def attempts(self) -> int:
         """Samples that the measurement will ask for, cached ones included."""
-        pairs = sum(1 for _ in self.pairs()) + len(self.variants)
-        pairs += self.negation is not None
+        pairs = len(list(self.pairs())) + len(self.variants) + (self.negation is not None)
         return self.config.K * self.config.R * len(self.models) * pairs
 
     @property
@@ -214,41 +191,48 @@ class Measurement:
 
     def ignored_options(self, model: ModelId) -> list[str]:
         """Options that were asked for and that `model` doesn't accept: they aren't sent."""
-        asked = self.options
+        asked = self.config.options
         sent = sent_options(model, asked).as_dict()
         return [name for name in asked.as_dict() if name not in sent and name != "base_url"]
 
     def estimate(self, store: Store | None) -> Estimate:
         """Count calls, tokens and cost; a store tells what is cached already."""
-        runs = attempts = cached = tokens_in = tokens_out = tokens_max = 0
-        micros: int | None = 0
-        micros_max: int | None = 0
+        runs = attempts = to_call = 0
         dates = []
+        taken: list[tuple[Price | None, int, int, int]] = []
         prices = load_prices(self.settings)
         for model in self.models:
             price = prices.find(model)
             dates += [price.as_of.isoformat()] if price and price.as_of else []
             for plan in self.plans(model):
-                held = _held(plan, store, self.settings)
-                calls = [s for s in plan.samples if s.cache_key not in held]
-                t_in = sum(_prompt_tokens(plan, s.paraphrase_idx) for s in calls)
-                t_out = len(calls) * min(_ANSWER_TOKENS, plan.max_output_tokens)
-                t_max = len(calls) * plan.max_output_tokens
-                runs, attempts, cached = runs + 1, attempts + plan.N, cached + len(held)
-                tokens_in, tokens_out = tokens_in + t_in, tokens_out + t_out
-                tokens_max += t_max
-                micros = _plus(micros, price, t_in, t_out)
-                micros_max = _plus(micros_max, price, t_in, t_max)
+                calls = {sample.cache_key: sample for sample in plan.samples}
+                if store is not None and not self.settings.no_cache:
+                    for key in store.read(select_answers, list(calls)):
+                        del calls[key]
+                asked = [plan.prompts[sample.paraphrase_idx] for sample in calls.values()]
+                t_in = sum(
+                    math.ceil((len(prompt.system) + len(prompt.user)) / _CHARS_PER_TOKEN)
+                    for prompt in asked
+                )
+                most = plan.max_output_tokens
+                answer = min(_ANSWER_TOKENS, most)
+                taken.append((price, t_in, len(calls) * answer, len(calls) * most))
+                runs, attempts, to_call = runs + 1, attempts + plan.N, to_call + len(calls)
+        # One unknown price makes the whole unknown.
+        known = [(price, t_in, t_out, t_max) for price, t_in, t_out, t_max in taken if price]
+        priced = len(known) == len(taken)
+        cost = sum(cost_micros(price, t_in, t_out) for price, t_in, t_out, _ in known) / 1e6
+        cost_max = sum(cost_micros(price, t_in, t_max) for price, t_in, _, t_max in known) / 1e6
         return Estimate(
             runs=runs,
             attempts=attempts,
-            cached=cached,
-            to_call=attempts - cached,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            tokens_out_max=tokens_max,
-            cost_usd=None if micros is None else micros / 1e6,
-            cost_usd_max=None if micros_max is None else micros_max / 1e6,
+            cached=attempts - to_call,
+            to_call=to_call,
+            tokens_in=sum(t_in for _, t_in, _, _ in taken),
+            tokens_out=sum(t_out for _, _, t_out, _ in taken),
+            tokens_out_max=sum(t_max for _, _, _, t_max in taken),
+            cost_usd=cost if priced else None,
+            cost_usd_max=cost_max if priced else None,
             price_as_of=min(dates, default=None),
         )
 
@@ -300,7 +284,7 @@ class Measurement:
         async with contextlib.AsyncExitStack() as stack:
             providers = {}
             for model in self.models:
-                provider = opener(model, self.settings, options=self.options)
+                provider = opener(model, self.settings, options=self.config.options)
                 stack.push_async_callback(provider.aclose)
                 providers[model] = provider
             if self.config.until_width is None:
@@ -347,7 +331,7 @@ def prepare(
         require_keys(models, settings)
         # Opening connects to nothing yet, but says what is wrong with a key or a name.
         for model in models:
-            open_provider(model, settings, options=_options(config))
+            open_provider(model, settings, options=config.options)
     measurement = Measurement(
         config=config,
         settings=settings,
@@ -379,32 +363,6 @@ def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings)
     return config.replaced(base_url=base_url)
 
 
-def _options(config: RunConfig) -> Options:
-    return Options(
-        temperature=config.temperature,
-        reasoning_effort=config.reasoning_effort,
-        base_url=config.base_url,
-    )
-
-
-def _held(plan: Plan, store: Store | None, settings: Settings) -> set[str]:
-    if store is None or settings.no_cache:
-        return set()
-    return set(store.read(select_answers, [sample.cache_key for sample in plan.samples]))
-
-
-def _prompt_tokens(plan: Plan, index: int) -> int:
-    prompt = plan.prompts[index]
-    return math.ceil((len(prompt.system) + len(prompt.user)) / _CHARS_PER_TOKEN)
-
-
-def _plus(micros: int | None, price: Price | None, tokens_in: int, tokens_out: int) -> int | None:
-    """Add to a cost; one unknown price makes the whole unknown."""
-    if micros is None or price is None:
-        return None
-    return micros + cost_micros(price, tokens_in, tokens_out)
-
-
 def bank_of(row: Mapping[str, Any]) -> Bank:
     """The bank that a row of `prompts` holds."""
     return Bank.of(
@@ -416,7 +374,7 @@ def bank_of(row: Mapping[str, Any]) -> Bank:
     )
 
 
-def config_of(asked: Mapping[str, Any]) -> RunConfig:
+def _config_of(asked: Mapping[str, Any]) -> RunConfig:
     """The configuration behind what `plan_json` kept."""
     names = ("K", "R", "T", "B", "agg", "center", "trim", "max_output_tokens")
     return RunConfig.parse(
@@ -441,7 +399,7 @@ def replan(config_json: str, bank: Bank) -> Plan:
         asked["claim"],
         parse_model(asked["model"]),
         bank,
-        config_of(asked),
+        _config_of(asked),
         claim_id=asked.get("claim_id"),
         env_seed=seed if source == "environment" else None,
     )
@@ -453,7 +411,7 @@ def replan(config_json: str, bank: Bank) -> Plan:
     return plan
 
 
-def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
+def prepare_resumption(store: Store, ref: str, settings: Settings) -> Measurement:
     """Make an execution that was stopped ready to go on, for its claim and model alone.
 
     The plan is the same, so what is stored is taken from the cache, and exactly the missing calls
@@ -469,24 +427,20 @@ def resumed(store: Store, ref: str, settings: Settings) -> Measurement:
     if asked["seed_source"] == "environment":
         settings = replace(settings, rpl_seed=asked["bootstrap_seed"])
     model = resolve_model(asked["model"], settings)
+    # The bank as the store has it: the file it came from may be gone.
+    row = store.read(select_bank, asked["prompt_version"])
+    if row is None:
+        raise RecordError(f"`{store.name}` has no text of prompt bank {asked['prompt_version']}")
     measurement = Measurement(
-        config=config_of(asked),
+        config=_config_of(asked),
         settings=settings,
-        bank=_bank(store, asked["prompt_version"]),
+        bank=bank_of(row),
         models=(model,),
         claims=(Claim(asked["claim"], asked.get("claim_id")),),
     )
     # Opening connects to nothing yet, but says what is wrong with a key.
-    open_provider(model, settings, options=measurement.options)
+    open_provider(model, settings, options=measurement.config.options)
     return measurement
-
-
-def _bank(store: Store, version: str) -> Bank:
-    """The bank as the store has it: the file it came from may be gone."""
-    row = store.read(select_bank, version)
-    if row is None:
-        raise RecordError(f"`{store.name}` has no text of prompt bank {version}")
-    return bank_of(row)
 
 
 RunName = tuple[str, str, str, str | None]
@@ -510,7 +464,13 @@ async def gather_evidence(
     # Imported as needed: the raw prior is measured without any of it.
     from heretix.measurement.gather import gather_bundles
 
-    found: Bundles = {(bundle.claim, bundle.lens): _checked(bundle) for bundle in bundles}
+    found: Bundles = {}
+    for bundle in bundles:
+        found[bundle.claim, bundle.lens] = bundle
+        try:
+            bundle.require_sufficient()
+        except InsufficientEvidenceError as exc:
+            found[bundle.claim, bundle.lens] = exc
     lenses = [
         lens
         for lens in config.lenses
@@ -520,14 +480,6 @@ async def gather_evidence(
         measurement.claims, lenses, config.evidence, measurement.settings, documents=documents
     )
     return replace(measurement, bundles={**gathered, **found})
-
-
-def _checked(bundle: Bundle) -> Bundle | InsufficientEvidenceError:
-    try:
-        bundle.require_sufficient()
-    except InsufficientEvidenceError as exc:
-        return exc
-    return bundle
 
 
 def require_evidence(measurement: Measurement) -> None:
@@ -567,18 +519,9 @@ class Results:
         self._keep_records = keep_records
         self._failed: dict[RunName, bool] = {}
         """What has no estimate, and whether that is because every call failed."""
-
-    def planned(self, plan: Plan, cached: int) -> None:
-        """Pass it on."""
-        self._observer.planned(plan, cached)
-
-    def sampled(self, plan: Plan, sample: Sample) -> None:
-        """Pass it on."""
-        self._observer.sampled(plan, sample)
-
-    def shared(self, plan: Plan, sample: Sample) -> None:
-        """Pass it on."""
-        self._observer.shared(plan, sample)
+        self.planned = self._observer.planned
+        self.sampled = self._observer.sampled
+        self.shared = self._observer.shared
 
     def finished(self, record: RunRecord) -> None:
         """Keep the record's name; of several steps towards a precision the last one counts."""
@@ -626,20 +569,16 @@ class Artifacts:
     store: Store
 
     def __iter__(self) -> Iterator[Artifact]:
-        for claim in self.measurement.claims:
-            runs = [
-                self._record(self.executions[name])
-                for name in run_names(self.measurement, claim.text)
-                if name in self.executions
-            ]
-            if runs:
-                yield assemble(self.measurement, claim, runs)
-
-    def _record(self, execution_id: str) -> RunRecord:
         from heretix.measurement.record import RunRecord
         from heretix.store.runs import find_record
 
-        return RunRecord.model_validate_json(self.store.read(find_record, execution_id).record_json)
+        for claim in self.measurement.claims:
+            names = run_names(self.measurement, claim.text)
+            found = [self.executions[name] for name in names if name in self.executions]
+            rows = [self.store.read(find_record, execution_id) for execution_id in found]
+            runs = [RunRecord.model_validate_json(row.record_json) for row in rows]
+            if runs:
+                yield assemble(self.measurement, claim, runs)
 
 
 def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
