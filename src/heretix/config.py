@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -21,17 +21,6 @@ from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
 from heretix.providers.catalog import Options
-
-__all__ = [
-    "MAX_CLAIM_CHARS",
-    "PRESETS",
-    "Claim",
-    "EvidenceConfig",
-    "RunConfig",
-    "check_claim",
-    "load_config",
-    "parse_lenses",
-]
 
 MAX_CLAIM_CHARS: Final = 10_000
 _SEED_MAX: Final = 2**64 - 1
@@ -179,7 +168,13 @@ class RunConfig(BaseModel):
             if document is None:
                 problems = "\n".join(_explain(error) for error in errors)
                 raise ConfigError(f"{source}: {problems}") from exc
-            lined = (f"{source}{_where(document, error)}: {_explain(error)}" for error in errors)
+            # What two keys get wrong together is on no line of its own.
+            lined = (
+                f"{source} line {document.line_of(error['loc'])}: {_explain(error)}"
+                if error["loc"]
+                else f"{source}: {_explain(error)}"
+                for error in errors
+            )
             raise ConfigError("\n".join(lined)) from exc
 
     def replaced(self, **changes: Any) -> Self:
@@ -242,7 +237,10 @@ def load_config(path: str | Path) -> RunConfig:
     values = {str(key): value for key, value in values.items()}
     for name in ("claims_file", "prompts_file"):
         if isinstance(values.get(name), str):
-            values[name] = _beside(path, values[name])
+            given = Path(values[name])
+            # From the current folder if it is there, else beside the file.
+            if not given.is_absolute() and not given.exists():
+                values[name] = str(path.parent / given)
     return RunConfig.parse(values, source=f"`{path}`", document=document)
 
 
@@ -263,17 +261,6 @@ def check_claim(text: str) -> str:
                 "remove it"
             )
     return claim
-
-
-def _beside(config: Path, name: str) -> str:
-    """A path named in a configuration: from the current folder if there, else beside the file."""
-    path = Path(name)
-    return name if path.is_absolute() or path.exists() else str(config.parent / path)
-
-
-def _where(document: Document, error: Any) -> str:
-    # What two keys get wrong together is on no line of its own.
-    return f" line {document.line_of(error['loc'])}" if error["loc"] else ""
 
 
 def _explain(error: Any) -> str:
@@ -329,9 +316,8 @@ def _csv_rows(path: Path, text: str) -> Iterable[_Row]:
     reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
     try:
         if "claim" not in (reader.fieldnames or ()):
-            raise ConfigError(
-                f"`claims_file` {path} needs a column `claim`, got {_listed(reader.fieldnames)}"
-            )
+            got = ", ".join(f"`{name}`" for name in reader.fieldnames or ()) or "no header"
+            raise ConfigError(f"`claims_file` {path} needs a column `claim`, got {got}")
         for row in reader:
             yield reader.line_num, row["claim"] or "", row.get("id")
     except csv.Error as exc:
@@ -354,7 +340,3 @@ def _jsonl_rows(path: Path, text: str) -> Iterable[_Row]:
             )
         claim_id = row.get("id")
         yield number, row["claim"], None if claim_id is None else str(claim_id)
-
-
-def _listed(names: Sequence[str] | None) -> str:
-    return ", ".join(f"`{name}`" for name in names) if names else "no header"

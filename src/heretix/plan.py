@@ -37,16 +37,6 @@ if TYPE_CHECKING:
     from heretix.core.plugins import Plugin
     from heretix.evidence.bundle import Bundle
 
-__all__ = [
-    "Evidence",
-    "Plan",
-    "PlannedSample",
-    "Precision",
-    "PrecisionStep",
-    "make_plan",
-    "selectable",
-]
-
 SeedSource = Literal["config", "environment", "derived"]
 
 
@@ -299,8 +289,19 @@ def make_plan(
     indices = tuple((pool[shift:] + pool[:shift])[:T])
     seq = _slots(config.K, T)
     prompts = {
-        index: _prompt(bank, index, claim, evidence)
-        for index in (indices[position] for position in sorted(set(seq)))
+        indices[position]: render(bank, indices[position], claim)
+        if evidence is None
+        else render_in(
+            evidence.frame,
+            bank,
+            indices[position],
+            claim,
+            lens=evidence.lens,
+            items=evidence.items,
+            nonce=evidence.nonce,
+            order=evidence.order,
+        )
+        for position in sorted(set(seq))
     }
     seed, source = _seed(
         claim, model, bank, config, env_seed, [prompt.sha256 for prompt in prompts.values()]
@@ -330,21 +331,6 @@ def make_plan(
         pool_size=len(pool),
         evidence=evidence,
         precision=precision,
-    )
-
-
-def _prompt(bank: Bank, index: int, claim: str, evidence: Evidence | None) -> Prompt:
-    if evidence is None:
-        return render(bank, index, claim)
-    return render_in(
-        evidence.frame,
-        bank,
-        index,
-        claim,
-        lens=evidence.lens,
-        items=evidence.items,
-        nonce=evidence.nonce,
-        order=evidence.order,
     )
 
 

@@ -22,7 +22,7 @@ from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.search import Hit
 from heretix.evidence.sources.fetch import FetchOptions
 from heretix.evidence.sources.intake import read_file
-from heretix.measurement.gather import Network, gather_bundles, judged_assessment
+from heretix.measurement.gather import Network, assess_judged, gather_bundles
 
 DST = "Daylight saving time reduces electricity consumption."
 PROSE = (
@@ -237,11 +237,11 @@ def test_answers_that_are_no_grades_are_passed_over(desk):
     with FaultServer() as server:
         settings = Settings(db=desk.settings.db, env=judge_env(server))
         server.always(answers(lambda call: next(turns)))
-        found = asyncio.run(judged_assessment(read_file(path), "openai-compatible:judge", settings))
+        found = asyncio.run(assess_judged(read_file(path), "openai-compatible:judge", settings))
         assert found.judged is not None
         server.always(answers(lambda call: "no"))
         with pytest.raises(ServerError, match="no grades"):
-            asyncio.run(judged_assessment(read_file(path), "openai-compatible:judge", settings))
+            asyncio.run(assess_judged(read_file(path), "openai-compatible:judge", settings))
         config = EvidenceConfig(corpus="demo", judge="openai-compatible:judge")
         with pytest.raises(ServerError, match="no grades"):
             gather(desk, config, network=None, **judge_env(server))

@@ -15,17 +15,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "TABLE_MAX",
-    "Floats",
-    "cluster_bootstrap",
-    "draw_templates",
-    "mean_in_order",
-    "plain_bootstrap",
-    "resampled_means",
-    "trimmed_centers",
-]
-
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

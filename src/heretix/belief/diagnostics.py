@@ -26,8 +26,6 @@ from heretix.core.errors import NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Diagnostics", "TemplateRow", "VarianceSplit", "diagnose", "split_variance"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceSplit:

@@ -19,31 +19,6 @@ from heretix.core.errors import ConfigError, NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "DEFAULT_B",
-    "DEFAULT_B_SIMPLE",
-    "DEFAULT_TRIM",
-    "METHOD",
-    "METHOD_MEAN",
-    "METHOD_SIMPLE",
-    "MIN_SAMPLES",
-    "Agg",
-    "Band",
-    "Center",
-    "Estimate",
-    "Templates",
-    "check_center",
-    "check_options",
-    "estimate",
-    "interval",
-    "is_stable_width",
-    "mean",
-    "order_templates",
-    "stability_band",
-    "trim_cut",
-    "trimmed_mean",
-]
-
 Center = Literal["trimmed", "mean"]
 Agg = Literal["clustered", "simple"]
 Band = Literal["high", "medium", "low"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["CLAMP", "logit", "sigmoid"]
-
 CLAMP = 1e-6
 """Probabilities are held this far from 0 and 1, so that a flat "certain" stays finite."""
 

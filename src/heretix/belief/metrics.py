@@ -31,24 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "InformationGain",
-    "Metric",
-    "SourceConcentration",
-    "amplification_gap",
-    "bernoulli_kl_bits",
-    "directed_gap",
-    "discoveries",
-    "dispersion",
-    "exchange_test",
-    "folded",
-    "information_gain",
-    "movement",
-    "noise_floor",
-    "shock_index",
-    "source_concentration",
-]
-
 IG_CLAMP: Final = 0.005
 """Information is counted between beliefs held this far from 0 and 1."""
 _MAX_SWAPS: Final = 4096

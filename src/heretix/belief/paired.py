@@ -7,7 +7,7 @@ same templates for both sides takes that out of the difference, and narrows its 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -31,20 +31,11 @@ from heretix.belief.estimator import (
     trimmed_mean,
 )
 from heretix.belief.logodds import sigmoid
+from heretix.belief.vector import sigmoids
 from heretix.core.errors import NoEstimateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-__all__ = [
-    "METHOD_PAIRED",
-    "METHOD_UNPAIRED",
-    "Difference",
-    "PairedDifference",
-    "UnpairedDifference",
-    "paired_difference",
-    "unpaired_difference",
-]
 
 METHOD_PAIRED: Final = "paired_template_cluster_bootstrap"
 METHOD_UNPAIRED: Final = "unpaired_template_cluster_bootstrap"
@@ -168,43 +159,23 @@ def unpaired_difference(
     )
 
 
-class _Numbers(TypedDict):
-    """The numbers that both kinds of difference share."""
-
-    prob_a: float
-    prob_b: float
-    diff_prob: float
-    diff_prob_lo: float
-    diff_prob_hi: float
-    diff_logit: float
-    diff_logit_lo: float
-    diff_logit_hi: float
-    p_direction: float
-
-
-def _compare(a: float, b: float, replicas_a: Floats, replicas_b: Floats) -> _Numbers:
+def _compare(a: float, b: float, replicas_a: Floats, replicas_b: Floats) -> dict[str, float]:
     """Numbers of b - a from the two centers and their replicas, all in log-odds."""
     diff_logits = replicas_b - replicas_a
     logit_lo, logit_hi = interval(diff_logits)
-    prob_lo, prob_hi = interval(_sigmoids(replicas_b) - _sigmoids(replicas_a))
+    prob_lo, prob_hi = interval(sigmoids(replicas_b) - sigmoids(replicas_a))
     above = np.count_nonzero(diff_logits > 0) + np.count_nonzero(diff_logits == 0) / 2
-    return _Numbers(
-        prob_a=sigmoid(a),
-        prob_b=sigmoid(b),
-        diff_prob=sigmoid(b) - sigmoid(a),
-        diff_prob_lo=prob_lo,
-        diff_prob_hi=prob_hi,
-        diff_logit=b - a,
-        diff_logit_lo=logit_lo,
-        diff_logit_hi=logit_hi,
-        p_direction=float(above / len(diff_logits)),
-    )
-
-
-def _sigmoids(logits: Floats) -> Floats:
-    """Probabilities of an array of log-odds; `tanh` can't overflow."""
-    probs: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)
-    return probs
+    return {
+        "prob_a": sigmoid(a),
+        "prob_b": sigmoid(b),
+        "diff_prob": sigmoid(b) - sigmoid(a),
+        "diff_prob_lo": prob_lo,
+        "diff_prob_hi": prob_hi,
+        "diff_logit": b - a,
+        "diff_logit_lo": logit_lo,
+        "diff_logit_hi": logit_hi,
+        "p_direction": float(above / len(diff_logits)),
+    }
 
 
 def _center(templates: Templates, cut: int) -> float:

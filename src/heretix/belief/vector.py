@@ -29,8 +29,6 @@ from heretix.core.errors import NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MIN_STEMS", "BeliefVector", "joint_bootstrap", "sigmoids"]
-
 MIN_STEMS: Final = 8
 """Fewer shared stems give no interval for a difference between lenses."""
 

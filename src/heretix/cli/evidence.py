@@ -178,11 +178,11 @@ def score(
     """Say how far a document can be relied on, blind to who published it."""
     from heretix.evidence.reliability import assess
     from heretix.evidence.sources.intake import read_file
-    from heretix.measurement.gather import judged_assessment
+    from heretix.measurement.gather import assess_judged
 
     document = read_file(file)
     if judge:
-        found = run_async(judged_assessment(document, judge, opt.read_settings(None)))
+        found = run_async(assess_judged(document, judge, opt.read_settings(None)))
     else:
         found = assess(document)
     if as_json:

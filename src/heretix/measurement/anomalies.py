@@ -7,6 +7,7 @@ there by chance.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +22,10 @@ from heretix.store.documents import find_bundle
 from heretix.store.runs import select_lens_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from heretix.measurement.record import MetricRecord, MetricsRecord
     from heretix.store import Store
-
-__all__ = ["Anomaly", "find_anomalies"]
 
 _MIN_ITEMS: Final = 3
 _MIN_SOURCES: Final = 2.0
@@ -51,7 +50,10 @@ class Anomaly:
     def rank(self) -> tuple[float, float]:
         """At least this much shock, and at least this much of a gap."""
         shock = self.shock_index.lo if self.shock_index else 0.0
-        return shock, _least_size(self.amplification_gap)
+        gap = self.amplification_gap
+        # The least size that a signed number has within its interval.
+        least = 0.0 if gap is None or gap.lo <= 0 <= gap.hi else min(abs(gap.lo), abs(gap.hi))
+        return shock, least
 
 
 def find_anomalies(store: Store) -> list[Anomaly]:
@@ -103,7 +105,9 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
     for run in runs:
         bundle_id = run.evidence.bundle_id if run.evidence else None
         if bundle_id is not None:
-            publishers[bundle_id] = _publishers(store, bundle_id)
+            with contextlib.suppress(RecordError):
+                text = store.read(find_bundle, bundle_id)
+                publishers[bundle_id] = load_bundle(text).publishers
     metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
     gains = [
         metrics.information_gain[lens].p_value
@@ -133,17 +137,3 @@ def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[st
         "differences": metrics.reason is None,
     }
     return tuple(name for name, passed in gates.items() if not passed)
-
-
-def _publishers(store: Store, bundle_id: str) -> Mapping[str, int]:
-    try:
-        return load_bundle(store.read(find_bundle, bundle_id)).publishers
-    except RecordError:
-        return {}
-
-
-def _least_size(metric: MetricRecord | None) -> float:
-    """The least size that a signed number has within its interval."""
-    if metric is None or metric.lo <= 0 <= metric.hi:
-        return 0.0
-    return min(abs(metric.lo), abs(metric.hi))

@@ -47,10 +47,6 @@ if TYPE_CHECKING:
     from heretix.evidence.search import Search
     from heretix.evidence.sources.fetch import FetchOptions
 
-# A blinded judge of documents: any model, asked three times, who sees no source and no author.
-#
-# It grades five qualities and, for a claim, says whether the document supports or refutes it.
-
 _CHARS: Final = 6_000
 _GRADES: Final = "; ".join(f"{primitive.name}: {primitive.value}" for primitive in Primitive)
 _SYSTEM: Final = (
@@ -124,7 +120,7 @@ class ModelJudge:
 
 
 @asynccontextmanager
-async def opened_judge(model: str, settings: Settings) -> AsyncIterator[ModelJudge]:
+async def open_judge(model: str, settings: Settings) -> AsyncIterator[ModelJudge]:
     """`model` as the blinded judge, for as long as it is needed."""
     found = resolve_model(model, settings)
     homeless = not found.endpoint.in_process and found.endpoint.base_url is None
@@ -136,9 +132,9 @@ async def opened_judge(model: str, settings: Settings) -> AsyncIterator[ModelJud
         await provider.aclose()
 
 
-async def judged_assessment(document: Document, model: str, settings: Settings) -> Assessment:
+async def assess_judged(document: Document, model: str, settings: Settings) -> Assessment:
     """Assess a document with `model` as the blinded judge."""
-    async with opened_judge(model, settings) as judge:
+    async with open_judge(model, settings) as judge:
         return await judge.grade(document)
 
 
@@ -163,8 +159,6 @@ def _read(text: str, *, with_stance: bool) -> _Answer | None:
     except (ValueError, KeyError, TypeError):
         return None
 
-
-# What each lens shows: bundles for claims, gathered before anything is measured.
 
 Bundles = dict[tuple[str, str], Bundle | InsufficientEvidenceError]
 """By claim and lens."""
@@ -216,7 +210,7 @@ async def gather_bundles(
     async with contextlib.AsyncExitStack() as stack:
         judge = None
         if config.judge is not None:
-            judge = await stack.enter_async_context(opened_judge(config.judge, settings))
+            judge = await stack.enter_async_context(open_judge(config.judge, settings))
         if searched:
             search = await stack.enter_async_context(_search(config, settings, network))
             how = Retrieval(
@@ -233,7 +227,8 @@ async def gather_bundles(
                 bundles |= {(claim.text, lens): bundle for lens, bundle in found.items()}
         if SEL in lenses:
             if documents is None:
-                fetched = any(map(_is_address, config.documents))
+                schemes = ("http://", "https://")
+                fetched = any(one.lower().startswith(schemes) for one in config.documents)
                 fetch = network.fetching(settings) if fetched else None
                 # Reading addresses runs an event loop of its own, which needs another thread.
                 documents = await asyncio.to_thread(provided_documents, config.documents, fetch)
@@ -253,10 +248,6 @@ def searches_demo(config: EvidenceConfig | None) -> bool:
 def _policy(config: EvidenceConfig) -> Policy:
     file = config.policy or (DEMO_POLICY if searches_demo(config) else None)
     return load_policy(file) if file else load_policy()
-
-
-def _is_address(source: str) -> bool:
-    return source.lower().startswith(("http://", "https://"))
 
 
 def provided_documents(sources: Sequence[str], fetch: FetchOptions | None = None) -> list[Document]:

