@@ -78,7 +78,7 @@ def test_challenges_of_every_fate_but_the_late_one_are_there(exchange):
 def test_both_sides_have_won_once_and_a_late_bet_went_back(exchange):
     """The settled episodes tell different stories."""
     settled = [item.id for item in exchange.episodes(state=State.SETTLED)]
-    winners = {exchange.settlement(episode).outcome.winner.value for episode in settled}
+    winners = {exchange.snapshot(episode).settlement.outcome.winner.value for episode in settled}
     assert winners == {"heretic", "orthodox"}
     late = [held for held in exchange.positions_of("Dov (demo)") if held.late]
     assert len(late) == 1

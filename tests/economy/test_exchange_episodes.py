@@ -38,7 +38,7 @@ def test_a_whole_episode_settles(table):
     assert all(h.balance == 0 for h in table.exchange.balances(episode=table.id))
     assert profit(table, "ann") > 0 > profit(table, "dan")
     assert profit(table, "cat") > 0
-    settled = table.exchange.settlement(table.id)
+    settled = table.exchange.snapshot(table.id).settlement
     assert settled.outcome.winner is H
     assert table.exchange.statements(table.id)[-1].lines == settled.group.lines
 
@@ -46,7 +46,7 @@ def test_a_whole_episode_settles(table):
 def test_the_moves_are_told_in_their_order(table):
     """Each statement names its move, and adds up to what was paid."""
     table.ready()
-    assert table.exchange.settlement(table.id) is None
+    assert table.exchange.snapshot(table.id).settlement is None
     table.close()
     statements = table.exchange.statements(table.id)
     assert [s.move for s in statements] == [
@@ -178,7 +178,7 @@ def test_an_episode_that_does_not_exist_is_refused(table):
         exchange.positions,
         exchange.statements,
         exchange.measurements,
-        exchange.settlement,
+        exchange.snapshot,
         exchange.record,
     ):
         assert status(lambda action=action: action("ep-none")) == "unknown_episode"
@@ -243,7 +243,7 @@ def test_without_stakes_on_both_sides_everything_goes_back(table):
     assert table.exchange.conclude_unmeasured(table.id).state is State.MEASURED
     table.wait_out()
     assert table.close().state is State.VOID
-    assert table.exchange.settlement(table.id).outcome.void is VoidReason.NO_OUTSIDE_STAKE
+    assert table.exchange.snapshot(table.id).settlement.outcome.void is VoidReason.NO_OUTSIDE_STAKE
     assert profit(table, "ann") == 0
     assert table.exchange.verify().ok
 
@@ -355,7 +355,7 @@ def test_rewards_are_remembered_for_the_reputation(table):
         ("attempt", 1, "user:dan:PLAY", False),
         ("reward", 0, "user:cat:PLAY", None),
     ]
-    reward = table.exchange.settlement(table.id).rewards.rewards[0]
+    reward = table.exchange.snapshot(table.id).settlement.rewards.rewards[0]
     assert (rows[2].amount, rows[2].scale) == (reward.amount, reward.scale)
 
 
@@ -376,7 +376,7 @@ def test_a_dispute_that_changes_the_result_gets_its_bond_back(table):
     assert table.exchange.balance("dan") == before
     table.wait_out()
     table.close()
-    assert table.exchange.settlement(table.id).outcome.winner is O
+    assert table.exchange.snapshot(table.id).settlement.outcome.winner is O
     assert table.exchange.verify().ok
 
 

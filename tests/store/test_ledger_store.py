@@ -184,10 +184,9 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
     assert seen == [1]
 
 
-def test_a_frozen_view_sees_one_moment(two: Store):
+def test_a_reading_transaction_sees_one_moment(two: Store):
     """What is committed between two reads isn't in the second."""
     with two.reading() as connection:
-        queries.freeze_view(connection)
         before = dict(queries.chain_end(connection))
         with two.writing() as writer:
             queries.append_transfers(writer, [transfer(1)], {"a": -5, "b": 5})

@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -101,7 +102,11 @@ class _Subcommands(MutableMapping[str, Any]):
 def _make_command(name: str) -> Any:
     from heretix.cli.options import ClaimCommand
 
-    found = COMMANDS.load(name)
+    if name in _COMMANDS:
+        module, _, attribute = _COMMANDS[name][0].partition(":")
+        found = getattr(import_module(f"heretix.cli.{module}"), attribute)
+    else:
+        found = COMMANDS.load(name)
     carrier = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
         carrier.add_typer(found, name=name)

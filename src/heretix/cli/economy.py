@@ -450,7 +450,7 @@ def explain(
         currency = actor.exchange.episode(episode).terms.currency
         account = None if person is None else user_account(person, currency).id
         statements = actor.exchange.statements(episode)
-        settlement = actor.exchange.settlement(episode)
+        settlement = actor.exchange.snapshot(episode).settlement
     surface = Surface(currency)
     payments = [
         {"move": statement.move, "at_ms": statement.at_ms}

@@ -190,7 +190,7 @@ def _show_episode(
     measured = exchange.measurements(episode.id)
     view = episode_view(episode, exchange.positions(episode.id), measured, whole=whole)
     output.console().print(view)
-    settlement = exchange.settlement(episode.id)
+    settlement = exchange.snapshot(episode.id).settlement
     if settlement is None:
         return
     outcome = settlement.outcome

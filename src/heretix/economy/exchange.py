@@ -153,7 +153,7 @@ class EpisodeSnapshot:
     statements: list[StoredStatement]
     measurements: list[StoredMeasurement]
     settlement: Settlement | None
-    """None before it has ended."""
+    """Worked out anew from what is kept; None before it has ended."""
 
 
 class LedgerTransaction:
@@ -973,10 +973,6 @@ class Exchange:
         with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
             return read_measurements(connection, episode_id)
-
-    def settlement(self, episode_id: str) -> Settlement | None:
-        """Work out anew how an episode ended, from what is kept; None before it has."""
-        return self.snapshot(episode_id).settlement
 
     def record(self, episode_id: str) -> dict[str, Any]:
         """Return everything that is needed to redo an episode elsewhere (`audit.verify_episode`).

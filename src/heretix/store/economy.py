@@ -68,15 +68,6 @@ _POSITIONS: Final = (
 _POSITION: Final = _POSITIONS.where(positions.c.number == bindparam("of_number"))
 
 
-def freeze_view(connection: Connection) -> None:
-    """Make all reads of a transaction, which mustn't have begun, see one moment.
-
-    SQLite does that anyway; PostgreSQL would show each statement what was committed meanwhile.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.execution_options(isolation_level="REPEATABLE READ")
-
-
 @contextlib.contextmanager
 def together(connection: Connection) -> Iterator[None]:
     """Send the writes of a block in one go, where the database is a network away.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist, median
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.economy.episode.state import Direction
@@ -31,8 +30,7 @@ _GRID: Final = 1_000
 _GATE_Z: Final = 1.959963984540054
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StakePlan:
+class StakePlan(NamedTuple):
     """What to stake on a challenge, and what it should come to."""
 
     stake: int
@@ -586,18 +584,7 @@ class RumourMonger(Attacker):
 
 
 ATTACKERS: Final[tuple[type[Agent], ...]] = (
-    Whipsawer,
-    SybilSplitter,
-    Sniper,
-    JudgeColluder,
-    Injector,
-    WashTrader,
-    NoiseShopper,
-    SelfChallenger,
-    EvidenceThief,
-    RedundantFlooder,
-    Churner,
-    OffsetFarmer,
-    VoidEngineer,
-)
+    Whipsawer, SybilSplitter, Sniper, JudgeColluder, Injector, WashTrader, NoiseShopper,
+    SelfChallenger, EvidenceThief, RedundantFlooder, Churner, OffsetFarmer, VoidEngineer,
+)  # fmt: skip
 """Every attack that is played unless something else is asked for."""
