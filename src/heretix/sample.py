@@ -53,8 +53,8 @@ class Reading:
 class Attempt:
     """One attempt and what it gave: the columns that store, records and exports share.
 
-    A new column is a line here, one in `store/schema.py`, and its source: a field of that name in
-    `providers.base.Reply`, or a value in `measurement.execution.make_sample`.
+    A new column is a line here and its source: a field of that name in `providers.base.Reply`, or a
+    value in `measurement.execution.make_sample`.
     """
 
     cache_key: str

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heretix.plan import Evidence
+    from heretix.prompts.bank import Bank
     from heretix.providers.base import Reply
 
 
@@ -323,13 +324,7 @@ def build_run(
         demonstration=plan.model.is_demonstration,
         evidence=evidence_record(plan.evidence, [row.raw_answer for row in compliant]),
         prompt_version=plan.bank.version,
-        prompts=records.Prompts.fill(
-            plan.bank,
-            bank_sha256=plan.bank.sha256,
-            # A file is named without its folders: a record tells nothing of a machine.
-            source=PurePath(plan.bank.source).name,
-            paraphrases=list(plan.bank.paraphrases),
-        ),
+        prompts=_prompts(plan.bank),
         sampling=records.Sampling.fill(plan),
         sampler=_sampler(plan),
         options=records.SentOptions.fill(plan, plan.options),
@@ -380,6 +375,12 @@ def _estimate(
             params |= {"failed": len(failed), "attempted": len(rows), "error": failed[-1]}
         return None, ReasonRecord.model_validate({"code": exc.code, "params": params})
     return belief, None
+
+
+def _prompts(bank: Bank) -> records.Prompts:
+    # A file is named without its folders: a record tells nothing of a machine.
+    source, wordings = PurePath(bank.source).name, list(bank.paraphrases)
+    return records.Prompts.fill(bank, bank_sha256=bank.sha256, source=source, paraphrases=wordings)
 
 
 def _sampler(plan: Plan) -> records.Sampler:
