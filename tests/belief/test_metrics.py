@@ -322,6 +322,19 @@ def test_the_exchange_test_repeats_itself_to_the_bit():
     assert all((vector.means[lens] == before[lens]).all() for lens in before)
 
 
+def test_swaps_are_not_drawn_from_the_numbers_of_the_bootstrap():
+    """Two streams of one seed: a draw that the interval used says nothing new of a swap."""
+    stems, draws, seed = 14, 200, 7
+    rng = np.random.default_rng(3)
+    base, lens = rng.normal(0, 1, stems), rng.normal(0.3, 1, stems)
+    moved = lens - base
+    stream = np.random.default_rng([seed, 1]).random((draws, stems)) < 0.5
+    sums = np.abs(np.where(stream, -moved, moved).sum(axis=1))
+    expected = (1 + np.count_nonzero(sums >= abs(moved.sum()) - 1e-12)) / (draws + 1)
+    vector = bare_vector(base, lens, seed=seed)
+    assert exchange_test(vector, "HEL", draws=draws) == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.3])
 def test_discoveries_are_those_of_benjamini_and_hochberg(rate):
     """As adjusted p-values at or below the rate, whatever the order and the ties."""

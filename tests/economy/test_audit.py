@@ -166,6 +166,11 @@ def _backdate_late_bet(record):
     record["positions"][-1]["at_ms"] = 1_500
 
 
+def _postdate_last_bet(record):
+    close = record["episode"]["terms"]["close_until_ms"]
+    record["positions"][-1]["at_ms"] = close + 1
+
+
 def _call_a_bet_the_houses(record):
     record["positions"][2]["house"] = True
 
@@ -322,7 +327,7 @@ NEGATIVE = {
     "at_ms": 0,
     "house": True,
 }
-_KINDS = ("_add_", "_backdate_", "_call_", "_change_", "_drop_", "_redirect_")
+_KINDS = ("_add_", "_backdate_", "_call_", "_change_", "_drop_", "_postdate_", "_redirect_")
 TAMPERINGS = {
     name.removeprefix("_"): tamper
     for name, tamper in list(globals().items())

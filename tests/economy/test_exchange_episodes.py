@@ -509,3 +509,20 @@ def test_the_times_of_transfers_follow_the_chain(table):
     with table.store.reading() as connection:
         times = [row["at_ms"] for row in queries.stream_transfers(connection)]
     assert times == sorted(times)
+
+
+def test_a_reveal_is_repeated_with_its_own_nonce_only(table):
+    """Once shown, the same words again are the same reveal; another nonce is a wrong one."""
+    table.start()
+    nonce = nonce_of("cat", "e")
+    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
+    table.exchange.commit(
+        table.id, "cat", direction=Direction.UP, commitment=commitment, amount=5_000, key="c"
+    )
+    shown = table.exchange.reveal(table.id, 0, "cat", nonce=nonce, bundle_sha256=sha("e"))
+    again = table.exchange.reveal(table.id, 0, "cat", nonce=nonce, bundle_sha256=sha("e"))
+    assert again == shown
+    other = nonce_of("cat", "x")
+    reveal = table.exchange.reveal
+    refused = status(lambda: reveal(table.id, 0, "cat", nonce=other, bundle_sha256=sha("e")))
+    assert refused in {"wrong_reveal", "already_revealed", "not_committed"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from panel_bench import CLAIM, PAPER, REPLY, Bench, bundle_of
 from playing import H, O, build_market, sha
@@ -16,6 +18,7 @@ from heretix.core.settings import Settings
 from heretix.economy.episode.challenges import find_gate_failure
 from heretix.economy.episode.settlement import VoidReason, target_belief, void_reason
 from heretix.economy.episode.state import Direction, Fate, Parameters
+from heretix.economy.judging import inputs
 from heretix.economy.sentences import sentence
 from heretix.measurement.experiments import CANARY_TEXT
 from heretix.measurement.record import RunRecord
@@ -354,3 +357,26 @@ def test_the_compute_cost_is_counted_where_prices_are_known(bench):
     assert cost > 0
     assert bench.panel.compute_cost(replace(terms, models=("gpt-5", "gpt-5-mini"))) > cost
     assert bench.panel.compute_cost(replace(terms, models=("openai:unheard-of",))) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "share"),
+    [
+        ([1.0, 1.0, -1.0], 666_666),
+        ([1.0, -1.0, -1.0], 333_334),
+        ([1.0, 0.0, -1.0], 500_000),
+        ([1.0, 1.0, 1.0], 1_000_000),
+        ([-1.0, -1.0, -1.0], 0),
+    ],
+)
+def test_a_share_of_replicas_is_rounded_towards_one_half(differences, share):
+    """A threshold is never reached by rounding, from either side."""
+    assert inputs._share_up(np.array(differences)) == share
+
+
+def test_every_stage_of_every_episode_has_its_own_seed():
+    """The first eight bytes of the hash of both names."""
+    seeds = {inputs.seed_of(e, s) for e in ("ep-1", "ep-2") for s in ("open", "close")}
+    assert len(seeds) == 4
+    digest = hashlib.sha256(b"ep-1|open").digest()
+    assert inputs.seed_of("ep-1", "open") == int.from_bytes(digest[:8], "big")

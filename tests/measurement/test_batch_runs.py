@@ -619,6 +619,18 @@ async def test_a_strangers_batch_of_the_same_size_is_not_taken(server, path, tmp
     assert (await submitted(path, asked(server, "anthropic", "Mine."))).requests == 16
 
 
+async def test_a_strangers_batch_without_results_is_not_taken(server, path, tmp_path):
+    """No result at all speaks neither for it nor against it, so it isn't ours."""
+    server.script("create", reset())
+    with pytest.raises(UnconfirmedError):
+        await submitted(path, asked(server, "anthropic", "Mine."))
+    await submitted(str(tmp_path / "other.sqlite"), asked(server, "anthropic", "Theirs."))
+    server.end()
+    server.batches[-1].results.clear()
+    given_up = await collected(path, later=NEXT_HOUR)
+    assert given_up.views[0].batch.state == "abandoned"
+
+
 async def test_a_batch_that_is_known_is_not_another_one(server, path):
     """One that came through doesn't keep hope up for one of its size that didn't."""
     await submitted(path, asked(server, "anthropic", "One."))

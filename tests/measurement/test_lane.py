@@ -668,3 +668,22 @@ async def test_the_belief_does_not_depend_on_trouble(store, tmp_path):
     with Store.open(str(tmp_path / "other.sqlite")) as other:
         quiet = await measured(other, Watching(), K=16, R=3, T=16)
     assert belief(rough.records[0]) == belief(quiet.records[0])
+
+
+async def test_a_call_that_failed_leaves_the_cost_known(file_store):
+    """Nothing was answered, so nothing was billed; the other fifteen calls have their price."""
+
+    class FailingOnce(Metered):
+        async def ask(self, request):
+            if not self.asked:
+                self.asked.append(request)
+                raise RejectedError("no", status=400)
+            return await super().ask(request)
+
+    seen = Keeping()
+    running, run = paid(file_store, FailingOnce(), budget_usd=1.0, observer=seen)
+    await run
+    usage = seen.records[0].usage
+    assert (usage.called, usage.failed) == (16, 1)
+    assert usage.cost_usd == pytest.approx(15 * (1000 * 1.25 + 100 * 10) / 1e6, abs=1e-9)
+    assert running.spending.spent_usd == pytest.approx(usage.cost_usd)

@@ -14,7 +14,7 @@ from heretix.evidence.retrieval import retrieve_provided
 from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
 from heretix.measurement.gather import gather_bundles
-from heretix.measurement.record import ReasonRecord
+from heretix.measurement.record import ReasonRecord, RunRecord
 from heretix.measurement.service import assemble, prepare
 from heretix.measurement.vector import metrics_record
 from heretix.plan import evidence_of, make_plan
@@ -251,6 +251,51 @@ def test_the_latest_records_come_first(desk):
     with desk.store() as store:
         assert all(DST in text for text in store.read(select_lens_records, limit=2))
         assert len(store.read(select_lens_records)) == 4
+
+
+def test_the_lens_that_shares_most_is_compared_first(lensed):
+    """Two lenses that hardly meet each other: the one that shares more stems stays."""
+    runs = {run.lens: run for run in lensed.runs}
+    stems = sorted({s.paraphrase_idx for s in runs["RPL"].samples})
+    assert len(stems) == 16
+
+    def limited(lens, kept):
+        rows = [s for s in runs[lens].samples if s.paraphrase_idx in kept]
+        return runs[lens].model_copy(update={"samples": rows})
+
+    most, least = limited("MEL", stems[:12]), limited("HEL", stems[7:])
+    found = metrics_record([runs["RPL"], least, most], {})
+    assert set(found.missing) == {"HEL"}
+    assert found.amplification_gap is not None
+
+
+def test_an_anomaly_pays_for_its_two_chances(desk):
+    """The smaller of two p-values counts twice: either lens could have been the one."""
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
+    metrics = desk.artifact(measurement).metrics["sim:m"]
+    gains = [metrics.information_gain[lens].p_value for lens in ("MEL", "HEL")]
+    with desk.store() as store:
+        (anomaly,) = find_anomalies(store)
+    assert anomaly.p_value == min(1.0, 2 * min(gains))
+    assert anomaly.p_value > min(gains)
+
+
+def test_an_anomaly_is_that_of_the_latest_records(desk):
+    """The same recipe again, with other documents' effect: the older record doesn't count."""
+    desk.run(desk.prepared(lenses=("RPL", "HEL")))
+    with desk.store() as store:
+        (first,) = find_anomalies(store)
+    desk.run(desk.prepared(lenses=("RPL", "HEL"), seed=12345))
+    with desk.store() as store:
+        (second,) = find_anomalies(store)
+        newest = [RunRecord.model_validate_json(t) for t in store.read(select_lens_records)][:2]
+    expected = metrics_record(newest, {})
+    assert second.shock_index is not None or second.amplification_gap is not None
+    assert (second.shock_index, second.amplification_gap) == (
+        expected.shock_index,
+        expected.amplification_gap,
+    )
+    assert second != first
 
 
 def capable(call):

@@ -192,3 +192,21 @@ def test_a_record_survives_its_own_json(measured_record):
     """Reading back what was written gives the same record."""
     again = RunRecord.model_validate_json(measured_record.model_dump_json())
     assert again == measured_record
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (
+            lambda run: run["aggregates"].update(is_stable=int(run["aggregates"]["is_stable"])),
+            "is_stable",
+        ),
+        (lambda run: run["sampling"].update(K=float(run["sampling"]["K"])), "sampling.K"),
+        (lambda run: run["usage"].update(failed=False), "usage.failed"),
+    ],
+)
+def test_another_type_of_the_same_value_is_found(measured_record, change, place):
+    """`1` is not `true`, `8.0` is not `8`: a reader in another language tells them apart."""
+    artifact = json.loads(text_of(measured_record))
+    change(artifact["runs"][0])
+    assert any(place in str(mismatch) for mismatch in found(json.dumps(artifact)))
