@@ -94,7 +94,10 @@ def test_the_crawl_finds_every_kind_of_page(addresses):
     assert sum(kind(address) == "/episodes/*" for address in addresses) == 9
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+SOAKED = [pytest.param(part, marks=pytest.mark.soak) for part in range(1, SLICES)]
+
+
+@pytest.mark.parametrize("part", [0, *SOAKED])
 def test_every_page_is_sound(demo_site, opened, addresses, part):
     """No error, no other host, no grave finding in either scheme, nothing wider than a phone."""
     watch, page = opened(demo_site, viewport={"width": 1280, "height": 900})

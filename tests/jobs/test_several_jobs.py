@@ -90,6 +90,7 @@ def test_a_worker_takes_over_no_job_of_its_own(store, server, live):
     assert (done.state, done.attempt, len(server.calls)) == (JobState.DONE, 1, 8)
 
 
+@pytest.mark.soak
 @pytest.mark.embedded
 def test_jobs_share_the_embedded_model_and_each_gets_its_own_answers(tmp_path, monkeypatch):
     """Two at once load it no more often than one, and change no word that it says."""

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from heretix.api import _measure
 from heretix.economy.episode.challenges import seed_commitment
 from heretix.economy.episode.settlement import Outcome
@@ -11,6 +13,7 @@ from heretix.economy.ledger import PLAY
 from heretix.economy.market import Position, Side, buy, market_of, seed_market
 from heretix.economy.rewards import take_step
 from heretix.measurement.record import Artifact, RunRecord
+from heretix.measurement.runner import Retry
 from heretix.report import charts
 
 HOUR_MS = 3_600_000
@@ -18,10 +21,12 @@ MARKUP = "<script>alert(1)</script> & \"quotes\" are </title> 'fine' ]]> --> <sv
 
 
 def measured(folder, claim, model, **options) -> RunRecord:
-    """One run in a store of its own."""
-    beliefs = asyncio.run(
-        _measure((claim,), (model,), str(folder / "heretix.sqlite"), None, options)
-    )
+    """One run in a store of its own; failed calls are repeated without a pause."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Retry, "wait_s", lambda *_: 0.0)
+        beliefs = asyncio.run(
+            _measure((claim,), (model,), str(folder / "heretix.sqlite"), None, options)
+        )
     return beliefs[0].record
 
 
