@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What a model believes of a claim. `record` holds everything that was measured."""
+    """Belief of a model in a claim. `record` holds everything that was measured."""
 
     record: RunRecord
 
@@ -100,7 +100,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class BeliefVector:
-    """What a model believes of a claim under several lenses, and what lies between them."""
+    """Beliefs of a model in a claim under several lenses, and what lies between them."""
 
     artifact: Artifact
 
@@ -121,7 +121,7 @@ class BeliefVector:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Why a lens has no number, by lens code: too little evidence, or no estimate."""
+        """Reason why a lens has no number, by lens code: too little evidence, or no estimate."""
         lines = self.artifact.lenses or ()
         return {line.lens: missing_reason(line.reason) for line in lines if line.prob_true is None}
 

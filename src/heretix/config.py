@@ -1,4 +1,4 @@
-"""What a user asks for: a configuration file, its defaults, and a file of claims.
+"""Configuration: a file, its defaults, and a file of claims.
 
 Values are checked here, once; everything below trusts them.
 """
@@ -43,7 +43,7 @@ class Claim:
 
 
 class EvidenceConfig(BaseModel):
-    """Where the documents of the evidence lenses come from."""
+    """Sources of the evidence lenses' documents."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -142,7 +142,7 @@ class RunConfig(BaseModel):
 
     @property
     def options(self) -> Options:
-        """What was asked to be sent besides the prompt."""
+        """Options asked to be sent besides the prompt."""
         return Options(
             temperature=self.temperature,
             reasoning_effort=self.reasoning_effort,

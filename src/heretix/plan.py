@@ -53,7 +53,7 @@ class PlannedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a lens shows: a frozen bundle, in a frame. The raw prior is shown nothing."""
+    """Evidence of a lens: a frozen bundle, in a frame. The raw prior is shown nothing."""
 
     lens: str
     frame: Frame
@@ -61,7 +61,7 @@ class Evidence:
     """None when there are no documents (NUL)."""
     items: tuple[ShownItem, ...]
     variant: str | None = None
-    """What was done to the bundle for an experiment (`without:E03`, `canary`, `sham`); None is
+    """Change of the bundle for an experiment (`without:E03`, `canary`, `sham`); None is
     the bundle as it is."""
     order: tuple[str, ...] | None = None
     """Ids of the whole bundle where an experiment takes items out or puts one in: the others then
@@ -88,7 +88,7 @@ class Evidence:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the lens adds to a sample's identity."""
+        """Part of a sample's identity that the lens adds."""
         shown = {"lens": self.lens, "frame": self.frame.version}
         if self.items:
             shown["shown"] = self.shown_sha256
@@ -125,14 +125,14 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will be measured, and how."""
+    """Plan of what will be measured, and how."""
 
     claim: str
     claim_id: str | None
     model: ModelId
     bank: Bank
     options: Options
-    """What is sent besides the prompt; options the model rejects are already gone."""
+    """Options sent besides the prompt; those that the model rejects are already gone."""
     K: int
     R: int
     T: int
@@ -155,7 +155,7 @@ class Plan:
     pool_size: int
     """Templates that could have been chosen."""
     evidence: Evidence | None = None
-    """What the lens shows; None for the raw prior."""
+    """Evidence that the lens shows; None for the raw prior."""
     precision: Precision | None = None
     """Beside the plan, and no part of its identity: why it has this size."""
 
@@ -170,7 +170,7 @@ class Plan:
 
     @property
     def lens(self) -> str:
-        """What the model is shown: RPL is nothing."""
+        """Lenses that the model is shown: RPL is nothing."""
         return self.evidence.lens if self.evidence else RPL
 
     @property
@@ -225,7 +225,7 @@ class Plan:
 
     @cached_property
     def _folded(self) -> str:
-        """What an identity gains when more than the bank's prompt is sent; nothing by default.
+        """Part of an identity for what is sent beyond the bank's prompt; nothing by default.
 
         A digest has no '|', so identities still read unambiguously from the right, whatever the
         claim holds.

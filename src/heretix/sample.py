@@ -17,7 +17,7 @@ _CITATION_MARKS: Final = ("http://", "https://", "www.")
 
 
 class Finish(StrEnum):
-    """Why the model stopped writing."""
+    """Reason why the model stopped writing."""
 
     STOP = "stop"
     TRUNCATED = "truncated"
@@ -25,7 +25,7 @@ class Finish(StrEnum):
 
 
 class Noncompliance(StrEnum):
-    """Why an answer is dropped from aggregation."""
+    """Reason why an answer is dropped from aggregation."""
 
     NOT_JSON = "not_json"
     NO_PROB_TRUE = "no_prob_true"
@@ -37,7 +37,7 @@ class Noncompliance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an answer's text says: a probability, or why there is none."""
+    """Parsed answer: a probability, or why there is none."""
 
     prob_true: float | None = None
     json_valid: bool = False
@@ -67,7 +67,7 @@ class Attempt:
     noncompliance: Noncompliance | None
     raw_answer: str | None
     error: str | None
-    """Why the call failed for good: then nothing was answered."""
+    """Reason why the call failed for good: then nothing was answered."""
     provider_model_id: str | None
     response_id: str | None
     fingerprint: str | None

@@ -37,7 +37,7 @@ class RateLimiter:
         self._per_s, self._burst, self._max_keys = per_s, burst, max_keys
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """How much was in each bucket, and when; the one used last stands last."""
+        """Level of each bucket, and when; the one used last stands last."""
         self._lock = threading.Lock()
 
     def take(self, key: str, cost: float = 1.0) -> float:

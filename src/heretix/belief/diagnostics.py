@@ -1,4 +1,4 @@
-"""What lies behind an estimate: where its spread comes from and which templates carry it.
+"""Diagnostics of an estimate: where its spread comes from and which templates carry it.
 
 These stand beside the frozen estimator and never change its numbers. What can't be computed is
 None, and a reason says why.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceSplit:
-    """How much of the variance, in log-odds, lies between templates and how much within."""
+    """Shares of the variance, in log-odds, between templates and within."""
 
     between: float
     """Between-template component; 0 when its estimate came out below that."""
@@ -67,13 +67,13 @@ class Diagnostics:
 
     variance: VarianceSplit | None
     variance_reason: str | None
-    """Why `variance` is None."""
+    """Reason why `variance` is None."""
     paraphrase_range_prob: float | None
     """Highest minus lowest template probability."""
     paraphrase_sd_prob: float | None
     """Standard deviation (n - 1) of the template probabilities."""
     paraphrase_reason: str | None
-    """Why the paraphrase numbers are None."""
+    """Reason why the paraphrase numbers are None."""
     templates: tuple[TemplateRow, ...]
     """By hash."""
 

@@ -190,7 +190,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def trim_cut(T: int, *, center: Center, trim: float) -> int:
-    """How many of `T` template means are dropped from each end."""
+    """Number of `T` template means to drop from each end."""
     return int(trim * T) if center == "trimmed" else 0
 
 
@@ -214,7 +214,7 @@ def stability_band(iqr_logit: float) -> Band:
 
 
 def is_stable_width(ci_width: float) -> bool:
-    """Whether an interval, in probability, is narrow enough to be called stable."""
+    """Tell whether an interval, in probability, is narrow enough to be called stable."""
     return ci_width <= _STABLE_WIDTH
 
 

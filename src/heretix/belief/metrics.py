@@ -1,4 +1,4 @@
-"""What lies between beliefs: how far evidence moved them, and how much that tells.
+"""Metrics between beliefs: how far evidence moved them, and how much that tells.
 
 Every number comes with an interval from the joint bootstrap of its lenses, or stands for itself
 where it describes a bundle. Definitions: Shock Index, Amplification Gap, Information Gain, Source
@@ -58,7 +58,7 @@ class InformationGain(Metric):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConcentration:
-    """How many sources a bundle really has."""
+    """Effective number of sources of a bundle."""
 
     herfindahl: float
     effective_sources: float
@@ -66,7 +66,7 @@ class SourceConcentration:
 
 
 def movement(vector: BeliefVector, lens: str, base: str = RPL) -> Metric:
-    """How far `lens` lies from `base`, in probability."""
+    """Distance of `lens` from `base`, in probability."""
     return _metric(vector, lambda p: p[lens] - p[base])
 
 
@@ -76,7 +76,7 @@ def shock_index(vector: BeliefVector) -> Metric:
 
 
 def amplification_gap(vector: BeliefVector) -> Metric:
-    """How far mainstream evidence moves the raw prior."""
+    """Movement of the raw prior by mainstream evidence."""
     return movement(vector, MEL)
 
 
@@ -178,7 +178,7 @@ def source_concentration(counts: Mapping[str, int]) -> SourceConcentration | Non
 
 
 def discoveries(p_values: Sequence[float], *, rate: float = 0.1) -> list[bool]:
-    """Which findings stand when at most `rate` of them may be false (Benjamini–Hochberg)."""
+    """Mark the findings that stand when at most `rate` may be false (Benjamini–Hochberg)."""
     if not 0 < rate < 1:
         raise ConfigError(f"`rate` must lie between 0 and 1, got {rate}")
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
@@ -201,7 +201,7 @@ def folded(metric: Metric) -> Metric:
 
 
 def _swaps(stems: int, *, draws: int, seed: int) -> NDArray[np.bool_]:
-    """Which stems have their labels swapped, a row a time; in the first row none has."""
+    """Draw the stems whose labels are swapped, a row a time; in the first row none is."""
     if 2**stems <= _MAX_SWAPS:
         numbers = np.arange(2**stems)[:, np.newaxis]
         every: NDArray[np.bool_] = (numbers >> np.arange(stems)) % 2 == 1

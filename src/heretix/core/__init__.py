@@ -1,1 +1,1 @@
-"""What every room uses: errors, settings, canonical JSON, clocks, YAML with lines, lenses."""
+"""Core of every room: errors, settings, canonical JSON, clocks, YAML with lines, lenses."""

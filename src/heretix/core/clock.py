@@ -18,7 +18,7 @@ UNITS_MS: Final = {
     "w": 604_800_000,
 }
 CENTURY_MS: Final = 36_500 * UNITS_MS["d"]
-"""What comes of longer times is no date any more."""
+"""Longest time; beyond it there is no date any more."""
 # As many digits as a number may have that is still compared with the longest duration.
 _DURATION: Final = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 

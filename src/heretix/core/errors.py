@@ -101,7 +101,7 @@ class PluginError(UsageError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
-        """What went wrong, without the remedy."""
+        """Error, without the remedy."""
 
 
 class RecordError(UsageError):
@@ -121,7 +121,7 @@ class SignInError(AccessError):
 
 
 class ConflictError(UsageError):
-    """What is asked doesn't fit what is there by now; look again before asking again."""
+    """A request that doesn't fit what is there by now; look again before asking again."""
 
 
 class QuotaError(UsageError):
@@ -143,7 +143,7 @@ class RefusedError(UsageError):
     def __init__(self, message: str, *, status: str = "refused", reason: Any = None) -> None:
         super().__init__(message)
         self.status = status
-        """Why, as the rules enumerate it: `insufficient_funds`, `wrong_state`, …"""
+        """The reason, as the rules enumerate it: `insufficient_funds`, `wrong_state`, …"""
         self.reason = reason
         """Code and parameters (`economy.ledger.Reason`) that the message was made from, if any."""
 
@@ -154,7 +154,7 @@ class NoEstimateError(HeretixError):
     def __init__(self, message: str, *, code: str = "", **params: Any) -> None:
         super().__init__(message)
         self.code, self.params = code, params
-        """Why, as data: records keep these and not the message."""
+        """The reason, as data: records keep these and not the message."""
 
 
 class InsufficientEvidenceError(HeretixError):
@@ -163,7 +163,7 @@ class InsufficientEvidenceError(HeretixError):
     def __init__(self, message: str, *, bundle: Any = None) -> None:
         super().__init__(message)
         self.bundle = bundle
-        """What there is, with why the rest was dropped."""
+        """Everything there is, with the reason why the rest was dropped."""
 
 
 class BudgetReachedError(HeretixError):
@@ -197,7 +197,7 @@ class RateLimitedError(RetryableError):
     ) -> None:
         super().__init__(message, status=status)
         self.retry_after_s = retry_after_s
-        """How long the provider said to wait, where it did."""
+        """Time that the provider said to wait, where it did."""
 
 
 class ServerError(RetryableError):

@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lens:
-    """What a model is shown, and how that is named and drawn."""
+    """Lenses: what a model is shown, and how that is named and drawn."""
 
     code: LensCode
     name: str

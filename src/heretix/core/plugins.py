@@ -36,7 +36,7 @@ class Plugin:
     package: str
     version: str
     target: str
-    """Where it is: `module:attribute`."""
+    """Import path, `module:attribute`."""
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}"
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         return found
 
     def offers(self, name: str) -> bool:
-        """Whether `name` can be asked for; entry points are read only if it isn't built in."""
+        """Tell whether `name` can be asked for; entry points are read only if it isn't built in."""
         return name in self.builtin or name in self.plugins()
 
     def plugin(self, name: str) -> Plugin | None:

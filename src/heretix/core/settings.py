@@ -18,7 +18,7 @@ SEED_LIMIT = 2**64
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the environment asks for. Tests build one; the command line reads one."""
+    """Settings from the environment. Tests build one; the command line reads one."""
 
     db: str = DEFAULT_DB
     rpl_seed: int | None = None

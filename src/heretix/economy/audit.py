@@ -114,7 +114,7 @@ def _line_breaches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeAudit:
-    """What redoing an episode showed."""
+    """Outcome of redoing an episode."""
 
     episode: state.Episode
     outcome: Outcome | None
@@ -136,7 +136,7 @@ class _Redoing:
     lines: Mapping[str, tuple[ledger.Explained, ...]]
     """By group."""
     told: Mapping[str, Any]
-    """What the episode was told, by stage."""
+    """Measurements that the episode was told, by stage."""
     groups: dict[str, ledger.Group] = field(default_factory=dict)
     """Groups that the rules ask for."""
     asked: Counter[tuple[str, str, int, ledger.Code]] = field(default_factory=Counter)

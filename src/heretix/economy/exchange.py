@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from heretix.store import Store
 
 STARTING_PURSE: Final = 1_000_000
-"""What a person starts with: 10,000.00 in play money."""
+"""Grant that a person starts with: 10,000.00 in play money."""
 HOUSE_PURSE: Final = 1_000_000_000
-"""What the house has to seed markets with, and the fund to pay rewards from."""
+"""Money of the house to seed markets with, and of the fund to pay rewards from."""
 UNDRAWN: Final = "0" * 64
-"""What terms have in place of a commitment until a draft draws the secret."""
+"""Placeholder for the commitment until a draft draws the secret."""
 DAY_MS: Final = 86_400_000
 _T = TypeVar("_T")
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -76,7 +76,7 @@ class Holding:
     account: ledger.Account
     balance: int
     person: str | None
-    """Whose account it is; None for the operator's and for pots."""
+    """Owner of the account; None for the operator's and for pots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a measurement came from: the executions it was made of, and the evidence shown."""
+    """Origin of a measurement: the executions it was made of, and the evidence shown."""
 
     executions: tuple[str, ...] = ()
     bundle_id: str | None = None
@@ -126,7 +126,7 @@ class HeldPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStatement:
-    """What one move paid, each line explained."""
+    """Statement of one move: each line that it paid, explained."""
 
     group: str
     move: str
@@ -136,7 +136,7 @@ class StoredStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMeasurement:
-    """What an episode was told at one stage, and where that came from."""
+    """Result of one stage for an episode, and where it came from."""
 
     stage: str
     record: Mapping[str, Any]
@@ -200,7 +200,7 @@ class LedgerTransaction:
         return result.transfers
 
     def judge(self, group: ledger.Group, *, episodes: Mapping[str, bool]) -> ledger.Applied:
-        """What a group comes to, written before or to be written now; or a refusal of it."""
+        """Result of a group, written before or to be written now; or a refusal of it."""
         # Just what the group touches.
         named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
         rows = queries.accounts_by_id(self.connection, named)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditRules(Record):
-    """What information is worth, and how long it lasts."""
+    """Value of information, and how long it lasts."""
 
     credits_per_nat: int = 1_000
     weekly_cap: int = 1_000
@@ -48,7 +48,7 @@ class CreditRules(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeRules(Record):
-    """What a challenge must stake."""
+    """Least stake of a challenge."""
 
     base: int = 1_000
     discount_ppm: int = 600_000
@@ -58,7 +58,7 @@ class StakeRules(Record):
     failure_weight_ppm: int = 1_000_000
     """Gamma: what a record of nothing but failures adds, as a share of the stake."""
     recent_attempts: int = 20
-    """How many attempts the failure rate looks back on."""
+    """Number of attempts that the failure rate looks back on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Interval:
 
 
 class NoCredit(StrEnum):
-    """Why a finding earns nothing, in order of precedence."""
+    """Reason why a finding earns nothing, in order of precedence."""
 
     CLAIM_CREDITED = "claim_credited"
     UNSTABLE_LENS = "unstable_lens"
@@ -85,12 +85,12 @@ class NoCredit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crediting:
-    """What a finding earns."""
+    """Reward of a finding."""
 
     amount: int
     found: int
     reason: NoCredit | None
-    """Why it isn't all of what was found."""
+    """Reason why it isn't all of what was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def remaining(grants: Sequence[Grant], *, today: int, half_life_days: int) -> in
 
 
 def burn_due(grants: Sequence[Grant], *, burnt: int, today: int, half_life_days: int) -> int:
-    """What has decayed and isn't burnt yet.
+    """Amount that has decayed and isn't burnt yet.
 
     It follows from the grants' ages alone, so burning every day and burning once come to the
     same balance.

@@ -62,7 +62,7 @@ class Credited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burn:
-    """What decay took from one person."""
+    """Amount that decay took from one person."""
 
     person: str
     amount: int
@@ -94,7 +94,7 @@ class Prospect:
 
 
 def claim_id_of(claim: str) -> str:
-    """What a claim is credited under: its words, whatever their case, spacing or last dot."""
+    """Key that a claim is credited under: its words, whatever case, spacing or last dot."""
     return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
 
 

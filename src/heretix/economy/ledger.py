@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PPM: Final = 1_000_000
 """Parts per million: the unit of every rate, belief and probability here."""
 MAX_AMOUNT: Final = 2**63 - 1
-"""What a database's 64-bit integer holds."""
+"""Largest value of a database's 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Currency:
     exponent: int
     """Minor units are 10^-exponent of the unit that people see."""
     transferable: bool
-    """Whether it may move other than from and to the account that issues it."""
+    """Tell whether it may move other than from and to the account that issues it."""
 
 
 PLAY: Final = Currency(code="PLAY", exponent=2, transferable=True)
@@ -51,7 +51,7 @@ class Shared(NamedTuple):
 
 
 def is_whole(value: object) -> bool:
-    """Whether `value` is an integer; `True` is not money."""
+    """Tell whether `value` is an integer; `True` is not money."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -144,7 +144,7 @@ MAX_NAME: Final = 64
 
 
 class AccountKind(StrEnum):
-    """What an account is for."""
+    """Purpose of an account."""
 
     USER = "user"
     ESCROW = "escrow"
@@ -159,7 +159,7 @@ class AccountKind(StrEnum):
     ROUNDING = "rounding"
     """Takes the dust."""
     ISSUANCE = "issuance"
-    """Where a currency comes from and goes to: the one kind that may be below zero."""
+    """Source and sink of a currency: the one kind that may be below zero."""
 
 
 class Escrow(StrEnum):
@@ -243,7 +243,7 @@ MAX_KEY = 200
 
 
 class Code(StrEnum):
-    """Why money moved."""
+    """Reason why money moved."""
 
     ISSUE = "issue"
     BURN = "burn"
@@ -391,7 +391,7 @@ def client_group(account: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason(Record):
-    """Why something happened, as data; `sentences` says it in words."""
+    """Reason why something happened, as data; `sentences` says it in words."""
 
     code: str
     parameters: dict[str, int | str] = field(default_factory=dict)
@@ -475,7 +475,7 @@ class Statement:
 # dropped, added or moved breaks every hash after it.
 
 GENESIS: Final = "0" * 64
-"""What the first transfer has in place of a predecessor's hash."""
+"""Hash before the first transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +489,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReport:
-    """What reading a whole ledger showed."""
+    """Outcome of reading a whole ledger."""
 
     count: int
     last_hash: str
@@ -564,7 +564,7 @@ def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]
 
 
 class Status(StrEnum):
-    """What becomes of a group. Declared in order of precedence: the first that fits is given."""
+    """Status of a group. Declared in order of precedence: the first that fits is given."""
 
     EMPTY_GROUP = "empty_group"
     DUPLICATE_ID = "duplicate_id"
@@ -595,7 +595,7 @@ _RANK: Final = {status: rank for rank, status in enumerate(Status)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
-    """What a group is judged by. A database fills it with just what the group touches."""
+    """State that a group is judged by. A database fills it with just what the group touches."""
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """Those it names and, when it closes an episode, that episode's pots."""
@@ -603,7 +603,7 @@ class LedgerState:
     by_id: Mapping[str, Transfer] = field(default_factory=dict)
     by_group: Mapping[str, tuple[Transfer, ...]] = field(default_factory=dict)
     episodes: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each episode is open."""
+    """Tell whether each episode is open."""
     last_seq: int = 0
     last_hash: str = GENESIS
 
@@ -677,7 +677,7 @@ class Ledger:
         return tuple(self._transfers)
 
     def balance(self, account: str) -> int:
-        """What an account holds; an unknown one holds nothing."""
+        """Balance of an account; an unknown one holds nothing."""
         return self._balances.get(account, 0)
 
     def add_account(self, account: Account) -> None:

@@ -26,7 +26,7 @@ MICRO: Final = 1_000_000
 TAU_MAX: Final = 350_000
 """The most of a losing stake that can change hands, in parts per million."""
 FEE: Final = 200_000
-"""What the platform takes of a gain, in parts per million."""
+"""Fee on a gain, in parts per million."""
 MAX_POOL: Final = (2**63 - 1) // MICRO
 """With at most this much money the micro-shares of a side fit a database's 64-bit integer."""
 
@@ -46,7 +46,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Market(Record):
-    """What a market holds: money, and micro-shares of each side."""
+    """Holdings of a market: money, and micro-shares of each side."""
 
     money: int
     heretic: int
@@ -57,7 +57,7 @@ class Market(Record):
         return self.heretic if side == Side.HERETIC else self.orthodox
 
     def price(self, side: Side) -> Fraction:
-        """What the next sliver of a share costs: N/(K·M), below 1."""
+        """Price of the next sliver of a share: N/(K·M), below 1."""
         return Fraction(self.shares(side), MICRO * self.money)
 
     def probability(self, side: Side) -> Fraction:
@@ -83,7 +83,7 @@ class Position(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What a bet would buy now, and what it can come to."""
+    """Quote of a bet: what it buys now, and what it can come to."""
 
     side: Side
     stake: int
@@ -91,7 +91,7 @@ class Quote:
     """In micro-shares."""
     average_price: Fraction
     marginal_price: Fraction
-    """What the next sliver would cost after this bet."""
+    """Price of the next sliver after this bet."""
     probability: Fraction
     tau_max_ppm: int
     fee_ppm: int
@@ -113,7 +113,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What a settlement did to one position."""
+    """Effect of a settlement on one position."""
 
     position: Position
     won: bool | None
@@ -130,7 +130,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketSettlement:
-    """How a market's money was given out: the lines, the fees and the dust add up to it."""
+    """Distribution of a market's money: the lines, the fees and the dust add up to it."""
 
     winner: Side | None
     tau_ppm: int
@@ -179,7 +179,7 @@ def seed_market(
 def quote(
     market: Market, side: Side, amount: int, *, tau_max_ppm: int = TAU_MAX, fee_ppm: int = FEE
 ) -> Quote:
-    """What `amount` on `side` would buy now. Nothing changes."""
+    """Quote what `amount` on `side` would buy now. Nothing changes."""
     ledger.require_whole("amount", amount, least=1, most=MAX_POOL - market.money)
     ledger.require_ppm("tau_max_ppm", tau_max_ppm, most=TAU_MAX)
     money = market.money + amount

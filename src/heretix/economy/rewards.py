@@ -133,15 +133,15 @@ class Step(Record):
     evidence: str
     c_from_ppm: int
     c_wanted_ppm: int
-    """Where the lens went with this evidence."""
+    """Belief of the lens with this evidence."""
     c_to_ppm: int
-    """Where the path went: nearer than wanted when the bond was short."""
+    """End of the path: nearer than wanted when the bond was short."""
     bond: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """What a step earned: the change of the potential, never floored at zero."""
+    """Reward of a step: the change of the potential, never floored at zero."""
 
     step: Step
     scale: int
@@ -156,7 +156,7 @@ class Reward:
 
     @property
     def receives(self) -> int:
-        """What the account gets back in all, its bond included."""
+        """Amount that the account gets back in all, its bond included."""
         return self.step.bond + self.amount
 
 
@@ -180,7 +180,7 @@ def potential(scale: int, q_ppm: int, c_ppm: int) -> int:
 
 
 def required_bond(scale: int, c_from_ppm: int, c_to_ppm: int) -> int:
-    """What must be posted before a move: the most it can lose, plus 1 for rounding.
+    """Bond to post before a move: the most it can lose, plus 1 for rounding.
 
     The loss is linear in q, so one of the ends is the worst; in between, the rounding of two
     potentials can add less than one unit to it.
@@ -193,7 +193,7 @@ def required_bond(scale: int, c_from_ppm: int, c_to_ppm: int) -> int:
 
 
 def budget(scale: int, c0_ppm: int) -> int:
-    """What must be escrowed at open: the most that all steps together can earn, plus 1."""
+    """Escrow at open: the most that all steps together can earn, plus 1."""
     gains = (potential(scale, q, q) - potential(scale, q, c0_ppm) for q in (BELIEF_MIN, BELIEF_MAX))
     return max(gains) + 1
 
@@ -243,7 +243,7 @@ def take_step(
 
 
 def reward(step: Step, *, scale: int, q_ppm: int) -> Reward:
-    """What a step earned, now that the durable belief is known."""
+    """Reward of a step, now that the durable belief is known."""
     return Reward(
         step=step,
         scale=scale,

@@ -54,7 +54,7 @@ PAYMENTS: Final[Mapping[str, str]] = {
     "budget_void": "void: the budget comes back whole",
     "budget_left": "what the budget has left",
 }
-"""Why money moved."""
+"""Reason why money moved."""
 REWARDS: Final[Mapping[str, str]] = {
     "reward_step": "step {number} by {account:holder}: evidence {evidence}",
     "reward_path": "credited belief: from {from_ppm:belief} to {to_ppm:belief}",
@@ -103,7 +103,7 @@ DENIALS: Final[Mapping[str, str]] = {
     "dispute_unruled": "the dispute must be ruled on first",
     "no_dispute": "there is no dispute left to rule on",
 }
-"""Why a move of an episode was refused."""
+"""Reason why a move of an episode was refused."""
 FAILURES: Final[Mapping[str, str]] = {
     "never_revealed": "it was never revealed",
     "same_evidence": "an earlier challenge brought the same evidence",
@@ -117,7 +117,7 @@ FAILURES: Final[Mapping[str, str]] = {
     "interval_too_wide": "the interval must be at most {most_ppm:ppm} wide, got {got_ppm:ppm}",
     "direction_uncertain": "P({direction}) must be at least {least_ppm:ppm}, got {got_ppm:ppm}",
 }
-"""Why a challenge earned nothing."""
+"""Reason why a challenge earned nothing."""
 OBJECTIONS: Final[Mapping[str, str]] = {
     "other_claim": "it was made for another claim: {claim!r}",
     "no_document": "it holds no document",
@@ -126,7 +126,7 @@ OBJECTIONS: Final[Mapping[str, str]] = {
     "instruction": "it looks like an instruction: {kinds}",
     "shown_before": "it was shown before",
 }
-"""Why a bundle can't be brought, or a document of it isn't shown."""
+"""Reason why a bundle can't be brought, or a document of it isn't shown."""
 VERDICTS: Final[Mapping[str, str]] = {
     "empty_group": "group {group!r} holds no transfer",
     "duplicate_id": "id {id!r} stands twice",
@@ -146,7 +146,7 @@ VERDICTS: Final[Mapping[str, str]] = {
     "balance_too_large": "a balance must stay within {most} either way",
     "escrow_not_empty": "{account!r} would be left with {left:money}",
 }
-"""Why the ledger refused a group."""
+"""Reason why the ledger refused a group."""
 SENTENCES: Final = {**PAYMENTS, **REWARDS, **DENIALS, **FAILURES, **OBJECTIONS, **VERDICTS}
 
 

@@ -76,7 +76,7 @@ _REMEDIES: Final = {
     ),
     DropReason.UNREAD: "see whether the pages can be fetched from here",
 }
-"""What to do when a lens has too little, by the reason that documents were dropped for; those that
+"""Remedies when a lens has too little, by the reason that documents were dropped for; those that
 came furthest first."""
 
 
@@ -102,11 +102,11 @@ class Item:
     """The passage, word for word as it stands in the document."""
     text_start: int
     text_end: int
-    """Where the passage stands in the document's text."""
+    """Place where the passage stands in the document's text."""
     quote: str
     quote_start: int
     quote_end: int
-    """Where the quote stands in the passage."""
+    """Place where the quote stands in the passage."""
     raw_sha256: str
     document_sha256: str
     """Of the document's whole text."""
@@ -119,7 +119,7 @@ class Item:
     """Documents that this one stands for, itself included."""
     flags: tuple[str, ...]
     stance_by: str | None = None
-    """Who says so: `declared`, or the judge. None where nobody has judged."""
+    """Source of the stance: `declared`, or the judge. None where nobody has judged."""
 
     @property
     def shown_title(self) -> str:
@@ -159,7 +159,7 @@ class Dropped:
     cls: SourceClass
     reason: DropReason
     params: Mapping[str, Any]
-    """What the reason's sentence needs beside the code: JSON values, by name."""
+    """Parameters of the reason's sentence: JSON values, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class Shortfall:
     needed: int
     got: int
     dropped: Mapping[DropReason, int]
-    """How many documents were found and left out, by reason."""
+    """Number of documents found and left out, by reason."""
     as_of: date | None
     exact: bool = False
     """The documents were the user's own choice."""

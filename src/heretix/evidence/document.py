@@ -14,14 +14,14 @@ class Document:
     doc_id: str
     """Unique within its corpus or search result."""
     url: str | None
-    """Where it was found; None for a file of the user's."""
+    """Address that it was found at; None for a file of the user's."""
     title: str
     text: str
     """The extracted text, exactly as it was hashed."""
     author: str | None
     published: date | None
     published_method: str | None
-    """How the date was found (`metadata`, `htmldate`, `search`, …); None without a date."""
+    """Method by which the date was found (`metadata`, `htmldate`, …); None without a date."""
     published_confidence: float | None
     """From 0 to 1, as the method gives it; None where the method says nothing."""
     retrieved_at: str

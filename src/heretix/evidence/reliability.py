@@ -229,7 +229,7 @@ def read_signals(seen: Observation) -> tuple[SignalReading, ...]:
 # Stances: declared or judged. Nothing is guessed from words.
 
 DECLARED: Final = "declared"
-"""Who says so, where it is the document's own record: `stance` in its front matter or JSON."""
+"""Source, where it is the document's own record: `stance` in its front matter or JSON."""
 
 _SCALE: Final = (Stance.REFUTES, Stance.NEUTRAL, Stance.SUPPORTS)
 
@@ -322,10 +322,10 @@ class PrimitiveExplanation:
     weight: float
     interval: Interval
     judged: float | None
-    """Where the judge put it in the interval; None without a judge."""
+    """Value that the judge put in the interval; None without a judge."""
     score: float
     factor: float
-    """What the primitive multiplies into the mean: `max(score, .05) ** weight`."""
+    """Factor of the primitive in the mean: `max(score, .05) ** weight`."""
     signals: tuple[SignalReading, ...]
 
 

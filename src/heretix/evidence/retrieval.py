@@ -50,7 +50,7 @@ _COPIED: Final = (
     *("doc_id", "url", "title", "published", "published_method", "published_confidence"),
     *("retrieved_at", "raw_sha256"),
 )
-"""What an item takes from its document as it stands."""
+"""Fields that an item takes from its document as they stand."""
 
 Gathered = Mapping[str, Bundle | InsufficientEvidenceError]
 """By lens: a bundle, or why there is none."""

@@ -75,7 +75,7 @@ class GivenDocument(BaseModel):
     title: str = Field(min_length=1, max_length=300)
     text: str = Field(min_length=1, max_length=200_000)
     url: str | None = Field(default=None, pattern=r"^https?://\S+$", max_length=2000)
-    """Where it stands, as it is told: nothing is fetched."""
+    """Address as it is told: nothing is fetched."""
     published: Day | None = None
 
     @field_validator("text")
@@ -292,7 +292,7 @@ class EpisodeRequest(BaseModel):
     final: bool = False
     """Models that can't be reached count as missing, for good."""
     confirmed: bool | None = None
-    """Whether the ground of a dispute was right; None: a recomputation says."""
+    """Tell whether the ground of a dispute was right; None: a recomputation says."""
 
     @property
     def canonical(self) -> str:
@@ -300,7 +300,7 @@ class EpisodeRequest(BaseModel):
 
     @property
     def doing(self) -> str:
-        """What is done, in a few words."""
+        """Description of what is done, in a few words."""
         if self.move == "measure" and self.stage is None:
             return "Concluding without measurement"
         return {
@@ -320,11 +320,11 @@ class EpisodeRequest(BaseModel):
 JobKind = Literal["measure", "episode"]
 Phase = Literal["waiting", "evidence", "measuring", "ended"]
 Request = MeasureRequest | EpisodeRequest
-"""What a job may be asked for."""
+"""Kinds of work that a job may be asked for."""
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -340,7 +340,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a job has come. `done` and `total` count samples."""
+    """Progress of a job. `done` and `total` count samples."""
 
     phase: Phase = "waiting"
     done: int = 0
@@ -385,9 +385,9 @@ class Job:
     error: str | None
     error_kind: str | None
     budget_micros: int | None
-    """What it may spend, in millionths of a dollar; None: no limit."""
+    """Budget in millionths of a dollar; None: no limit."""
     spent_micros: int | None
-    """What it has spent; None when that isn't known."""
+    """Dollars spent; None when that isn't known."""
     cancel_requested: bool
 
     @classmethod
@@ -411,7 +411,7 @@ class Job:
 
     @property
     def kind(self) -> JobKind:
-        """What it is about: claims, or a move of an episode."""
+        """Subject: claims, or a move of an episode."""
         return "episode" if isinstance(self.request, EpisodeRequest) else "measure"
 
     @property

@@ -90,7 +90,7 @@ def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> 
 
 
 def name_bundles(bundles: Bundles) -> str:
-    """What a job remembers of the bundles that its lenses show."""
+    """Bundles that the lenses of a job show, as it remembers them."""
     named = []
     for (claim, lens), found in bundles.items():
         lacking, bundle = None, found
@@ -131,7 +131,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What a job would do."""
+    """Plan of a job."""
 
     estimate: Estimate
     duration_s: float | None
@@ -148,7 +148,7 @@ class JobPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What won't be as asked, in sentences."""
+        """Warnings of what won't be as asked, in sentences."""
         told = (f"{found.claim[:60]}: {found.shortfall}" for found in self.lacking)
         return (*self.unsent, *told)
 
@@ -244,7 +244,7 @@ _MOST_USD: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a person has used of their quotas. Jobs under way count with all they may spend."""
+    """Use of a person's quotas. Jobs under way count with all they may spend."""
 
     jobs_today: int
     active_jobs: int
@@ -269,7 +269,7 @@ class Jobs:
         self._check_keys, self._clock = check_keys, clock
 
     def plan(self, request: MeasureRequest) -> JobPlan:
-        """What a request will take. Call it from a thread that has no event loop."""
+        """Estimate what a request will take. Call it from a thread that has no event loop."""
         return plan_request(
             request, self._store, self._settings, calls=False, keys=self._check_keys
         )
@@ -403,12 +403,12 @@ class Jobs:
             note(connection, now, "job.delete", by=by, subject=job_id, address=address)
 
     def usage(self, person: Person) -> Usage:
-        """What a person has used today."""
+        """Use of a person's quotas today."""
         found = self._store.read(rows.count_use, person.id, utc_text(self._clock())[:10])
         return Usage(jobs_today=found[0], active_jobs=found[1], usd_micros_today=found[2])
 
     def runs(self, job_id: str, *, by: Person) -> list[JobRun]:
-        """What a job has measured so far: of each claim, model and lens the last."""
+        """Records of a job so far: of each claim, model and lens the last."""
         with self._store.reading() as connection:
             _select_visible(connection, job_id, by)
             found = [JobRun.of(row) for row in rows.select_job_runs(connection, job_id)]
@@ -513,7 +513,7 @@ class Jobs:
         models: Sequence[ModelId],
         job_id: str | None = None,
     ) -> int | None:
-        """What a job may spend, if its owner's quotas let it run at all."""
+        """Budget of a job, if its owner's quotas let it run at all."""
         jobs_today, active, micros = rows.count_use(connection, owner.id, day, without=job_id)
         quotas = owner.quotas
         if quotas.jobs_per_day is not None and jobs_today >= quotas.jobs_per_day:
@@ -538,7 +538,7 @@ class Jobs:
         return left if wanted is None else wanted
 
     def _costs(self, models: Sequence[ModelId], owner: Person) -> bool:
-        """Whether asking models costs money; refused when nobody can tell how much."""
+        """Tell whether asking models costs money; refused when nobody can tell how much."""
         from heretix.providers.prices import load_prices
 
         prices = load_prices(self._settings)
@@ -666,7 +666,7 @@ class JobEvent:
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """Somebody who waits for news of one job. Only the newest is kept."""
+    """Subscriber to the events of one job. Only the newest is kept."""
 
     news: JobEvent | None = None
     gone: bool = False

@@ -55,9 +55,9 @@ class Tracker:
 
     job_id: str
     spent_before_micros: int | None
-    """What earlier attempts and runners spent; None when that isn't known."""
+    """Dollars that earlier attempts and runners spent; None when that isn't known."""
     budget_micros: int | None = None
-    """What all attempts may spend together; None: no limit."""
+    """Budget of all attempts together; None: no limit."""
     phase: Phase = "evidence"
     counts: Tally = field(default_factory=lambda: Tally(0, lambda _: None, math.inf))
     runs_total: int = 0
@@ -134,7 +134,7 @@ class Tracker:
 
     @property
     def spent_micros(self) -> int | None:
-        """What the job has spent in all attempts; None when that isn't known."""
+        """Dollars that the job has spent in all attempts; None when that isn't known."""
         status = self.counts.runner.status if self.counts.runner else None
         spent_usd = status.spent_usd if status else 0.0
         if spent_usd is None or self.spent_before_micros is None:
@@ -143,7 +143,7 @@ class Tracker:
 
     @property
     def budget_left_usd(self) -> float | None:
-        """What is left to spend; None: no limit."""
+        """Amount left to spend; None: no limit."""
         if self.budget_micros is None:
             return None
         spent = self.spent_micros
@@ -152,7 +152,7 @@ class Tracker:
         return max(left, 1) / 1e6
 
     def progress(self, phase: Phase | None = None) -> Progress:
-        """How the job is doing at this moment."""
+        """Status of the job at this moment."""
         counts, spent = self.counts.as_dict(), self.spent_micros
         ended = phase == "ended"
         same = ("done", "total", "cached", "failed", "per_second")
@@ -238,7 +238,7 @@ class Proceeding:
             left = self._left()
 
     def _left(self) -> tuple[str | int, ...]:
-        """What the job was begun for and isn't decided yet."""
+        """Decision that the job was begun for, not made yet."""
         request = self._request
         episode = self._exchange.episode(self._episode)
         if request.move == "judge":
@@ -281,7 +281,7 @@ class Proceeding:
 # is replaced when its lease is over, and the samples it had stored are taken from the store.
 
 LEASE_S: Final = 15.0
-"""How long a job stays a worker's without a sign of life."""
+"""Time for which a job stays a worker's without a sign of life."""
 _TELL_S: Final = 0.2
 """News of a job are written at most this often."""
 _BEAT_S: Final = 0.5
@@ -296,7 +296,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Verdict(Enum):
-    """Why a heartbeat ended."""
+    """Reason why a heartbeat ended."""
 
     CANCEL = auto()
     LOST = auto()
@@ -311,7 +311,7 @@ class _Claimed:
     """The name that it is claimed under, a new one for each claim."""
     losses: int
     bundles_json: str | None
-    """What its lenses show, once an earlier attempt has gathered that."""
+    """Bundles of its lenses, once an earlier attempt has gathered them."""
 
 
 class Worker:

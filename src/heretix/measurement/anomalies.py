@@ -88,7 +88,7 @@ def _comparable(store: Store) -> list[list[RunRecord]]:
 
 
 def _recipe(run: RunRecord) -> str:
-    """What lenses must share to be compared, besides claim and model."""
+    """Recipe that lenses must share to be compared, besides claim and model."""
     sampler = run.sampler
     return canonical_json(
         [

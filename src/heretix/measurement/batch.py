@@ -77,9 +77,9 @@ class BatchView:
     """Cost of the answers that it has brought, at the batch price; None where that is unknown, as
     it is before any were collected."""
     state: BatchState | None = None
-    """What the provider said, if it was asked."""
+    """Answer of the provider, if it was asked."""
     trouble: HeretixError | None = None
-    """Why no more is known."""
+    """Reason why no more is known."""
 
 
 class BatchDesk:
@@ -256,7 +256,7 @@ class BatchDesk:
         return bool(found) and found <= keys
 
     async def _ask(self, batch: Batch) -> BatchState | None:
-        """What the provider says of a batch that it confirmed; None when it is gone for good."""
+        """State of a confirmed batch at the provider; None when it is gone for good."""
         assert batch.provider_batch_id is not None
         name, provider = batch.provider_batch_id, self.provider_of(batch)
         try:
@@ -276,7 +276,7 @@ class BatchDesk:
 
 @dataclass(slots=True)
 class Submission:
-    """What was submitted."""
+    """Result of a submission."""
 
     batches: list[str] = field(default_factory=list)
     """Batches that the providers took."""
@@ -511,7 +511,7 @@ async def _finish(desk: BatchDesk, executions: Sequence[Execution], observer: Ob
 
 @dataclass(slots=True)
 class Collection:
-    """What was collected."""
+    """Result of a collection."""
 
     views: list[BatchView] = field(default_factory=list)
     """Every batch that was looked at, as it is now."""
@@ -521,7 +521,7 @@ class Collection:
     """Executions that no batch brings any more samples: a live run was getting the ones that they
     lack, or their submission was cut short."""
     troubles: list[HeretixError] = field(default_factory=list)
-    """Why some executions couldn't be finished."""
+    """Reason why some executions couldn't be finished."""
 
     @property
     def open(self) -> list[BatchView]:

@@ -198,7 +198,7 @@ _ASKED: Final = (
 
 
 def plan_json(plan: Plan) -> str:
-    """What was asked for, as the store keeps it."""
+    """The request, as the store keeps it."""
     return canonical_json(
         {
             **{name: getattr(plan, name) for name in _ASKED},
@@ -220,7 +220,7 @@ _QUOTE_LETTERS: Final = 12
 def evidence_record(
     evidence: Evidence | None, answers: Sequence[str | None]
 ) -> EvidenceRecord | None:
-    """What was shown, and what compliant answers did with it; None for the raw prior."""
+    """Evidence shown, and what compliant answers did with it; None for the raw prior."""
     if evidence is None:
         return None
     texts = {item.id: item.text for item in evidence.items}

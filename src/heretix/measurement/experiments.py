@@ -83,7 +83,7 @@ def _ids(shown: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiments:
-    """Which experiments to run on every bundle."""
+    """Experiments to run on every bundle."""
 
     influence: bool = False
     canary: bool = False

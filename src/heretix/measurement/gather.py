@@ -78,7 +78,7 @@ class ModelJudge:
         """As reports name it."""
 
     async def __call__(self, claim: str, document: Document) -> Verdict | None:
-        """What the document is worth and makes of `claim`; None if no answer can be used."""
+        """Rate the document and its stance on `claim`; None if no answer can be used."""
         answers = await self._answers(document, claim)
         if not answers:
             return None
@@ -89,7 +89,7 @@ class ModelJudge:
         )
 
     async def grade(self, document: Document) -> Assessment:
-        """What the document is worth; `ServerError` if no answer can be used."""
+        """Rate the document; `ServerError` if no answer can be used."""
         answers = await self._answers(document, None)
         if not answers:
             raise ServerError(f"`{self.name}` gave no grades; choose another model as the judge")
@@ -168,7 +168,7 @@ _PRIVATE_HOSTS: Final = "HERETIX_PRIVATE_HOSTS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How services are asked and pages fetched, where it isn't as usual."""
+    """Clients for services and pages, where they aren't the usual ones."""
 
     fetch: FetchOptions | None = None
     service: Mapping[str, Any] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Network:
 
 
 def corpora_folder(settings: Settings) -> Path:
-    """Where local corpora live."""
+    """Directory of local corpora."""
     given = settings.env.get("HERETIX_CORPORA_DIR")
     return Path(given) if given else Path(platformdirs.user_data_dir("heretix")) / "corpora"
 
@@ -239,7 +239,7 @@ async def gather_bundles(
 
 
 def searches_demo(config: EvidenceConfig | None) -> bool:
-    """Whether the packaged corpus is searched: nothing else was named."""
+    """Tell whether the packaged corpus is searched: nothing else was named."""
     if config is None:
         return True
     return config.search is None and (config.corpus or DEMO_CORPUS) == DEMO_CORPUS

@@ -56,7 +56,7 @@ _PROBE: Final = "Two and two make four."
 
 
 class State(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     OK = "ok"
     INFO = "info"

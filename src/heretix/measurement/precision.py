@@ -70,7 +70,7 @@ DEFAULT_MAX_SAMPLES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What a plan was made from, without its prompts: thousands of these may wait."""
+    """Inputs of a plan, without its prompts: thousands of these may wait."""
 
     order: int
     claim: str

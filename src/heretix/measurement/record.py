@@ -77,7 +77,7 @@ class Prompts(_Record):
 
 
 class Sampling(_Record):
-    """How many samples."""
+    """Number of samples."""
 
     K: int
     R: int
@@ -86,7 +86,7 @@ class Sampling(_Record):
 
 
 class Sampler(_Record):
-    """Which templates, in which slots."""
+    """Templates and their slots."""
 
     T_bank: int
     rotation_offset: int
@@ -97,7 +97,7 @@ class Sampler(_Record):
 
 
 class SentOptions(_Record):
-    """What was sent besides the prompt; null was left to the provider."""
+    """Options sent besides the prompt; null was left to the provider."""
 
     max_output_tokens: int
     temperature: float | None
@@ -106,7 +106,7 @@ class SentOptions(_Record):
 
 
 class Aggregation(_Record):
-    """How samples became a belief."""
+    """Method that made samples a belief."""
 
     agg: Literal["clustered", "simple"]
     method: str
@@ -155,7 +155,7 @@ class TemplateRow(_Record):
     max_prob: float
     trimmed: bool
     influence_prob: float | None
-    """What the estimate would do without this template."""
+    """Change of the estimate without this template."""
 
 
 class DiagnosticsRecord(_Record):
@@ -187,7 +187,7 @@ class PriceRecord(_Record):
 
 
 class Usage(_Record):
-    """What the execution cost; tokens count the calls made now, not what the cache held."""
+    """Cost of the execution; tokens count the calls made now, not what the cache held."""
 
     attempted: int
     compliant: int
@@ -198,13 +198,13 @@ class Usage(_Record):
     tokens_in: int | None
     tokens_out: int | None
     price: PriceRecord | None
-    """What the cost was counted with; null where the price isn't known."""
+    """Price that the cost was counted with; null where it isn't known."""
     cost_usd: float | None
     """Cost of the calls made now, by the provider's own token counts; null where unknown."""
 
 
 class EvidenceRecord(_Record):
-    """What a lens showed, in full, and what the answers did with it."""
+    """Bundle that a lens showed, in full, and what the answers did with it."""
 
     frame_version: str
     system: str
@@ -213,7 +213,7 @@ class EvidenceRecord(_Record):
     clauses: dict[str, str]
     bundle_id: str | None
     variant: str | None
-    """What an experiment did to the bundle; null is the bundle as it is."""
+    """Change of the bundle by an experiment; null is the bundle as it is."""
     order: list[str] | None = None
     """Ids of the whole bundle, in whose order an experiment's items stand; null is their own."""
     items: list[ShownItem]
@@ -225,7 +225,7 @@ class EvidenceRecord(_Record):
     trusted: bool | None
     """False when too many quotes were made up; null when there were none to check."""
     used: dict[str, int]
-    """How many answers named each item."""
+    """Number of answers that named each item."""
 
 
 class PrecisionRecord(_Record):
@@ -237,7 +237,7 @@ class PrecisionRecord(_Record):
     steps: list[PrecisionStep]
     """This run is the last of them."""
     stopped: Literal["gates_passed", "max_samples"] | None
-    """Why it stopped; null when a larger step followed."""
+    """Reason why it stopped; null when a larger step followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ def _sample_adapter() -> TypeAdapter[SampleRecord]:
 
 
 class ReasonRecord(_Record):
-    """Why a value is missing: a code, and what its sentence needs.
+    """Reason why a value is missing: a code, and what its sentence needs.
 
     The sentences stand in `heretix.report.words`: a record outlives its wording.
     """
@@ -294,7 +294,7 @@ class RunRecord(_Extensible):
     demonstration: bool
     """True when the model only shows that the machine works: not a belief worth quoting."""
     lens: LensCode
-    """What the model was shown; RPL is nothing."""
+    """Lens that the model was shown; RPL is nothing."""
     evidence: EvidenceRecord | None
     prompt_version: str
     prompts: Prompts
@@ -351,7 +351,7 @@ class InformationRecord(MetricRecord):
 
 
 class ConcentrationRecord(_Record):
-    """How many sources a bundle really has."""
+    """Effective number of sources of a bundle."""
 
     herfindahl: float
     effective_sources: float
@@ -370,10 +370,10 @@ class PluginMetricRecord(_Record):
 
 
 class MetricsRecord(_Extensible):
-    """What lies between the lenses of one claim and model."""
+    """Metrics between the lenses of one claim and model."""
 
     reason: ReasonRecord | None
-    """Why there are no differences, where there are none."""
+    """Reason why there are no differences, where there are none."""
     missing: dict[str, ReasonRecord] = Field(default_factory=dict)
     """By lens: why it has no differences, beside others that do."""
     stems: int | None
@@ -412,7 +412,7 @@ class ExperimentRecord(_Record):
 
 
 class Artifact(_Record):
-    """What `--out` writes: one or more runs, and what lies between those that share a claim."""
+    """Artifact of `--out`: one or more runs, and metrics between those that share a claim."""
 
     schema_: Literal["heretix-artifact/1"] = Field(alias="schema")
     claim: str | None = None
@@ -420,7 +420,7 @@ class Artifact(_Record):
     runs: list[RunRecord] = Field(min_length=1)
     lenses: list[LensRecord] | None = None
     bundles: list[dict[str, Any]] | None = None
-    """What the lenses showed, another policy's too, and what was too little to be shown."""
+    """Bundles that the lenses showed, another policy's too, and those too small to be shown."""
     metrics: dict[str, MetricsRecord] | None = None
     """By model."""
     experiments: list[ExperimentRecord] | None = None

@@ -126,7 +126,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the user allows. `fixed` keeps the window at `concurrency` until trouble comes."""
+    """Limits set by the user. `fixed` keeps the window at `concurrency` until trouble comes."""
 
     concurrency: int
     fixed: bool = True
@@ -344,7 +344,7 @@ _CHARS_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How patiently a call is repeated: bounded in tries and in time, waits with full jitter."""
+    """Retry policy of a call: bounded in tries and in time, waits with full jitter."""
 
     attempts: int = 6
     timeout_s: float = 300.0
@@ -485,7 +485,7 @@ class Lane:
         return taken - stored.keys(), stored
 
     def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
-        """What needs no call: all answers, or without the cache those made since the lane began."""
+        """Read what needs no call: all answers, or without the cache those since the lane began."""
         found = self._runner.store.read(select_answers, keys)
         if self._runner.use_cache:
             return found
@@ -736,7 +736,7 @@ async def keep_leases(store: Store, owner: str) -> None:
 
 
 class Observer(Protocol):
-    """Somebody who watches a run; the command line's display is one."""
+    """Observer of a run; the command line's display is one."""
 
     def planned(self, plan: Plan, cached: int) -> None:
         """A plan was taken up; `cached` of its samples need no call."""
@@ -769,7 +769,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a run is doing at this moment."""
+    """Status of a run at this moment."""
 
     in_flight: int
     window: int
@@ -801,7 +801,7 @@ class Runner:
 
     @property
     def status(self) -> Status:
-        """How the run is doing."""
+        """Status of the run."""
         return Status(
             in_flight=sum(lane.pace.in_flight for lane in self._lanes),
             window=sum(lane.pace.limit for lane in self._lanes),

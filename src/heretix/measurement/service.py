@@ -91,7 +91,7 @@ _ANSWER_TOKENS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a measurement will take, before any call. Costs are None where a price is unknown."""
+    """Estimate of a measurement, before any call. Costs are None where a price is unknown."""
 
     runs: int
     attempts: int
@@ -177,7 +177,7 @@ class Measurement:
 
     @property
     def shortfall(self) -> str | None:
-        """Why no answers, however good, will give an estimate; None where they can."""
+        """Reason why no answers, however good, will give an estimate; None where they can."""
         config = self.config
         most = config.K * config.R
         if config.until_width is not None:
@@ -518,7 +518,7 @@ class Results:
         self._observer: Observer = observer or Silence()
         self._keep_records = keep_records
         self._failed: dict[RunName, bool] = {}
-        """What has no estimate, and whether that is because every call failed."""
+        """Runs without an estimate, and whether that is because every call failed."""
         self.planned = self._observer.planned
         self.sampled = self._observer.sampled
         self.shared = self._observer.shared

@@ -81,7 +81,7 @@ def metrics_record(
     lacking: Mapping[str, ReasonRecord] | None = None,
     plugins: Sequence[Plugin] = (),
 ) -> MetricsRecord:
-    """What lies between the lenses of one claim and model.
+    """Metrics between the lenses of one claim and model.
 
     `publishers` counts items per publisher, by lens; `lacking` says of lenses that had too little
     evidence why; `plugins` are the metrics to add. A lens without an estimate takes nothing from
@@ -299,7 +299,7 @@ def metrics_by_model(
     lines: Sequence[LensRecord] = (),
     plugins: Mapping[str, Sequence[Plugin]] | None = None,
 ) -> dict[str, MetricsRecord]:
-    """What lies between the lenses, for each model.
+    """Metrics between the lenses, for each model.
 
     `publishers` counts items by bundle id; `lines` say which lenses had too little evidence;
     `plugins` are the metrics to add, by model.

@@ -87,7 +87,7 @@ class Mismatch:
 def sufficiency_differences(
     path: str, bundle: Bundle, runs: Sequence[RunRecord], claim: str
 ) -> Iterator[Mismatch]:
-    """Where a bundle was called too small, or large enough, by a rule of its own.
+    """Find bundles called too small, or large enough, by a rule of their own.
 
     A record can't show what a search didn't find; it can show that what is said to be too little
     is, and that nothing was measured with it.
@@ -110,7 +110,7 @@ def sufficiency_differences(
 def shown_differences(
     run: RunRecord, bundles: Mapping[str, Bundle], runs: Sequence[RunRecord]
 ) -> Iterator[Mismatch]:
-    """Where a run showed something else than its bundle, or names a bundle that isn't here."""
+    """Find runs that showed something else than their bundle, or name one that isn't here."""
     shown = run.evidence
     if shown is None or (
         shown.bundle_id is None and not LENSES[run.lens].needs_documents and not shown.items
@@ -156,7 +156,7 @@ def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Itera
 
 
 def _expected(variant: str | None, bundle: Bundle) -> Evidence | None:
-    """What the experiment called `variant` shows of a bundle; None if there is no such one."""
+    """Evidence that the experiment called `variant` shows of a bundle; None if there is none."""
     if variant is None:
         return show_bundle(bundle)
     if variant == "canary":
@@ -177,7 +177,7 @@ _RECORD_WANTED: Final = "give what `heretix run --out` wrote, or the id of a run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What came of verifying one run."""
+    """Outcome of verifying one run."""
 
     execution_id: str
     run_id: str
@@ -441,7 +441,7 @@ _FINISHES: Final = {
     Noncompliance.REFUSED: Finish.REFUSED,
     Noncompliance.TRUNCATED: Finish.TRUNCATED,
 }
-"""How the model stopped is told by the provider, not by the text; only these two matter."""
+"""Stop reasons, as the provider tells them; only these two matter."""
 
 
 def _reread(plan: Plan, planned: PlannedSample, row: SampleRecord) -> Sample:
@@ -501,7 +501,7 @@ def _artifact(value: Any, source: str) -> Artifact:
 
 
 def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
-    """What is wrong with a text; often just that the end of it is missing."""
+    """Fault of a text; often just that the end of it is missing."""
     begun, end = text.lstrip(), text.rstrip()
     in_last_line = "\n" not in end[exc.pos :]
     cut = exc.pos >= len(end) or (in_last_line and not end.endswith(("}", "]")))

@@ -50,7 +50,7 @@ class Bank:
     user_template: str
     paraphrases: tuple[str, ...]
     source: str = field(compare=False)
-    """Where it was read: a packaged bank's name, or a path. No part of what the bank is."""
+    """Origin: a packaged bank's name, or a path. No part of what the bank is."""
     sha256: str
     """SHA-256 of everything in it, so that two texts under one version can be told apart."""
     plugin: Plugin | None = field(default=None, compare=False)
@@ -322,7 +322,7 @@ class ShownItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What stands around a wording."""
+    """Frame around a wording."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

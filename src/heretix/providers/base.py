@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """What a provider says it allows a minute; None where it doesn't say."""
+    """Limits a minute, as the provider tells them; None where it doesn't."""
 
     rpm: int | None = None
     tpm: int | None = None
@@ -68,7 +68,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back."""
+    """The reply."""
 
     text: str
     finish: Finish = Finish.STOP
@@ -101,7 +101,7 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a provider is opened with."""
+    """Arguments that a provider is opened with."""
 
     model: ModelId
     settings: Settings
@@ -134,7 +134,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """How a provider is reached and what its models accept: what a plug-in registers."""
+    """Registration of a provider: how it is reached and what its models accept."""
 
     open: str | Callable[[Opening], Provider]
     """Makes the adapter, which connects at its first call; or `module:function` of it."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from heretix.providers.base import Reply, Request
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""How far a provider's clock may be from ours."""
+"""Largest difference between a provider's clock and ours."""
 SUBMISSION_WINDOW: Final = timedelta(minutes=15)
 """A submission that the provider hasn't made a batch of after this long never reached it."""
 PAGE: Final = 100
@@ -52,7 +52,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCounts:
-    """How many requests of a batch came how far, as the provider tells it."""
+    """Counts of a batch's requests by state, as the provider tells them."""
 
     total: int
     succeeded: int
@@ -62,7 +62,7 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
-    """How a batch is doing."""
+    """State of a batch."""
 
     status: str
     """The provider's own word for it."""
@@ -72,7 +72,7 @@ class BatchState:
     expires_at: datetime | None = None
     ended_at: datetime | None = None
     problem: str | None = None
-    """Why there are no results, when the batch failed as a whole."""
+    """Reason why there are no results, when the batch failed as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class BatchProvider(Protocol):
         ...
 
     async def find(self, batch_id: str, *, size: int, since: datetime) -> list[Sighting]:
-        """What a submission of `size` entries, begun at `since`, may have left behind."""
+        """Batches that a submission of `size` entries, begun at `since`, may have left behind."""
         ...
 
     async def status(self, provider_batch_id: str) -> BatchState:
-        """How a batch is doing."""
+        """State of a batch."""
         ...
 
     def results(self, provider_batch_id: str) -> AsyncGenerator[BatchResult, None]:
@@ -133,7 +133,7 @@ class BatchProvider(Protocol):
 
 
 class HttpBatchProvider(http.HttpProvider, ABC):
-    """What batches of all providers share: a client, and results that come as lines of JSON."""
+    """Base of batches of all providers: a client, and results that come as lines of JSON."""
 
     client: BatchClient
     batches_path: str

@@ -110,7 +110,7 @@ class ModelId:
     provider: str
     name: str
     file: str | None = field(default=None, compare=False, repr=False)
-    """Where a local model's file lies: no part of what the model is."""
+    """Path of a local model's file: no part of what the model is."""
 
     @property
     def identity(self) -> str:
@@ -147,7 +147,7 @@ class ModelId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What may be sent besides the prompt, and changes answers. None: left to the provider."""
+    """Options sent besides the prompt that change answers. None: left to the provider."""
 
     temperature: float | None = None
     reasoning_effort: str | None = None

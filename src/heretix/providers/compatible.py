@@ -29,7 +29,7 @@ _FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What a server takes beyond the common ground."""
+    """Options of a server beyond the common ground."""
 
     json_schema: bool = True
     """The answer's schema can be enforced; else only "some JSON object" is asked for."""
@@ -100,7 +100,7 @@ def build_body(request: Request, dialect: Dialect | None = None) -> dict[str, An
 
 
 def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
-    """What came back, or the error that it reports."""
+    """The reply, or the error that it reports."""
     body = answer.body
     choice = http.as_object(next(iter(http.as_items(body.get("choices"))), None))
     # OpenRouter answers 200 when a model fails half-way, and puts the error here.

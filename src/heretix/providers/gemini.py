@@ -67,7 +67,7 @@ def build_body(request: Request) -> dict[str, Any]:
 
 
 def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
-    """What came back."""
+    """The reply."""
     body = answer.body
     blocked = "blockReason" in http.as_object(body.get("promptFeedback"))
     candidates = http.as_items(body.get("candidates"))

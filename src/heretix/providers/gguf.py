@@ -102,7 +102,7 @@ KNOWN: Final[Mapping[str, ModelFile]] = {
 
 
 class ModelState(StrEnum):
-    """Whether a known model can be used."""
+    """Tell whether a known model can be used."""
 
     INSTALLED = "installed"
     PULLED = "pulled"
@@ -134,7 +134,7 @@ class LocalModel:
 
 
 def models_dir(settings: Settings) -> Path:
-    """Where pulled files live: `HERETIX_MODELS_DIR`, else the user's cache."""
+    """Directory of pulled files: `HERETIX_MODELS_DIR`, else the user's cache."""
     if settings.models_dir is not None:
         return settings.models_dir
     return Path(platformdirs.user_cache_dir("heretix")) / "models"
@@ -187,7 +187,7 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def status(name: str, settings: Settings, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelStatus:
-    """Whether a known model is there; its size is checked, its hash when it is loaded."""
+    """Tell whether a known model is there; its size is checked, its hash when it is loaded."""
     model = _known(name, known)
     path = find(name, settings, known=known)
     state = ModelState.ABSENT
@@ -357,7 +357,7 @@ def _known(name: str, known: Mapping[str, ModelFile]) -> ModelFile:
 
 
 def missing(name: str, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelError:
-    """Why there is no file of a model, and how to get one if it is known."""
+    """Reason why there is no file of a model, and how to get one if it is known."""
     if (model := known.get(name)) is not None:
         size = f"{model.size_bytes / 1e6:,.0f} MB"
         return ModelError(

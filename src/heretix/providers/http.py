@@ -39,7 +39,7 @@ _SPENT_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where calls go, and with which key; what could only fail or leak later is refused."""
+    """Address and key of calls; what could only fail or leak later is refused."""
 
     provider: str
     base_url: str
@@ -139,7 +139,7 @@ class HttpClient:
 
 
 class HttpProvider:
-    """What providers behind HTTP share: a client of their own, and a free call to try it."""
+    """Base of providers behind HTTP: a client of their own, and a free call to try it."""
 
     max_concurrency: int = MAX_CONCURRENCY
     models_path: ClassVar[str] = "/models"

@@ -54,7 +54,7 @@ _FINISHES: Final = {"stop": Finish.STOP, "length": Finish.TRUNCATED}
 
 
 class _Prompt(NamedTuple):
-    """What is read before an answer is written."""
+    """Prompt tokens, read before an answer is written."""
 
     system: str
     user: str
@@ -75,7 +75,7 @@ class _Outcome:
     finish: Finish
     tokens_in: int
     tokens_in_held: int
-    """How many of them it didn't have to read again."""
+    """Number of them that it didn't have to read again."""
     tokens_out: int
 
 
@@ -437,7 +437,7 @@ class SharedModels:
 class _Held:
     provider: Provider
     after: asyncio.Task[None] | None
-    """How the one before it is let go of."""
+    """Call that lets go of the one before it."""
     users: int = 0
 
     async def wait(self) -> None:

@@ -37,7 +37,7 @@ def uniform(*parts: str | int) -> float:
 
 
 def digest(*parts: str | int) -> bytes:
-    """What the numbers are made of."""
+    """Parts that the numbers are made of."""
     # JSON keeps the parts apart, whatever a claim holds.
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
@@ -83,7 +83,7 @@ _FAILED: Final[Mapping[str, Callable[[], errors.ProviderError]]] = {
 }
 
 FAULTS: Final = (*_SPOILT, *_FAILED)
-"""What a mock can be told to do wrong, each with a rate from 0 to 1. Calls chosen by `flaky` fail
+"""Faults of a mock, each with a rate from 0 to 1. Calls chosen by `flaky` fail
 at the first attempt and answer at the second; those chosen by another failure fail every time."""
 _NO_FAULT: Final = "none"
 

@@ -193,7 +193,7 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
 
 
 def _all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
-    """Whether this page and those behind it are too old to matter.
+    """Tell whether this page and those behind it are too old to matter.
 
     The newest come first, though the documentation doesn't promise it: a page that runs the other
     way ends nothing, since what it hides might be paid for a second time.

@@ -1,4 +1,4 @@
-"""What tokens cost: a dated table, the user's own over it, and exact sums in micro-dollars.
+"""Prices of tokens: a dated table, the user's own over it, exact sums in micro-dollars.
 
 A price that isn't in the table is unknown (None), never zero. Only what runs on this machine, the
 mock and the embedded models, costs nothing.

@@ -26,17 +26,17 @@ _QUOTE_WORDS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """What a simulated model believes, and how its answers scatter. Shifts are in log-odds."""
+    """Belief of a simulated model, and the scatter of its answers. Shifts are in log-odds."""
 
     prior: float = 0.7
     wrapper: float = 0.0
-    """What the frame alone does."""
+    """Effect of the frame alone."""
     mel: float = 0.5
     hel: float = -1.0
     sel: float = -0.5
     template_sd: float = 0.4
     response_sd: float = 0.15
-    """How differently wordings respond to the same evidence."""
+    """Deviation between wordings' responses to the same evidence."""
     noise_sd: float = 0.2
 
     def center(self, lens: str) -> float:

@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What became of the samples that were to go into a batch."""
+    """Fate of the samples that were to go into a batch."""
 
     owned: frozenset[str]
     """Keys that the batch has to bring. Without any, no batch was written down."""
@@ -89,12 +89,12 @@ class OwnSample:
 
     collected_at: str | None
     error: str | None
-    """Why the request failed, if it did."""
+    """Reason why the request failed, if it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchUsage:
-    """What a batch has brought so far."""
+    """Results of a batch so far."""
 
     answered: int
     failed: int

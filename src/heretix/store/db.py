@@ -65,7 +65,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 BUSY_TIMEOUT_MS: Final = 10_000
-"""How long to wait for another process's lock before saying so."""
+"""Time to wait for another process's lock before saying so."""
 
 # Where a store is: a path or a URL, read once and named without its password.
 

@@ -124,7 +124,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedExecution:
-    """What an execution was asked to do, finished or not."""
+    """Request of an execution, finished or not."""
 
     execution_id: str
     run_id: str

@@ -94,7 +94,7 @@ def _look_up(
 # time is over.
 
 LEASE_S: Final = 60.0
-"""How long a lease lasts without being extended. Owners extend theirs well before that."""
+"""Duration of a lease without an extension. Owners extend theirs well before that."""
 
 _UNTOLD: Final = "0"
 """Stands for the start of a process that is there, and whose start can't be told."""
@@ -252,7 +252,7 @@ class SampleWriter:
         self._on_error = on_error
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits until how many are committed; touched in the event loop only."""
+        """Waiters, each with the count it waits for; touched in the event loop only."""
         self._thread = threading.Thread(target=self._run, name="heretix-writer", daemon=True)
         self._changed = threading.Condition()
         # What follows is shared with the thread and guarded by `_changed`.
@@ -262,7 +262,7 @@ class SampleWriter:
         self._committed = 0
         self._last_commit = 0.0
         self._hurry = False
-        """Somebody waits for a commit."""
+        """A caller waits for a commit."""
         self._closing = False
         self._ended = False
         self._failure: HeretixError | None = None

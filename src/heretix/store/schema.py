@@ -206,7 +206,7 @@ results: Final = _table(
     *_required(AnyText, "record_json"),
     CheckConstraint("status IN ('ok', 'no_estimate', 'interrupted')", name="status"),
 )
-"""How an execution ended, written once. An execution without one is running, or was killed."""
+"""End of an execution, written once. An execution without one is running, or was killed."""
 
 execution_samples: Final = _table(
     "execution_samples",
@@ -216,7 +216,7 @@ execution_samples: Final = _table(
     # Nothing but its key and one bit: the key alone is the table.
     sqlite_with_rowid=False,
 )
-"""Which samples an execution used, and which of them it didn't have to ask for."""
+"""Samples that an execution used, and whether it had to ask for them."""
 
 prompts: Final = _table(
     "prompts",
@@ -235,7 +235,7 @@ bundles: Final = _table(
     *_required(AnyText, "bundle_json"),
     *_required(String, "created_at"),
 )
-"""What evidence lenses showed, content-addressed: a row never changes."""
+"""Bundles that evidence lenses showed, content-addressed: a row never changes."""
 
 leases: Final = _table(
     "leases",
@@ -305,7 +305,7 @@ accounts: Final = _table(
     Index(None, "episode"),
     Index(None, "person"),
 )
-"""Who can hold money, and what they hold. `person` is the name behind a user's account."""
+"""Accounts and their balances. `person` is the name behind a user's account."""
 
 transfers: Final = _table(
     "transfers",
@@ -387,7 +387,7 @@ episode_measurements: Final = _table(
     *_optional(String, "bundle_id"),
     *_required(BigInteger, "at_ms"),
 )
-"""What an episode was told by a measurement, and the executions that it came from.
+"""Result of a measurement for an episode, and the executions that it came from.
 
 `stage` is `c0`, `gate:N` for challenge N, `first`, `second`, or `round:N` for dispute N."""
 
@@ -416,7 +416,7 @@ reputation_events: Final = _table(
     Index(None, "account", "at_ms"),
     CheckConstraint("kind IN ('attempt', 'reward')", name="kind"),
 )
-"""What a person's standing follows from: attempts, passed or not, and settled rewards."""
+"""Inputs of a person's standing: attempts, passed or not, and settled rewards."""
 
 
 # People and jobs: moments that are compared are seconds since 1970; those that are shown are
@@ -471,7 +471,7 @@ attempts: Final = _table(
     *_required(Double, "since"),
     Index(None, "since"),
 )
-"""How often signing in was tried lately, by name, by address, and by both."""
+"""Recent attempts to sign in, by name, by address, and by both."""
 
 audit: Final = _table(
     "audit",
@@ -484,7 +484,7 @@ audit: Final = _table(
     Index(None, "who"),
     Index(None, "what"),
 )
-"""Who did what. Rows are only ever added."""
+"""The audit log. Rows are only ever added."""
 
 idempotency: Final = _table(
     "idempotency",
@@ -541,4 +541,4 @@ job_runs: Final = _table(
     *_optional(AnyText, "reason"),
     *_required(String, "finished_at"),
 )
-"""What a job has measured so far, by recipe: the latest execution of each."""
+"""Records of a job so far, by recipe: the latest execution of each."""

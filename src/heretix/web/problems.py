@@ -32,7 +32,7 @@ class Misfit(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was refused, and what to do."""
+    """Reason why a request was refused, and what to do."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -114,7 +114,7 @@ STATUS: Final[Mapping[str, int]] = {
 """By the name of the error; one that isn't here has the status of what it is a kind of."""
 
 _FORMS: Final = re.compile(r"(/(?:jobs|episodes)/[\w-]+|/measure|/account|/profile)/", re.ASCII)
-"""What is sent to below these addresses comes from a form on the page at them."""
+"""Pages whose forms send to addresses below them."""
 
 _REMEDIES: Final[Mapping[int, str]] = {
     401: "Sign in and try again.",

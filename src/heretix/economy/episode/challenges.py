@@ -40,7 +40,7 @@ def seed_commitment(seed: bytes) -> str:
 
 
 def matches_seed(commitment: str, seed: bytes) -> bool:
-    """Whether this is the seed that was committed to."""
+    """Tell whether this is the seed that was committed to."""
     return len(seed) == SECRET_BYTES and sha256_hex(seed) == commitment
 
 
@@ -96,7 +96,7 @@ class GateReading(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroughtEvidence(Record):
-    """What the lens made of a revealed bundle, on top of what was accepted before it."""
+    """Belief of the lens after a revealed bundle, on top of what was accepted before it."""
 
     gate: GateReading
     belief_ppm: int

@@ -26,7 +26,7 @@ FORMAT: Final = "heretix-reveal/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """What a commitment hides, and where it was made."""
+    """Secret behind a commitment, and where it was made."""
 
     episode: str
     number: int | None
@@ -36,7 +36,7 @@ class Secret:
     bundle: Bundle
 
     def commitment(self, person: str, currency: str) -> str:
-        """What somebody commits to with this."""
+        """Commitment that this opens."""
         account = user_account(person, currency).id
         return evidence_commitment(self.nonce, self.bundle.bundle_id, account)
 

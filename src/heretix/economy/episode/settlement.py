@@ -49,7 +49,7 @@ class JudgeShift:
 
 
 class VoidReason(StrEnum):
-    """Why an episode gives everything back, in order of precedence."""
+    """Reason why an episode gives everything back, in order of precedence."""
 
     NO_OUTSIDE_STAKE = "no_outside_stake"
     """On one side there was nobody but the house."""
@@ -117,7 +117,7 @@ class Measurement(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an episode ended. Held: no winner, no reason to void."""
+    """End of an episode. Held: no winner, no reason to void."""
 
     winner: Side | None
     tau_ppm: int
@@ -251,7 +251,7 @@ def _nearest_end(c0_ppm: int, measurements: Sequence[Measurement], winner: Side)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """Who gets what, as one group of transfers, each line explained."""
+    """Group of transfers that pays an outcome, each line explained."""
 
     outcome: Outcome
     market: MarketSettlement

@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRules(Record):
-    """How sure the difference that evidence makes must be."""
+    """Certainty that the difference by evidence must have."""
 
     direction_ppm: int = 975_000
     min_slots: int = 16
@@ -44,11 +44,11 @@ class Parameters(Record):
     platform_ppm: int = 500_000
     """The platform's share of the fees; the fund for durable updates has the rest."""
     challenge_fee_ppm: int = 300_000
-    """What operations keep of the stake of a failed challenge."""
+    """Share of a failed challenge's stake that operations keep."""
     reward_scale: int = 100_000
     """B: minor units per nat of a durable update."""
     win_ppm: int = 975_000
-    """How sure both measurements must be of the direction for a side to win."""
+    """Certainty of the direction that both measurements need for a side to win."""
     judges: int = 5
     quorum: int = MIN_JUDGES
     min_compliance_ppm: int = 900_000
@@ -76,7 +76,7 @@ class Parameters(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms(Record):
-    """What is measured, by whom, when, and for how much: fixed, and hashed, at open."""
+    """Terms: what is measured, by whom, when, for how much; fixed and hashed at open."""
 
     claim: str
     currency: str
@@ -133,7 +133,7 @@ class Terms(Record):
 
     @lru_cache(maxsize=1024)  # noqa: B019 - every bet asks; terms are compared by value
     def hash(self) -> str:
-        """What is written at open and checked at every move from then on."""
+        """Terms that are written at open and checked at every move from then on."""
         return digest(encode(self))
 
 
@@ -143,7 +143,7 @@ class Terms(Record):
 
 
 class State(StrEnum):
-    """Where an episode stands."""
+    """State of an episode."""
 
     DRAFT = "draft"
     OPEN = "open"
@@ -170,7 +170,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Denial(StrEnum):
-    """Why a move was refused."""
+    """Reason why a move was refused."""
 
     WRONG_STATE = "wrong_state"
     TERMS_CHANGED = "terms_changed"
@@ -183,7 +183,7 @@ class Denial(StrEnum):
     COMMITMENT_TAKEN = "commitment_taken"
     UNKNOWN_CHALLENGE = "unknown_challenge"
     WRONG_REVEAL = "wrong_reveal"
-    """What was revealed isn't what was committed to, or not by this account."""
+    """A reveal of something that wasn't committed to, or not by this account."""
     OUT_OF_ORDER = "out_of_order"
     """Challenges are judged in the order of their commitments, all before the measurements."""
     WRONG_JUDGES = "wrong_judges"
@@ -193,14 +193,14 @@ class Denial(StrEnum):
 
 
 class Direction(StrEnum):
-    """Where evidence is said to move a belief."""
+    """Place where evidence is said to move a belief."""
 
     UP = "up"
     DOWN = "down"
 
 
 class Fate(StrEnum):
-    """What became of a challenge."""
+    """Fate of a challenge."""
 
     COMMITTED = "committed"
     REVEALED = "revealed"
@@ -211,7 +211,7 @@ class Fate(StrEnum):
 
 
 class Ground(StrEnum):
-    """What a dispute can be about."""
+    """Grounds of a dispute."""
 
     RECOMPUTATION_MISMATCH = "recomputation_mismatch"
     WRONG_LENS_OR_MODEL = "wrong_lens_or_model"
@@ -231,7 +231,7 @@ class Challenge(Record):
     positions_before: int
     bundle_sha256: str | None = None
     nonce: bytes | None = None
-    """What hid the bundle: kept once it is revealed, so that anyone can check the commitment."""
+    """Nonce that hid the bundle, kept once revealed, so that anyone can check the commitment."""
     fate: Fate = Fate.COMMITTED
 
     @property
@@ -275,7 +275,7 @@ class Episode(Record):
 
     @property
     def belief_ppm(self) -> int:
-        """Where the credited path stands."""
+        """End of the credited path."""
         return self.steps[-1].c_to_ppm if self.steps else self.terms.c0_ppm
 
     @property
@@ -290,7 +290,7 @@ class Episode(Record):
     def decide(
         self, positions: Sequence[Position], measurements: Sequence[Measurement] | None = None
     ) -> Outcome:
-        """How the episode ends by these measurements, or by those it has."""
+        """Outcome of the episode by these measurements, or by those it has."""
         return decide(
             self.terms.c0_ppm,
             self.measurements if measurements is None else measurements,

@@ -69,12 +69,12 @@ def seed_of(episode: str, stage: str) -> int:
 
 
 def variant_of(episode: str, stage: str, side: str) -> str:
-    """What stands in every sample's identity, and names the record afterwards."""
+    """Variant in every sample's identity, which names the record afterwards."""
     return f"episode:{episode}:{stage}:{side}"
 
 
 def side_of(record: RunRecord) -> str:
-    """Which side a record is of."""
+    """Side that a record is of."""
     assert record.evidence is not None
     assert record.evidence.variant is not None
     return record.evidence.variant.rpartition(":")[2]
@@ -96,7 +96,7 @@ def belief_ppm(records: Sequence[RunRecord]) -> int:
 def gate_evidence(
     terms: Terms, sides: Mapping[str, Sides], *, seed: int
 ) -> tuple[BroughtEvidence | None, Reason | None]:
-    """What the rules are told of a challenge's evidence; or None, and why there is nothing.
+    """Inputs of the gate for a challenge's evidence; or None, and why there are none.
 
     The gate reads the lens with the evidence less the lens without: the median over its models.
     """
@@ -233,7 +233,7 @@ def _written(value: float, rounding: str = decimal.ROUND_HALF_EVEN) -> Decimal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recheck:
-    """What came of working one stage out again."""
+    """Outcome of working one stage out again."""
 
     stage: str
     executions: int

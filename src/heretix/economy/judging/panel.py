@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MAX_ITEMS: Final = 8
 MAX_ITEM_CHARS: Final = 600
 MAX_TITLE_CHARS: Final = 300
-"""What one bundle may bring. Evidence that drowns the rest in text is refused, not weighed."""
+"""Limits of one bundle. Evidence that drowns the rest in text is refused, not weighed."""
 _FRAME_CHARS: Final = 2_000
 _CHARS_PER_TOKEN: Final = 4
 _ANSWER_TOKENS: Final = 64
@@ -140,12 +140,12 @@ def arrange(bundles: Sequence[Bundle]) -> ShownDocuments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateInputs:
-    """What became of a challenge's evidence."""
+    """Fate of a challenge's evidence."""
 
     evidence: BroughtEvidence | None
     """For the rules; None when there was nothing to measure, or nothing came of it."""
     reason: Reason | None
-    """Why there is none."""
+    """Reason why there is none."""
     executions: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 

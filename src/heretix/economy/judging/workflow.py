@@ -66,13 +66,13 @@ class Proposal:
     seed_stake: int = 100_000
     seed_heretic_ppm: int = 500_000
     challenge_after_ms: int = 0
-    """How long bets are taken before evidence is."""
+    """Time in which bets are taken before evidence is."""
     challenge_for_ms: int = 7 * DAY_MS
-    """How long evidence and bets are taken."""
+    """Time in which evidence and bets are taken."""
     candle_ms: int = DAY_MS
     """The last part of that, within which the effective close is drawn."""
     reveal_for_ms: int = DAY_MS
-    """How long evidence can be revealed after the last bet."""
+    """Time after the last bet in which evidence can be revealed."""
     parameters: Parameters = field(default_factory=Parameters)
 
     def __post_init__(self) -> None:

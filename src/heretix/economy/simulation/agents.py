@@ -31,7 +31,7 @@ _GATE_Z: Final = 1.959963984540054
 
 
 class StakePlan(NamedTuple):
-    """What to stake on a challenge, and what it should come to."""
+    """Stake of a challenge, and what it should come to."""
 
     stake: int
     expected: float
@@ -48,7 +48,7 @@ def side_of(direction: Direction) -> Side:
 
 
 def gate_risk(probed: float, *, sd: float, probes: int = 1) -> float:
-    """How likely a bundle that moved the lens this far at home fails the gate.
+    """Probability that a bundle that moved the lens this far at home fails the gate.
 
     Each probe has the error `sd`, and so has the gate.
     """
@@ -88,7 +88,7 @@ def plan_stake(
 
 
 def lift_to(market: Market, side: Side, probability: float, *, most: int) -> int:
-    """What to bet to bring the implied probability of a side to this, at most `most`."""
+    """Bet that brings the implied probability of a side to this, at most `most`."""
     others = market.shares(side.other) / MICRO
     money = others / math.sqrt(1 - probability)
     return min(most, max(0, int(money - market.money)))
@@ -102,11 +102,11 @@ def lift_to(market: Market, side: Side, probability: float, *, most: int) -> int
 PURSE: Final = 10**9
 """Enough never to decide a game: what is asked is whether a strategy pays, not who lasts."""
 _COMING: Final = (Moment.EARLY, Moment.MIDDLE, Moment.LATE)
-"""When explorers come with what they found."""
+"""Moments at which explorers come with what they found."""
 
 
 class Kind(StrEnum):
-    """What a strategy is, for the reader of a report."""
+    """Description of a strategy, for the reader of a report."""
 
     HONEST = "honest"
     BYSTANDER = "bystander"
@@ -119,7 +119,7 @@ class Agent(ABC):
     strategy: ClassVar[str]
     kind: ClassVar[Kind] = Kind.ATTACK
     crew: ClassVar[int] = 1
-    """How many accounts it has from the start."""
+    """Number of accounts it has from the start."""
 
     def __init__(self, name: str, books: Books) -> None:
         self.name = name
@@ -131,7 +131,7 @@ class Agent(ABC):
         return self.accounts[0]
 
     def patience(self, table: Table) -> float:
-        """How far through the closing window it waits."""
+        """Share of the closing window that it waits."""
         return self.chance(table, "patience")
 
     def act(self, table: Table, moment: Moment) -> None:
@@ -144,14 +144,14 @@ class Agent(ABC):
 
     @abstractmethod
     def play(self, table: Table, moment: Moment) -> None:
-        """What the strategy is; commitments are shown for it at the end."""
+        """Description of the strategy; commitments are shown for it at the end."""
 
     def chance(self, table: Table, *labels: str | int) -> float:
         """A number between 0 and 1 of its own."""
         return table.world.chance("agent", self.name, table.claim.number, *labels)
 
     def probe_lens(self, table: Table, bundle: Bundle, times: int) -> float:
-        """What a bundle does to the lens, by the mean of several probes."""
+        """Effect of a bundle on the lens, by the mean of several probes."""
         return sum(table.probe(self.account, bundle) for _ in range(times)) / times
 
     def commit(
@@ -186,7 +186,7 @@ class HonestExplorer(Agent):
     judges_probed = 3
     careless = 0.3
     crowded = 0.8
-    """What it takes the risk to be that an earlier commitment the same way says the same."""
+    """Assumed risk that an earlier commitment the same way says the same."""
 
     def play(self, table: Table, moment: Moment) -> None:
         """Research first, then act at a time of its own."""
@@ -271,18 +271,18 @@ def _shift(tried: tuple[float, Bundle]) -> float:
 
 
 class Attacker(Agent):
-    """What attackers share: texts tried on the lens until some of them work."""
+    """Base of attackers: texts tried on the lens until some of them work."""
 
     tries = 8
     """Noise that is tried at home before some is chosen."""
     probes = 4
-    """How often the chosen is tried: the best of many looks better than it is."""
+    """Number of tries of the chosen: the best of many looks better than it is."""
     kept = 1
-    """How many texts each way are chosen."""
+    """Number of texts chosen each way."""
     daring = 0.05
     """The risk of failing the gate at which it waits for a better episode."""
     moment = Moment.EARLY
-    """When it strikes, if it strikes once."""
+    """Moment at which it strikes, if it strikes once."""
 
     def play(self, table: Table, moment: Moment) -> None:
         """Strike at its moment; some play on at others."""
@@ -301,7 +301,7 @@ class Attacker(Agent):
         return sorted(again, key=_shift)
 
     def risk(self, table: Table, lens: float) -> float:
-        """How likely the gate is to fail a text that was chosen so."""
+        """Probability that the gate fails a text that was chosen so."""
         return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.probes)
 
     def find_strongest(self, table: Table) -> tuple[float, Bundle]:
@@ -399,7 +399,7 @@ class JudgeColluder(Attacker):
     strategy = "collude"
     owned: Final = POOL[:2]
     hoped = 0.06
-    """How far two bought judges of twelve move the median on average, by its own reckoning."""
+    """Average shift of the median by two bought judges of twelve, by its own reckoning."""
 
     def strike(self, table: Table) -> None:
         """Noise that moves the lens opens the door; the bought judges are to do the rest."""

@@ -37,7 +37,7 @@ _CONFIDENCE: Final = 0.99
 
 
 class Verdict(StrEnum):
-    """Where the interval lies."""
+    """Bounds of the interval."""
 
     GAINS = "gains"
     LOSES = "loses"
@@ -46,7 +46,7 @@ class Verdict(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a return came from."""
+    """Origin of a return."""
 
     MARKET = "market"
     EVIDENCE = "evidence"
@@ -75,7 +75,7 @@ _SOURCES: Final[Mapping[Code, Source]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the seats of one strategy came to in one episode."""
+    """Result of one strategy's seats in one episode."""
 
     episode: int
     strategy: str
@@ -100,7 +100,7 @@ class Standing:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the strategy pays, as far as can be told."""
+        """Tell whether the strategy pays, as far as can be told."""
         if self.lo99 is None or self.hi99 is None:
             return Verdict.UNKNOWN
         if self.lo99 > 0:
@@ -140,7 +140,7 @@ def standing(
 def sources_of(
     transfers: Iterable[Transfer], owners: Mapping[str, str]
 ) -> dict[str, dict[Source, int]]:
-    """Where each strategy's money came from and went to; what it was given is left out.
+    """Flows of each strategy's money; what it was given is left out.
 
     `owners` says which strategy an account belongs to.
     """
@@ -187,7 +187,7 @@ DEFAULT_AGENTS: Final[Mapping[str, int]] = {
 }
 _MOMENTS: Final = (Moment.OPEN, Moment.EARLY, Moment.MIDDLE, Moment.LATE, Moment.CLOSING)
 _POINTS: Final = 200
-"""How finely the history of wealth is kept."""
+"""Resolution of the history of wealth."""
 MAX_AGENTS: Final = 1_000
 """Seats of one strategy at a table; with many more an episode has no end."""
 _DIGITS: Final = 6
@@ -195,12 +195,12 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Who plays, in what world, by which numbers. The same setup gives the same ledger."""
+    """Setup of a simulation: players, world, numbers. The same setup gives the same ledger."""
 
     seed: int = 1
     agents: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_AGENTS))
     attacks_at_once: int = 1
-    """How many attacks sit at a table; with several, one can live on another's failures."""
+    """Number of attacks at a table; with several, one can live on another's failures."""
     nature: Nature = field(default_factory=Nature)
     parameters: Parameters = field(default_factory=Parameters)
 
@@ -223,7 +223,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WealthAt:
-    """What a seat of a strategy had gained on average by the end of an episode."""
+    """Average gain of a strategy's seat by the end of an episode."""
 
     episode: int
     strategy: str
@@ -232,7 +232,7 @@ class WealthAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Who gained, and the ledger that it can be checked against."""
+    """Gains by strategy, and the ledger that they can be checked against."""
 
     setup: Setup
     episodes: int
@@ -307,7 +307,7 @@ class Simulation:
         return table
 
     def report(self) -> Report:
-        """What the episodes played so far came to."""
+        """Results of the episodes played so far."""
         owners = {
             account: strategy
             for strategy, agents in self.agents.items()
@@ -383,7 +383,7 @@ def _play(table: Table, agents: Sequence[Agent]) -> None:
 
 
 def _order(table: Table, agents: Sequence[Agent], moment: Moment) -> list[tuple[float, Agent]]:
-    """Who acts when: by patience in the closing window, by lot otherwise."""
+    """Order of acting: by patience in the closing window, by lot otherwise."""
     if moment is Moment.CLOSING:
         timed = [(agent.patience(table), agent) for agent in agents]
         return sorted(timed, key=lambda pair: (pair[0], pair[1].name))

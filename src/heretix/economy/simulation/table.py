@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from heretix.economy.simulation.world import Bundle, Claim, World
 
 COMPUTE_COST: Final = 20
-"""What measuring one challenge costs, in minor units: the least that a stake can be."""
+"""Cost of measuring one challenge, in minor units: the least that a stake can be."""
 PROBE_COST: Final = 5
-"""What asking one model at home costs, with and without a bundle."""
+"""Cost of asking one model at home, with and without a bundle."""
 SEED_STAKE: Final = 10_000
 HOUSE_FUNDS: Final = 10**12
 EPISODE_MS: Final = 30 * 24 * state.HOUR_MS
@@ -37,7 +37,7 @@ CHALLENGE_FROM_MS, CLOSE_FROM_MS, CLOSE_UNTIL_MS, FREEZE_MS = (
 
 
 class Moment(Enum):
-    """When agents act, and how many hours after the opening."""
+    """Moments at which agents act, in hours after the opening."""
 
     OPEN = 0
     EARLY = 2
@@ -81,7 +81,7 @@ class Books:
         return account.id
 
     def gained(self, accounts: Iterable[str]) -> int:
-        """What some accounts have beyond what they were given."""
+        """Gains of some accounts beyond what they were given."""
         return sum(self.ledger.balance(name) - self._issued[name] for name in accounts)
 
     def spend(self, account: str, amount: int, key: str) -> bool:
@@ -144,7 +144,7 @@ class Table:
 
     @property
     def outcome(self) -> Outcome:
-        """How the episode ends by the measurements that stand now."""
+        """Outcome of the episode by the measurements that stand now."""
         return self.episode.decide(self.positions)
 
     @property
@@ -152,7 +152,7 @@ class Table:
         return moves.dispute_bond(self.market.money, self.episode.terms.parameters)
 
     def least_stake(self, account: str) -> int:
-        """What a challenge must stake, by its maker's record."""
+        """Least stake of a challenge, by its maker's record."""
         rules = self.episode.terms.parameters.stakes
         return min_stake(
             compute_cost=COMPUTE_COST,

@@ -1,4 +1,4 @@
-"""What is planted: claims, what there is to find about them, and how models respond.
+"""The planted world: claims, what there is to find about them, how models respond.
 
 In log-odds, a bundle moves a model by its common effect times the model's sensitivity, plus an
 effect on that model alone. Noise has no common effect: it can move the lens, or any one judge,
@@ -39,7 +39,7 @@ _SAMPLES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nature:
-    """How the world is. Effects and deviations are in log-odds."""
+    """Parameters of the world. Effects and deviations are in log-odds."""
 
     c0_reach: float = 1.5
     """Claims start anywhere within this distance of even odds."""
@@ -48,25 +48,25 @@ class Nature:
     """Shares of claims with nothing to find, and with two things; the others have one."""
     finding_least: float = 0.4
     finding_most: float = 1.2
-    """What real evidence does to every model, up or down."""
+    """Effect of real evidence on every model, up or down."""
     finding_spread: float = 0.15
     discovery: float = 0.3
-    """How likely an explorer comes upon a finding that is there."""
+    """Probability that an explorer comes upon a finding that is there."""
     noise_spread: float = 0.3
-    """What noise does to each model by itself; the best of many can be chosen for one model."""
+    """Effect of noise on each model by itself; the best of many can be chosen for one model."""
     echo: float = 0.05
-    """What saying the same again in other words adds, as a share of the first effect."""
+    """Effect of saying the same again in other words, as a share of the first."""
     sensitivity_sd: float = 0.2
     leaning_sd: float = 0.8
-    """How far judges lean from the lens before any evidence."""
+    """Distance of judges from the lens before any evidence."""
     hijackable: float = 0.08
-    """How likely a model obeys an order in a document that got past the screen."""
+    """Probability that a model obeys an order in a document that got past the screen."""
     hijack: float = 3.0
     gate_sd: float = 0.1
     """Error of a paired difference of one model, K=16, R=2; a probe at home has the same."""
     judge_sd: float = 0.12
     drift_sd: float = 0.03
-    """How far a judge's response wanders until the second measurement."""
+    """Drift of a judge's response until the second measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Bundle:
 
     sha256: str
     content: str
-    """What it says; two wordings of one thing have it in common."""
+    """Content; two wordings of one thing have it in common."""
     common: float = 0.0
     spread: float = 0.0
     orders: int = 0
@@ -86,7 +86,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What is planted for one episode."""
+    """The planted truth of one episode."""
 
     number: int
     c0_ppm: int
@@ -122,7 +122,7 @@ class World:
         )
 
     def discover(self, claim: Claim, explorer: str) -> Bundle | None:
-        """What an explorer comes upon, in a bundle of its own making."""
+        """Finding of an explorer, in a bundle of its own making."""
         for n, finding in enumerate(claim.findings):
             if self.chance("discovery", claim.number, n, explorer) < self.nature.discovery:
                 return self.reword(finding, explorer)
@@ -146,7 +146,7 @@ class World:
         return replace(bundle, sha256=_sha("wording", bundle.content, *labels))
 
     def effect(self, bundle: Bundle, model: str) -> float:
-        """What a bundle does to a model, by itself and before anything fades."""
+        """Effect of a bundle on a model, by itself and before anything fades."""
         nature = self.nature
         if bundle.orders:
             obeys = uniform(self.seed, "obeys", bundle.content, model) < nature.hijackable
@@ -157,7 +157,7 @@ class World:
         )
 
     def together(self, bundles: Sequence[Bundle], model: str, *, later: bool = False) -> float:
-        """What several bundles do together; with `later`, after rumours were rebutted."""
+        """Effect of several bundles together; with `later`, after rumours were rebutted."""
         total, told = 0.0, set[str]()
         for bundle in bundles:
             effect = 0.0 if later and bundle.fades else self.effect(bundle, model)
@@ -166,12 +166,12 @@ class World:
         return total
 
     def probe(self, bundle: Bundle, model: str, *labels: str | int) -> float:
-        """What anyone can measure at home: the effect on a model, with its error."""
+        """Measurement at home, open to anyone: the effect on a model, with its error."""
         error = self.nature.gate_sd * normal(self.seed, "probe", model, *labels)
         return self.effect(bundle, model) + error
 
     def leaning(self, model: str, claim: Claim) -> float:
-        """How a judge's belief differs from the lens's before any evidence."""
+        """Difference of a judge's belief from the lens's before any evidence."""
         return self.nature.leaning_sd * normal(self.seed, "leaning", model, claim.number)
 
     def gate(

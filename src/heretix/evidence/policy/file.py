@@ -95,7 +95,7 @@ class _ListSpec(_Model):
     """The column, or key, that holds the domain."""
     class_column: Text | None = Field(None, alias="class")
     classes: dict[str, Class | None] | None = None
-    """What each value of `class_column` means; None leaves the row out."""
+    """Class for each value of `class_column`; None leaves the row out."""
 
 
 class _PolicyFile(_Model):

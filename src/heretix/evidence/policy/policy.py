@@ -123,7 +123,7 @@ class Rule:
     """The file that it stands in."""
     line: int
     pin: Mapping[str, Any] | None = None
-    """How a list was read, with its hash. It stands for the entries in the policy's own hash."""
+    """Source list as read, with its hash, which stands for its entries in the policy's hash."""
     skipped: tuple[Problem, ...] = ()
     """Rows of a list that name no host."""
 
@@ -213,7 +213,7 @@ class Explanation:
 
     url: str
     address: Address | None
-    """What was compared: host and path, in one spelling."""
+    """Text that was compared: host and path, in one spelling."""
     classification: Classification
     decided_by: Match | None
     compared: tuple[Comparison, ...]

@@ -158,7 +158,7 @@ class _Carrier:
     subdomain: bool = False
     """`name.platform`."""
     own: str | None = None
-    """Where names are `platform/name`: first segments that are pages of the platform's own."""
+    """First segments that are pages of the platform's own, where names are `platform/name`."""
     under: str = ""
     """`platform/marker/name`, for these markers."""
 

@@ -70,7 +70,7 @@ class LiveSearch:
     """The environment's variable that holds the key, or the address where that is the user's."""
     key_header: ClassVar[str] = ""
     key_scheme: ClassVar[str] = ""
-    """What stands before the key in its header."""
+    """Prefix of the key in its header."""
     min_interval_s: ClassVar[float] = 1.0
     """Between two requests, unless told otherwise."""
     method: ClassVar[str] = "POST"

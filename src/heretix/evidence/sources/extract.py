@@ -96,7 +96,7 @@ class Extract:
     published_method: str | None = None
     """A key of `DATE_CONFIDENCE`; None without a date."""
     url: str | None = None
-    """Where the document says it belongs."""
+    """Place where the document says it belongs."""
     meta: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -43,7 +43,7 @@ class Excerpt:
     start: int
     end: int
     quote: Span
-    """Where the quote stands in the document."""
+    """Place where the quote stands in the document."""
     cut: bool
     """A sentence was too long and is cut between words."""
 

@@ -65,7 +65,7 @@ _SECURITY: Final = {
         "description": "A browser's session; writes also bring `X-CSRF-Token`.",
     },
 }
-"""Who asks is found out once for the whole app; here it is only told."""
+"""The caller is found out once for the whole app; here it is only told."""
 
 
 def describe(app: FastAPI) -> None:

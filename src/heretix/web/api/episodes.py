@@ -46,7 +46,7 @@ from heretix.web.templating import fresh
 
 
 class MarketView(resource.View):
-    """What a market holds: money, and micro-shares of each side."""
+    """Holdings of a market: money, and micro-shares of each side."""
 
     money: int
     heretic: int
@@ -128,7 +128,7 @@ class HeldPositionView(resource.View):
 
 
 class ReasonView(resource.View):
-    """Why money moved: a code, its parameters, and what it came from."""
+    """Reason why money moved: a code, its parameters, and what it came from."""
 
     code: str
     parameters: dict[str, int | str]
@@ -136,7 +136,7 @@ class ReasonView(resource.View):
 
 
 class ExplainedView(resource.View):
-    """Who received what, and why: as data, and in words."""
+    """Lines of a payment: to whom, how much and why, as data and in words."""
 
     transfer: str
     account: str
@@ -147,7 +147,7 @@ class ExplainedView(resource.View):
 
 
 class StatementView(resource.View):
-    """What one move paid, each line explained."""
+    """Statement of one move: each line that it paid, explained."""
 
     group: str
     move: str
@@ -187,7 +187,7 @@ class EpisodeView(resource.View):
 
 
 class QuoteView(BaseModel):
-    """What a bet would buy now, and what it can come to."""
+    """Quote of a bet: what it buys now, and what it can come to."""
 
     side: Side
     stake: int
@@ -224,14 +224,14 @@ class BreachView(resource.View):
 
 
 class EpisodeAuditView(resource.View):
-    """Whether an episode follows from its own record."""
+    """Tell whether an episode follows from its own record."""
 
     ok: bool
     breaches: list[BreachView]
 
 
 class LeastStake(BaseModel):
-    """What must be put behind a challenge, at least."""
+    """Least stake of a challenge."""
 
     amount: int
 
@@ -272,7 +272,7 @@ def list_positions(
 def list_statements(
     app: App, episode_id: EpisodeId, limit: resource.Limit = 100, cursor: resource.Cursor = None
 ) -> resource.Page[StatementView]:
-    """What each move paid to whom, and why, line by line."""
+    """Statements: what each move paid to whom, and why, line by line."""
     found = read_episode(app.exchange.episode, episode_id)
     surface = Surface(found.terms.currency)
 
@@ -309,14 +309,14 @@ def quote_stake(
     side: Side,
     amount: Annotated[int, Query(ge=1, le=MAX_POOL, description="Whole minor units.")],
 ) -> QuoteView:
-    """What a bet would buy now, and what it can come to."""
+    """Quote of a bet: what it buys now, and what it can come to."""
     offer = read_episode(lambda found: app.exchange.quote(found, side, amount), episode_id)
     return QuoteView.of(offer)
 
 
 @router.get("/episodes/{episode_id}/least-challenge")
 def least_challenge(app: App, episode_id: EpisodeId, person: Explorer) -> LeastStake:
-    """What a challenge by whoever asks must stake now: less for who has a good record."""
+    """Least stake of a challenge by the caller: less for a good record."""
     least = app.actor(person.name).least_challenge(find_episode(app, episode_id))
     return LeastStake(amount=least)
 

@@ -58,7 +58,7 @@ class AnomalyPage(resource.Page[AnomalyView]):
 
 
 class ExplanationView(BaseModel):
-    """Which rule gives an address its class, and on which facts it rests."""
+    """Rule that gives an address its class, and the facts it rests on."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -102,7 +102,7 @@ def list_anomalies(
 def explain_source(
     app: App, url: Annotated[str, Query(min_length=1, max_length=MAX_URL_CHARS)]
 ) -> ExplanationView:
-    """Which side of the canon an address stands on by the packaged policy, and why."""
+    """Side of the canon that an address stands on by the packaged policy, and why."""
     policy = cast("Policy", app.cache.values.get("api policy", load_policy))
     found = policy.explain(url)
     given = found.classification

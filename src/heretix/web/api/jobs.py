@@ -41,7 +41,7 @@ class ProviderView(BaseModel):
 
 
 class ModelsView(BaseModel):
-    """What can be asked."""
+    """Questions that can be asked."""
 
     default: str  # asked when a request names none
     local: list[LocalModel]
@@ -49,7 +49,7 @@ class ModelsView(BaseModel):
 
 
 class PlanView(BaseModel):
-    """What a request would take. Nothing was started."""
+    """Estimate of a request. Nothing was started."""
 
     estimate: Estimate
     duration_s: float | None
@@ -146,7 +146,7 @@ class JobView(BaseModel):
 
 
 class Resumption(BaseModel):
-    """How a job goes on."""
+    """Course of a job."""
 
     budget_usd: float | None = Field(
         default=None, gt=0, le=1_000_000, description="A new budget; without one, as before."
@@ -194,7 +194,7 @@ def list_job_runs(
     limit: resource.Limit = 100,
     cursor: resource.Cursor = None,
 ) -> resource.Page[JobRun]:
-    """What a job has measured so far, in the order in which it was finished."""
+    """Records of a job so far, in the order in which they were finished."""
     found = app.jobs.runs(job_id, by=person)
     return resource.slice_of(found, lambda run: run, limit=limit, cursor=cursor)
 

@@ -45,7 +45,7 @@ class HoldingView(BaseModel):
 
 
 class LedgerView(resource.View):
-    """What reading the whole chain showed."""
+    """Outcome of reading the whole chain."""
 
     ok: bool
     count: int

@@ -1,4 +1,4 @@
-"""Who asks: their role, quotas, tokens and account. Nobody is shown anybody else's."""
+"""The caller: role, quotas, tokens and account. Nobody is shown anybody else's."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ router = reads("people")
 
 
 class Used(View):
-    """What somebody has used of their quotas. Jobs under way count with all they may spend."""
+    """Use of a person's quotas. Jobs under way count with all they may spend."""
 
     jobs_today: int
     active_jobs: int
@@ -49,7 +49,7 @@ class TokenView(View):
 
 @router.get("/people/me")
 def get_me(app: App, person: Reader, visit: CurrentVisit) -> Me:
-    """Who asks, what they may do, and what they have used of their quotas."""
+    """The caller, what they may do, and what they have used of their quotas."""
     assert visit.via != "nobody", "a person was required"
     held = app.exchange.balances(person=person.name, currency=PLAY.code, limit=1)
     return Me(

@@ -93,7 +93,7 @@ class DifferenceView(resource.View):
 
 
 class VerificationView(resource.View):
-    """What came of deriving a record again."""
+    """Outcome of deriving a record again."""
 
     execution_id: str
     run_id: str
