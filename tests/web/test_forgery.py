@@ -1,5 +1,6 @@
 """Requests that somebody else made a browser send, or that no server should take."""
 
+import asyncio
 import json
 import logging
 import socket
@@ -10,7 +11,7 @@ from website import PASSWORD, serving, state_over
 
 from heretix.accounts import LOCAL
 from heretix.store import Store
-from heretix.web.middleware import Limits, is_loopback_host
+from heretix.web.middleware import BodyLimits, Limits, is_loopback_host
 from heretix.web.pages import home
 
 CLAIM = {"claims": "Coffee beans are seeds.", "models": "mock:gpt-5"}
@@ -145,6 +146,22 @@ def test_a_body_that_dribbles_in_is_given_up(tmp_path, sqlite_template):
                 b"Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\na=1"
             )
             assert b"408" in exchange(site, head)[:20]
+
+
+def test_a_server_may_run_for_longer_than_a_body_may_take():
+    """The bound is a request's: the server's own wait for its end has none."""
+    heard = []
+
+    async def wait_for_the_end():
+        await asyncio.sleep(0.05)
+        return {"type": "lifespan.shutdown"}
+
+    async def listen(_scope, receive, _send):
+        heard.append(await receive())
+
+    limited = BodyLimits(listen, limits=Limits(body_s=0.001))
+    asyncio.run(limited({"type": "lifespan"}, wait_for_the_end, None))
+    assert heard == [{"type": "lifespan.shutdown"}]
 
 
 @pytest.mark.parametrize("length", [b"-1", b"abc", b"1 1", b"1e3"])

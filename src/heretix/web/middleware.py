@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("heretix.web")
 
-CSP: Final = (
+CSP: Final = (  # Nothing from another host, nothing inline, nothing evaluated
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
     "base-uri 'none'"
 )
-"""Nothing from another host, nothing inline, nothing evaluated."""
 _SECURITY_HEADERS: Final = {
     "content-security-policy": CSP,
     "cross-origin-opener-policy": "same-origin",
@@ -169,7 +168,9 @@ class BodyLimits(_Gate):
         self._limits = limits or Limits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await super().__call__(scope, self._bound(receive), send)
+        # The lifespan's `receive` waits for as long as the server runs: that has no bound.
+        bounded = self._bound(receive) if scope["type"] == "http" else receive
+        await super().__call__(scope, bounded, send)
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         length = headers.get("content-length", "0")
