@@ -31,6 +31,7 @@ from rich.table import Table
 from scipy.stats import binomtest
 
 from heretix.belief.metrics import (
+    BeliefVector,
     InformationGain,
     Metric,
     amplification_gap,
@@ -39,12 +40,12 @@ from heretix.belief.metrics import (
     dispersion,
     exchange_test,
     information_gain,
+    joint_bootstrap,
     movement,
     noise_floor,
     shock_index,
 )
 from heretix.belief.paired import unpaired_difference
-from heretix.belief.vector import BeliefVector, joint_bootstrap
 from heretix.providers.sim import Planted
 
 if TYPE_CHECKING:

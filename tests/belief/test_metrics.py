@@ -8,6 +8,7 @@ from scipy import stats
 
 from heretix.belief.logodds import logit
 from heretix.belief.metrics import (
+    BeliefVector,
     Metric,
     amplification_gap,
     bernoulli_kl_bits,
@@ -17,12 +18,12 @@ from heretix.belief.metrics import (
     exchange_test,
     folded,
     information_gain,
+    joint_bootstrap,
     movement,
     noise_floor,
     shock_index,
     source_concentration,
 )
-from heretix.belief.vector import BeliefVector, joint_bootstrap
 from heretix.core.errors import ConfigError
 
 

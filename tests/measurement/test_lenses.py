@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heretix.belief.metrics import movement
-from heretix.belief.vector import joint_bootstrap
+from heretix.belief.metrics import joint_bootstrap, movement
 from heretix.config import Claim, RunConfig
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError

@@ -8,10 +8,10 @@ import statistics
 import pytest
 
 from heretix.belief.logodds import logit
+from heretix.core.canonical import normal, uniform
 from heretix.core.errors import ModelError
 from heretix.evidence.text.fold import find_quote
 from heretix.providers.base import Request
-from heretix.providers.mock import normal, uniform
 from heretix.providers.sim import Planted, SimProvider
 
 DOCUMENTS = (

@@ -31,7 +31,7 @@ from heretix.belief.estimator import (
     trimmed_mean,
 )
 from heretix.belief.logodds import sigmoid
-from heretix.belief.vector import sigmoids
+from heretix.belief.metrics import sigmoids
 from heretix.core.errors import NoEstimateError
 
 if TYPE_CHECKING:

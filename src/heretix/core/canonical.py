@@ -60,6 +60,23 @@ def digest(value: object) -> str:
     return sha256_hex(exact_json(value).encode())
 
 
+def hash_parts(*parts: str | int) -> bytes:
+    """Hash parts that JSON keeps apart, whatever they hold."""
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def uniform(*parts: str | int) -> float:
+    """Draw a number strictly between 0 and 1, decided by `parts` alone."""
+    return ((int.from_bytes(hash_parts(*parts)[:8], "big") >> 11) + 0.5) / 2**53
+
+
+def normal(*parts: str | int) -> float:
+    """Draw from the standard normal distribution, decided by `parts` alone."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(uniform(*parts))
+
+
 def require_sha256(name: str, value: str) -> str:
     """Check that `value` is a SHA-256 in lower-case hex, and return it."""
     if len(value) != 64 or not _HEX.issuperset(value):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
-from heretix.belief.vector import MIN_STEMS, BeliefVector, joint_bootstrap
+from heretix.belief.metrics import MIN_STEMS, BeliefVector, joint_bootstrap
 from heretix.core.errors import NoEstimateError
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
 from heretix.core.plugins import Plugin, Registry

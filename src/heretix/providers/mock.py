@@ -9,14 +9,12 @@ spoilt samples never mix with sound ones.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import math
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import sigmoid
 from heretix.core import errors
+from heretix.core.canonical import hash_parts, normal, uniform
 from heretix.core.errors import ModelError, ServerError
 from heretix.core.yaml_lines import hint
 from heretix.providers.base import Opening, Provider, Reply, Request
@@ -24,22 +22,6 @@ from heretix.sample import Finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-def normal(*parts: str | int) -> float:
-    """A draw from the standard normal distribution, decided by `parts` alone."""
-    return NormalDist().inv_cdf(uniform(*parts))
-
-
-def uniform(*parts: str | int) -> float:
-    """A number strictly between 0 and 1."""
-    return ((int.from_bytes(digest(*parts)[:8], "big") >> 11) + 0.5) / 2**53
-
-
-def digest(*parts: str | int) -> bytes:
-    """Parts that the numbers are made of."""
-    # JSON keeps the parts apart, whatever a claim holds.
-    return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
 # Standard deviations in log-odds. What all mocks share outweighs what is a mock's own, so that
@@ -130,11 +112,12 @@ class MockProvider:
         if _tokens(text) > request.max_output_tokens:
             text = text[: request.max_output_tokens * _CHARS_PER_TOKEN]
             finish = Finish.TRUNCATED
+        response = hash_parts("response", self._full_name, *_key(request))
         return Reply(
             text=text,
             finish=finish,
             provider_model_id=self._name,
-            response_id=f"mock-{digest('response', self._full_name, *_key(request)).hex()[:16]}",
+            response_id=f"mock-{response.hex()[:16]}",
             tokens_in=_tokens(f"{request.system}\n\n{request.user}"),
             tokens_out=_tokens(text),
             temperature=request.temperature,
@@ -157,7 +140,7 @@ class MockProvider:
     def _recovers(self, fault: str, request: Request) -> bool:
         if fault != "flaky":
             return False
-        call = digest("flaky", *_key(request))
+        call = hash_parts("flaky", *_key(request))
         if call in self._failed_once:
             return True
         self._failed_once.add(call)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import logit, sigmoid
+from heretix.core.canonical import normal
 from heretix.core.errors import ModelError
 from heretix.core.lenses import LENSES
 from heretix.providers.base import Opening, Provider, Reply, Request
-from heretix.providers.mock import normal
 
 _ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTALL)
 _QUOTE_WORDS: Final = 12

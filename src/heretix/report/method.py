@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from heretix.belief import metrics
 from heretix.belief.estimator import Estimate, estimate, mean, order_templates, trim_cut
 from heretix.belief.logodds import logit, sigmoid
-from heretix.belief.vector import joint_bootstrap
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, MEL, NUL, RPL
 from heretix.report.words import counted, no_estimate_reason, percent
@@ -134,10 +133,9 @@ def _tell_size(run: RunRecord) -> Iterator[str]:
     )
 
 
-Answers = tuple[tuple[float, ...], ...]
-"""Probabilities by wording."""
+Answers = tuple[tuple[float, ...], ...]  # Probabilities by wording
 
-DEFAULT_ANSWERS: Final = (
+DEFAULT_ANSWERS: Final = (  # Two answers to each of eight wordings; one wording leads down, one up
     (0.70, 0.74),
     (0.66, 0.69),
     (0.78, 0.75),
@@ -147,7 +145,6 @@ DEFAULT_ANSWERS: Final = (
     (0.68, 0.73),
     (0.64, 0.70),
 )
-"""Two answers to each of eight wordings; one wording leads down, one up."""
 _MOST_WORDINGS: Final = 16
 _MOST_ANSWERS: Final = 8
 _SEED: Final = 42
@@ -171,8 +168,7 @@ class WorkedExample:
 
     steps: tuple[Step, ...]
     cut: int
-    plain_mean: float
-    """The average of the answers as they are, for comparison."""
+    plain_mean: float  # The average of the answers as they are, for comparison
     estimate: Estimate
 
     @classmethod
@@ -218,7 +214,7 @@ class LensExample:
             lens: {f"{n:02d}": [logit(p) + by for p in given] for n, given in enumerate(answers)}
             for lens, by in shifts.items()
         }
-        vector = joint_bootstrap(lenses, seed=_SEED)
+        vector = metrics.joint_bootstrap(lenses, seed=_SEED)
         return cls(
             probs={lens: sigmoid(vector.centers[lens]) for lens in shifts},
             shock_index=metrics.shock_index(vector),

@@ -3,8 +3,7 @@
 import numpy as np
 
 from heretix.belief.estimator import interval
-from heretix.belief.metrics import Metric
-from heretix.belief.vector import BeliefVector
+from heretix.belief.metrics import BeliefVector, Metric
 
 
 def spread(vector: BeliefVector) -> Metric | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from heretix.belief.estimator import interval, mean, order_templates, trim_cut, trimmed_mean
 from heretix.belief.logodds import logit, sigmoid
-from heretix.belief.vector import MIN_STEMS, joint_bootstrap, sigmoids
+from heretix.belief.metrics import MIN_STEMS, joint_bootstrap, sigmoids
 from heretix.core.canonical import encode
 from heretix.core.errors import NoEstimateError
 from heretix.economy.episode.challenges import BroughtEvidence, GateReading

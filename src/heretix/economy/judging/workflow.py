@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from heretix.belief.vector import MIN_STEMS
+from heretix.belief.metrics import MIN_STEMS
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, ConflictError, RefusedError
 from heretix.core.lenses import HEL

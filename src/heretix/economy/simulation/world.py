@@ -16,13 +16,12 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Final
 
 from heretix.belief.logodds import logit, sigmoid
-from heretix.core.canonical import sha256_hex
+from heretix.core.canonical import normal, sha256_hex, uniform
 from heretix.economy.episode.challenges import BroughtEvidence, GateReading
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.episode.state import Direction
 from heretix.economy.ledger import PPM
 from heretix.economy.rewards import clip_belief
-from heretix.providers.mock import normal, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
