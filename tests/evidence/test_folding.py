@@ -92,7 +92,7 @@ def test_a_slice_between_spaces_is_always_found(text, data):
 @given(texts, texts)
 def test_what_is_found_is_the_quote(text, quote):
     """No span is ever given for a text that doesn't fold to the quote."""
-    span = find_quote(text, quote, whole_words=False)
+    span = find_quote(text, quote)
     if span is not None:
         assert fold(text[span.start : span.end]) == fold(quote)
     if fold(quote) not in fold(text):
@@ -148,11 +148,6 @@ def test_quotes(text, quote, found):
         expected = text if found == "all" else found
         assert span is not None
         assert text[span.start : span.end] == expected
-
-
-def test_whole_words_can_be_waived():
-    """A caller that wants any part of the text may ask for it."""
-    assert find_quote("a 112% rise", "12% rise", whole_words=False) == Span(3, 11)
 
 
 def test_everything_that_composes_is_known_to_join():

@@ -480,9 +480,10 @@ async def test_the_local_corpus_is_a_search(demo):
     search = LocalSearch(demo)
     found = await asyncio.gather(*(search.search(claim, 5) for claim in demo_claims()))
     assert search.name == "local:demo"
+    added = {document.doc_id: document for document in demo_documents()}
     for hits, claim in zip(found, demo_claims(), strict=True):
         assert hits == demo.search(claim, 5)
-        assert all(demo.get(hit.document.doc_id) == hit.document for hit in hits)
+        assert all(added[hit.document.doc_id] == hit.document for hit in hits)
 
 
 async def test_an_empty_corpus_gives_no_hits(tmp_path):

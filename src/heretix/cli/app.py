@@ -1,7 +1,5 @@
-"""The `heretix` command: its table of subcommands, and what every one of them shares.
-
-A subcommand is imported when it is called: `heretix --help` imports none of them.
-"""
+"""The `heretix` command: its table of subcommands, and what every one of them shares. A subcommand
+is imported when it is called: `heretix --help` imports none of them."""
 
 from __future__ import annotations
 
@@ -25,6 +23,7 @@ from heretix.version import VERSION
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Failures of writing to a terminal, a pipe or a file, besides nobody reading any more."""
 
+# Name, `module:attribute` under `heretix.cli`, and the line that `--help` shows.
 _COMMANDS: Final = {
     "run": ("run:run", "Measure a claim, or many."),
     "resume": ("run:resume", "Go on with an execution that was stopped."),
@@ -59,7 +58,6 @@ _COMMANDS: Final = {
     "jobs": ("serve:jobs_app", "Jobs that workers measure (`heretix worker`)."),
     "users": ("users:app", "Accounts of the web app: who may do what, and who did what."),
 }
-"""Name, `module:attribute` under `heretix.cli`, and the line that `--help` shows."""
 
 
 def _as_command(found: Any) -> Any:

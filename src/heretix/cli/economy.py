@@ -56,11 +56,10 @@ EpisodeArgument = Annotated[
 ]
 AmountArgument = Annotated[str, typer.Argument(help="Play money, such as 25 or 12.50.")]
 
-NO_EPISODE: Final = (
+NO_EPISODE: Final = (  # Said where there is no store, to those who look for episodes
     "no episode was opened here yet; open one with "
     '`heretix episode open "A claim." --practice` first'
 )
-"""Said where there is no store, to those who look for episodes."""
 NO_ACCOUNT: Final = (
     "nobody has an account here yet; give somebody one with `heretix ledger join NAME` first"
 )

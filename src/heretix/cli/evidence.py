@@ -340,7 +340,7 @@ def explain(
                 "rule": given.rule_id,
                 "facts": list(given.facts),
                 "publisher": given.publisher,
-                "compared": [c.rule_id for c in found.compared],
+                "compared": [rule.id for rule in found.compared],
                 "later": [match.rule.id for match in found.later],
             }
         )

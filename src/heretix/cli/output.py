@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNCUT: Final = 100_000
-"""Columns, where there is no screen: more than any line has."""
+_UNCUT: Final = 100_000  # Columns, where there is no screen: more than any line has
 _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 
 

@@ -20,7 +20,6 @@ from heretix.cli.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from types import FrameType
 
     import uvicorn
@@ -76,8 +75,11 @@ def serve(
             typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
             if not store.writable:
                 typer.echo("It can't be written to: it can only be looked at.", err=True)
-            works = store.writable and not no_worker
-            with _working(store, settings, jobs) if works else contextlib.nullcontext():
+            with contextlib.ExitStack() as working:
+                if store.writable and not no_worker:
+                    from heretix.jobs import BackgroundWorker
+
+                    working.enter_context(BackgroundWorker(store, settings, parallel=jobs))
                 if open_browser:
                     # The socket listens already: a browser that comes early waits for its answer.
                     opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
@@ -158,11 +160,9 @@ def _warm(state: AppState, app: object) -> None:
 
 @contextlib.contextmanager
 def _ended_by_ctrl_c(server: uvicorn.Server) -> Iterator[None]:
-    """Let Ctrl-C end the server from now on, also while it is being started.
-
-    It listens for Ctrl-C by itself only once it runs; until then much is loaded, and Ctrl-C would
-    break into that. Pressed again it doesn't wait for what is under way.
-    """
+    """Let Ctrl-C end the server from now on, also while it is being started. It listens for Ctrl-C
+    by itself only once it runs; until then much is loaded, and Ctrl-C would break into that.
+    Pressed again it doesn't wait for what is under way."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if server.should_exit:
@@ -212,12 +212,6 @@ def listening(host: str, port: int, store: Store) -> Iterator[socket.socket]:
 
 def _is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def _working(store: Store, settings: Settings, jobs: int) -> AbstractContextManager[object]:
-    from heretix.jobs import BackgroundWorker
-
-    return BackgroundWorker(store, settings, parallel=jobs)
 
 
 def worker(

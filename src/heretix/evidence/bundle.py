@@ -1,8 +1,6 @@
-"""Bundles: the evidence of one lens, frozen and content-addressed, in memory and in files.
-
-A bundle holds what a model is shown and where every word of it came from, and says of everything
-left out why. Its id is the SHA-256 of its canonical JSON: with one digit changed, it is another.
-"""
+"""Bundles: the evidence of one lens, frozen and content-addressed, in memory and in files. A bundle
+holds what a model is shown and where every word of it came from, and says of everything left out
+why. Its id is the SHA-256 of its canonical JSON: with one digit changed, it is another."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ class Stance(StrEnum):
 class DropReason(StrEnum):
     """Reasons for leaving a document out, in the order in which they are looked for."""
 
-    UNREAD = "unread"
-    """It was found, and its page couldn't be fetched or read."""
+    UNREAD = "unread"  # It was found, and its page couldn't be fetched or read
     OFF_TOPIC = "off_topic"
     WRONG_CLASS = "wrong_class"
     AFTER_AS_OF = "after_as_of"
@@ -86,8 +83,7 @@ class Item:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    id: str
-    """`E01`, `E02`, …: what the model calls it."""
+    id: str  # `E01`, `E02`, …: what the model calls it
     doc_id: str
     url: str | None
     title: str
@@ -98,25 +94,19 @@ class Item:
     published_method: str | None
     published_confidence: float | None
     retrieved_at: str
-    text: str
-    """The passage, word for word as it stands in the document."""
+    text: str  # The passage, word for word as it stands in the document
     text_start: int
-    text_end: int
-    """Place where the passage stands in the document's text."""
+    text_end: int  # Place where the passage stands in the document's text
     quote: str
     quote_start: int
-    quote_end: int
-    """Place where the quote stands in the passage."""
+    quote_end: int  # Place where the quote stands in the passage
     raw_sha256: str
-    document_sha256: str
-    """Of the document's whole text."""
+    document_sha256: str  # Of the document's whole text
     text_sha256: str
     quote_sha256: str
-    reliability: Mapping[str, Any]
-    """`r` with its parts, as `Assessment.record` gives them."""
+    reliability: Mapping[str, Any]  # `r` with its parts, as `Assessment.record` gives them
     stance: Stance | None
-    n_copies: int
-    """Documents that this one stands for, itself included."""
+    n_copies: int  # Documents that this one stands for, itself included
     flags: tuple[str, ...]
     stance_by: str | None = None
     """Source of the stance: `declared`, or the judge. None where nobody has judged."""
@@ -158,8 +148,7 @@ class Dropped:
     publisher: str
     cls: SourceClass
     reason: DropReason
-    params: Mapping[str, Any]
-    """Parameters of the reason's sentence: JSON values, by name."""
+    params: Mapping[str, Any]  # Parameters of the reason's sentence: JSON values, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +158,9 @@ class Shortfall:
     lens: str
     needed: int
     got: int
-    dropped: Mapping[DropReason, int]
-    """Number of documents found and left out, by reason."""
+    dropped: Mapping[DropReason, int]  # Number of documents found and left out, by reason
     as_of: date | None
-    exact: bool = False
-    """The documents were the user's own choice."""
+    exact: bool = False  # The documents were the user's own choice
 
     @property
     def remedy(self) -> str:
@@ -224,8 +211,7 @@ class Bundle:
     as_of: date | None
     strict_dates: bool
     policy: PolicyRef
-    queries: Mapping[str, str]
-    """The queries that found the documents, by name."""
+    queries: Mapping[str, str]  # The queries that found the documents, by name
     limits: Limits
     items: tuple[Item, ...]
     dropped: tuple[Dropped, ...]
@@ -277,11 +263,9 @@ class Bundle:
 
 
 def _json_value(value: object) -> Any:
-    """`value` as JSON has it.
-
-    A float without a fraction becomes an integer: some tools that pass JSON on write 1.0 as 1, and
-    the id must not change with them. A `stance_by` that is None is left out: nobody has judged.
-    """
+    """`value` as JSON has it. A float without a fraction becomes an integer: some tools that pass
+    JSON on write 1.0 as 1, and the id must not change with them. A `stance_by` that is None is left
+    out: nobody has judged."""
     if is_dataclass(value):
         return _json_value({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, date | StrEnum):

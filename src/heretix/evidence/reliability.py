@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from heretix.evidence.document import Document
 
-MAX_CHARS: Final = 200_000
-"""Signals are enough long before this; a book must not take minutes."""
+MAX_CHARS: Final = 200_000  # Signals are enough long before this; a book must not take minutes
 
 
 class Primitive(StrEnum):
@@ -50,10 +49,8 @@ class Observation:
 
     title: str
     text: str
-    date_confidence: float
-    """0 without a date; 1 where the method that found it gave no confidence."""
-    retracted: bool
-    """The source's own record says so."""
+    date_confidence: float  # 0 without a date; 1 where the method that found it gave no confidence
+    retracted: bool  # The source's own record says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +59,9 @@ class Signal:
 
     name: str
     primitive: Primitive
-    weight: float
-    """Share of the primitive; the shares of a primitive add up to 1."""
+    weight: float  # Share of the primitive; the shares of a primitive add up to 1
     enough: int
-    pattern: re.Pattern[str] | None
-    """None for the date, which is no passage."""
+    pattern: re.Pattern[str] | None  # None for the date, which is no passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +70,7 @@ class SignalReading:
 
     signal: Signal
     count: int
-    value: float
-    """From 0 to 1: the count over what is enough, at most 1."""
+    value: float  # From 0 to 1: the count over what is enough, at most 1
 
     @property
     def contribution(self) -> float:
@@ -240,8 +234,7 @@ class Verdict:
 
     assessment: Assessment
     stance: Stance | None
-    by: str
-    """The judge, as reports name it."""
+    by: str  # The judge, as reports name it
 
 
 DocumentJudge = Callable[[str, "Document"], Awaitable[Verdict | None]]
@@ -249,10 +242,8 @@ DocumentJudge = Callable[[str, "Document"], Awaitable[Verdict | None]]
 
 
 def declared_stance(document: Document, claim: str, *, given: bool = False) -> Stance | None:
-    """The stance in a document's record, if it is one towards this claim.
-
-    A record says so in `stance_on`. Documents that were `given` for the claim need not.
-    """
+    """The stance in a document's record, if it is one towards this claim. A record says so in
+    `stance_on`. Documents that were `given` for the claim need not."""
     about = document.meta.get("stance_on", "")
     told, wanted = (fold(text).casefold().rstrip(". ") for text in (about, claim))
     if told != wanted and (about or not given):
@@ -273,8 +264,7 @@ WEIGHTS: Final[Mapping[Primitive, float]] = MappingProxyType(
 FLOOR: Final = 0.05
 """No primitive counts for less: a geometric mean would let one zero erase all the others."""
 RETRACTION_CAP: Final = 0.1
-JUDGE_CALLS: Final = 3
-"""The median of three: one odd answer doesn't place a value."""
+JUDGE_CALLS: Final = 3  # The median of three: one odd answer doesn't place a value
 
 LO_SCALE: Final = 0.8
 """Words alone reach this far: they can be written without the work that they speak of."""
@@ -321,11 +311,9 @@ class PrimitiveExplanation:
     primitive: Primitive
     weight: float
     interval: Interval
-    judged: float | None
-    """Value that the judge put in the interval; None without a judge."""
+    judged: float | None  # Value that the judge put in the interval; None without a judge
     score: float
-    factor: float
-    """Factor of the primitive in the mean: `max(score, .05) ** weight`."""
+    factor: float  # Factor of the primitive in the mean: `max(score, .05) ** weight`
     signals: tuple[SignalReading, ...]
 
 
@@ -444,11 +432,9 @@ _MIN_NAME: Final = 3
 
 
 def blind(document: Document) -> BlindedDocument:
-    """`document` without what tells where it comes from.
-
-    Addresses, bylines, the author's name and the publisher's name are replaced. A text can give its
-    origin away in other words; no rule takes those out.
-    """
+    """`document` without what tells where it comes from. Addresses, bylines, the author's name and
+    the publisher's name are replaced. A text can give its origin away in other words; no rule takes
+    those out."""
     # Whole names first, then surnames.
     names = re.split(r"\s*(?:,|;|&|\band\b)\s*", document.author or "")
     whole = [name for name in names if sum(map(str.isalnum, name)) >= _MIN_NAME]

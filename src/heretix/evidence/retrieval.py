@@ -1,9 +1,7 @@
 """From a claim to the bundles of its lenses: search, classify, judge, select; alike for every lens.
-
 Documents are dropped by class, date, readability, nonce and injection, reliability floor,
 near-duplicates, limit per publisher and diverse choice, each with its reason. Selection is a
-function of its inputs: the same candidates in any order give the same bundle.
-"""
+function of its inputs: the same candidates in any order give the same bundle."""
 
 from __future__ import annotations
 
@@ -46,11 +44,10 @@ _MERIT_SHARE: Final = 0.7
 (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998)."""
 _REASONS: Final = {reason: place for place, reason in enumerate(DropReason)}
 
-_COPIED: Final = (
+_COPIED: Final = (  # Fields that an item takes from its document as they stand
     *("doc_id", "url", "title", "published", "published_method", "published_confidence"),
     *("retrieved_at", "raw_sha256"),
 )
-"""Fields that an item takes from its document as they stand."""
 
 Gathered = Mapping[str, Bundle | InsufficientEvidenceError]
 """By lens: a bundle, or why there is none."""
@@ -65,8 +62,7 @@ class Retrieval:
     policy: Policy
     as_of: date | None = None
     strict_dates: bool = False
-    flagged: bool = False
-    """Let sources known for made-up stories into HEL."""
+    flagged: bool = False  # Let sources known for made-up stories into HEL
     judge: DocumentJudge | None = None
     """Grades the documents that could be chosen, and says what they make of the claim."""
     any_word: bool = False
@@ -84,8 +80,7 @@ class Candidate:
     """The rank, from 1, that each query gave it."""
     stance: Stance | None = None
     stance_by: str | None = None
-    assessment: Assessment | None = None
-    """A judged one; None assesses by signals alone."""
+    assessment: Assessment | None = None  # A judged one; None assesses by signals alone
 
     @property
     def doc_id(self) -> str:
@@ -106,10 +101,8 @@ class Candidate:
 
 
 async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED) -> Gathered:
-    """The bundles of the lenses whose documents are searched for.
-
-    One search serves all of them; the lens only decides which classes are let in.
-    """
+    """The bundles of the lenses whose documents are searched for. One search serves all of them;
+    the lens only decides which classes are let in."""
     # One for the claim, one against it, one that takes no side.
     queries = {
         "neutral": claim,
@@ -185,11 +178,9 @@ async def judge_all(
 async def _judge_candidates(
     claim: str, candidates: Sequence[Candidate], how: Retrieval, lenses: Sequence[str]
 ) -> list[Candidate]:
-    """Candidates with what is known of their stance; the most relevant ones judged, if asked for.
-
-    A judge reads three times as many documents as a bundle holds, of those that a lens lets in:
-    others have little chance to be chosen, and every reading costs.
-    """
+    """Candidates with what is known of their stance; the most relevant ones judged, if asked for. A
+    judge reads three times as many documents as a bundle holds, of those that a lens lets in:
+    others have little chance to be chosen, and every reading costs."""
     verdicts: dict[str, Verdict] = {}
     if how.judge is not None:
         read: dict[str, Document] = {}
@@ -215,20 +206,15 @@ def _inform(
 
 
 def _vouched_url(document: Document) -> str | None:
-    """A document's address, unless it is only the document that says so.
-
-    A saved page can name any address as its own; taken at its word, a file could make itself
-    canonical.
-    """
+    """A document's address, unless it is only the document that says so. A saved page can name any
+    address as its own; taken at its word, a file could make itself canonical."""
     return None if document.meta.get("url_by") == "page" else document.url
 
 
 def _concerns(document: Document, about: frozenset[str]) -> bool:
-    """The document holds more than a third of the words that say what the claim is about.
-
-    Endings don't matter: a word is there if one begins with it and is two letters longer at most,
-    so that "dogs" and "caused" are found in a text about a dog and its causes.
-    """
+    """The document holds more than a third of the words that say what the claim is about. Endings
+    don't matter: a word is there if one begins with it and is two letters longer at most, so that
+    "dogs" and "caused" are found in a text about a dog and its causes."""
     held = content_words(f"{document.title} {document.text}")
     starts = {word[:end] for word in held for end in range(max(3, len(word) - 2), len(word))}
     stems = (word[:-1] if len(word) > 3 and word[-1] in "sd" else word for word in about)
@@ -289,11 +275,9 @@ def select(
     dropped: Iterable[Dropped] = (),
 ) -> Bundle:
     """The bundle of `lens` for `claim`; `InsufficientEvidenceError` if too few items are left.
-
     `admits` are the classes that the lens lets in, by default those of its definition. With a
-    `nonce`, documents that hold it are refused: they could forge the marks between items.
-    `dropped` are those that never became candidates.
-    """
+    `nonce`, documents that hold it are refused: they could forge the marks between items. `dropped`
+    are those that never became candidates."""
     limits = limits or LENSES[lens].limits
     run = _Selection(
         claim=claim,

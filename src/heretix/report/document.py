@@ -1,9 +1,7 @@
-"""A report: one HTML file that opens offline, or one drawing (SVG, PNG, PDF).
-
-Everything from records is untrusted. The templates escape it, and the page's own policy allows
-neither scripts nor anything from outside. A drawing holds what fits a picture: headline, charts,
-how the number was made, and where it came from; the answers themselves stand in the HTML.
-"""
+"""A report: one HTML file that opens offline, or one drawing (SVG, PNG, PDF). Everything from
+records is untrusted. The templates escape it, and the page's own policy allows neither scripts nor
+anything from outside. A drawing holds what fits a picture: headline, charts, how the number was
+made, and where it came from; the answers themselves stand in the HTML."""
 
 from __future__ import annotations
 
@@ -18,36 +16,13 @@ from heretix.core.lenses import LENSES
 from heretix.measurement.record import Artifact
 from heretix.measurement.vector import unchanged_runs
 from heretix.measurement.verify import verify_artifact
-from heretix.report.charts import (
-    belief_vector,
-    bootstrap_distribution,
-    chart_svg,
-    document_influence,
-    evidence_controls,
-    model_comparison,
-    template_forest,
-)
+from heretix.report import charts, words
+from heretix.report.charts import figure as fig
 from heretix.report.charts.beliefs import claim_of, run_names
-from heretix.report.charts.figure import (
-    drawable,
-    join_parts,
-    number,
-    shorten,
-    with_title,
-    wrap_text,
-)
+from heretix.report.charts.figure import number
 from heretix.report.charts.studies import drift
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
 from heretix.report.method import method_lines
-from heretix.report.words import (
-    LEGACY,
-    MISQUOTED,
-    drop_detail,
-    no_estimate_reason,
-    run_warnings,
-    span,
-    warning_label,
-)
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -68,8 +43,7 @@ class Picture:
     title: str
     chart: Chart
     runs: tuple[RunRecord, ...]
-    claim: str | None = None
-    """None where it is about several."""
+    claim: str | None = None  # None where it is about several
 
     def title_of(self, several: bool) -> str:
         """Return the title, with the claim where a report is about several."""
@@ -112,7 +86,7 @@ def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> l
     runs = plain_runs(artifacts)
     pictures = []
     if len(runs) > 1:
-        chart = model_comparison(runs, theme=theme)
+        chart = charts.model_comparison(runs, theme=theme)
         pictures.append(Picture(title="Side by side", chart=chart, runs=tuple(runs)))
     for artifact in vectors(artifacts):
         pictures += _vector_pictures(artifact, theme)
@@ -130,12 +104,12 @@ def _vector_pictures(artifact: Artifact, theme: Theme) -> list[Picture]:
     for model in dict.fromkeys(run.model for run in artifact.runs):
         own = [run for run in artifact.runs if run.model == model]
         plain = unchanged_runs(own, claim)
-        chart = belief_vector(artifact, model, theme=theme)
+        chart = charts.belief_vector(artifact, model, theme=theme)
         pictures.append(Picture(title="Belief vector", chart=chart, runs=tuple(plain), claim=claim))
         records = [record for record in artifact.experiments or [] if record.model == model]
         kinds = (
-            ("Influence of each document", document_influence, True),
-            ("Controls", evidence_controls, False),
+            ("Influence of each document", charts.document_influence, True),
+            ("Controls", charts.evidence_controls, False),
         )
         for title, draw, left_out in kinds:
             chosen = [r for r in records if r.variant.startswith("without:") is left_out]
@@ -160,8 +134,7 @@ class _Figure:
     """A drawn chart, and where its answers stand on the page."""
 
     svg: Markup
-    sources: tuple[tuple[str, str], ...]
-    """(anchor, what to call it)."""
+    sources: tuple[tuple[str, str], ...]  # (anchor, what to call it)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +149,8 @@ class _Section:
     method: tuple[str, ...]
     provenance: tuple[tuple[str, str], ...]
     verification: Verification | None
-    answers: tuple[tuple[int, tuple[SampleRecord, ...]], ...]
-    """By template."""
-    experiment: bool
-    """Made to be compared with others: seen together in a chart, not one by one."""
+    answers: tuple[tuple[int, tuple[SampleRecord, ...]], ...]  # By template
+    experiment: bool  # Made to be compared with others: seen together in a chart, not one by one
 
 
 def report_html(artifacts: Sequence[Artifact]) -> str:
@@ -190,7 +161,8 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
     found = [check for artifact in artifacts for check in verify_artifact(artifact)]
     checked = {check.execution_id: check for check in found}
     names = [
-        join_parts(shorten(part, _NAME_CHARS) for part in name if part) for name in run_names(runs)
+        fig.join_parts(fig.shorten(part, _NAME_CHARS) for part in name if part)
+        for name in run_names(runs)
     ]
     sections = [
         _section(run, f"run-{place}", name, checked.get(run.execution_id), place > len(plain))
@@ -240,21 +212,21 @@ def _shared_figures(
         sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
         if len(sources) > _NAMED_SOURCES:
             sources = (("runs", f"the answers of {len(sources)} runs"),)
-        svg = _draw(with_title(picture.chart, picture.title_of(several)), f"shared-{place}")
+        svg = _draw(fig.with_title(picture.chart, picture.title_of(several)), f"shared-{place}")
         yield _Figure(svg=svg, sources=sources)
 
 
 def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
     sources = ((f"{anchor}-answers", f"all {run.usage.attempted} answers"),)
     for place, picture in enumerate(_own_pictures(run, LIGHT)):
-        svg = _draw(with_title(picture.chart, picture.title), f"{anchor}-{place}")
+        svg = _draw(fig.with_title(picture.chart, picture.title), f"{anchor}-{place}")
         yield _Figure(svg=svg, sources=sources)
 
 
 def _warnings(run: RunRecord, verification: Verification | None) -> Iterator[str]:
-    yield from run_warnings(run)
+    yield from words.run_warnings(run)
     if run.evidence is not None and run.evidence.trusted is False:
-        yield MISQUOTED
+        yield words.MISQUOTED
     if verification is not None and not verification.ok:
         yield f"NOT verified: {len(verification.differences)} values don't follow from the record"
 
@@ -284,7 +256,7 @@ def _draw(chart: dict[str, Any], prefix: str) -> Markup:
     from markupsafe import Markup
 
     # The engine escapes every text that it draws; a test draws markup to see that it does.
-    return Markup(chart_svg(chart, prefix=prefix))  # noqa: S704
+    return Markup(charts.chart_svg(chart, prefix=prefix))  # noqa: S704
 
 
 def _environment() -> Environment:
@@ -302,10 +274,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["drop_detail"] = drop_detail
-    environment.globals["no_estimate_reason"] = no_estimate_reason
+    environment.globals["drop_detail"] = words.drop_detail
+    environment.globals["no_estimate_reason"] = words.no_estimate_reason
     environment.filters |= {
-        "span": lambda ends: span(*ends),
+        "span": lambda ends: words.span(*ends),
         "signed": lambda value: number(value, signed=True),
     }
     return environment
@@ -314,10 +286,8 @@ def _environment() -> Environment:
 _MARGIN: Final = 36
 _SIZE: Final = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 _NAMED: Final = 3
-_MOST_RUNS: Final = 200
-"""More would make a picture too tall for what opens pictures."""
-_CHARS_AT_1PX: Final = 0.5
-"""Average width of a character, for each pixel of its font's size."""
+_MOST_RUNS: Final = 200  # More would make a picture too tall for what opens pictures
+_CHARS_AT_1PX: Final = 0.5  # Average width of a character, for each pixel of its font's size
 
 
 @dataclass(slots=True)
@@ -333,7 +303,7 @@ class _Sheet:
         """Write a paragraph, wrapped to the page."""
         room = int((self.width - 2 * _MARGIN) / (px * _CHARS_AT_1PX))
         weight = ' font-weight="bold"' if bold else ""
-        for line in wrap_text(content, room, lines=8):
+        for line in fig.wrap_text(content, room, lines=8):
             self.y += px * 1.35
             self.parts.append(
                 f'<text x="{_MARGIN}" y="{self.y:.1f}" font-size="{px}" fill="{colour}"'
@@ -372,7 +342,9 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     pictures += shared_pictures(artifacts, theme=theme)
     several = len(claims) > 1
     drawings = [
-        chart_svg(with_title(picture.chart, picture.title_of(several)), prefix=f"p{number}")
+        charts.chart_svg(
+            fig.with_title(picture.chart, picture.title_of(several)), prefix=f"p{number}"
+        )
         for number, picture in enumerate(pictures)
     ]
     widest = max(_size(drawing)[0] for drawing in drawings)
@@ -384,32 +356,35 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     for drawing in drawings:
         sheet.drawing(drawing)
     _made(sheet, artifacts, runs)
-    return sheet.write(f"Report: {drawable(title)}")
+    return sheet.write(f"Report: {fig.drawable(title)}")
 
 
 def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
-    forest = template_forest(run, theme=theme)
+    forest = charts.template_forest(run, theme=theme)
     yield Picture(title="What each wording gave", chart=forest, runs=(run,))
     if run.status == "ok":
-        replicas = bootstrap_distribution(run, theme=theme)
+        replicas = charts.bootstrap_distribution(run, theme=theme)
         yield Picture(title="Where the interval comes from", chart=replicas, runs=(run,))
 
 
 def _headline(sheet: _Sheet, run: RunRecord) -> None:
     belief, theme = run.aggregates, sheet.theme
-    about = join_parts([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
+    about = fig.join_parts([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
     sheet.text(about, px=13, colour=theme.muted)
     if belief.prob_true_rpl is None or belief.ci95 is None:
         sheet.text(
-            f"No estimate: {no_estimate_reason(run.reason)}", px=16, colour=theme.warn, bold=True
+            f"No estimate: {words.no_estimate_reason(run.reason)}",
+            px=16,
+            colour=theme.warn,
+            bold=True,
         )
     else:
         said = (
-            f"p(true) {belief.prob_true_rpl:.3f}, 95% interval {span(*belief.ci95)}, "
+            f"p(true) {belief.prob_true_rpl:.3f}, 95% interval {words.span(*belief.ci95)}, "
             f"stability {belief.stability_score:.2f} ({belief.stability_band})"
         )
         sheet.text(said, px=17, colour=theme.ink, bold=True)
-    if label := warning_label(run):
+    if label := words.warning_label(run):
         sheet.text(label, px=14, colour=theme.warn)
 
 
@@ -465,16 +440,16 @@ def belief_html(run: RunRecord) -> str:
         f'<div style="color:#666">{escape(run.model)} · {escape(run.prompt_version)}</div>',
     ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
-        parts.append(f"<div>No estimate: {escape(no_estimate_reason(run.reason))}</div>")
+        parts.append(f"<div>No estimate: {escape(words.no_estimate_reason(run.reason))}</div>")
     else:
         lo, hi = belief.ci95
         parts.append(
-            f"<div>p(true) <b>{belief.prob_true_rpl:.3f}</b>, 95% CI {span(lo, hi)}, "
+            f"<div>p(true) <b>{belief.prob_true_rpl:.3f}</b>, 95% CI {words.span(lo, hi)}, "
             f"stability {belief.stability_score:.2f} ({belief.stability_band})</div>"
         )
         parts.append(_interval_bar(belief.prob_true_rpl, lo, hi))
-    legacy = LEGACY if run.aggregation.agg == "simple" else None
-    parts += [f"<div><em>{text}</em></div>" for text in (warning_label(run), legacy) if text]
+    legacy = words.LEGACY if run.aggregation.agg == "simple" else None
+    parts += [f"<div><em>{text}</em></div>" for text in (words.warning_label(run), legacy) if text]
     return "".join([*parts, "</div>"])
 
 

@@ -1,8 +1,6 @@
-"""Tables for other tools: runs, samples and transfers, as JSON Lines or Parquet, in pieces.
-
-Rows are read a page at a time, each in a short transaction of its own. They come in the order of
-a key that never changes, so that what is added meanwhile can't make a row come twice.
-"""
+"""Tables for other tools: runs, samples and transfers, as JSON Lines or Parquet, in pieces. Rows
+are read a page at a time, each in a short transaction of its own. They come in the order of a key
+that never changes, so that what is added meanwhile can't make a row come twice."""
 
 from __future__ import annotations
 
@@ -32,16 +30,14 @@ if TYPE_CHECKING:
     from heretix.store import Store
 
 Format = Literal["jsonl", "parquet"]
-FORMATS: Final[Mapping[Format, str]] = {
+FORMATS: Final[Mapping[Format, str]] = {  # Formats, and the media type of each
     "jsonl": "application/jsonl",
     "parquet": "application/vnd.apache.parquet",
 }
-"""Formats, and the media type of each."""
 
 _PAGE: Final = 2_000
 Row = dict[str, Any]
-Column = tuple[str, str]
-"""A name, and a type as Parquet calls it."""
+Column = tuple[str, str]  # A name, and a type as Parquet calls it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

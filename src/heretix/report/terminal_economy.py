@@ -20,20 +20,13 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from heretix.economy import exchange
     from heretix.economy.episode.state import Episode
-    from heretix.economy.exchange import (
-        Entry,
-        EpisodeSummary,
-        HeldPosition,
-        Holding,
-        StoredMeasurement,
-    )
     from heretix.economy.exploration_service import Burn, Credited, Prospect, Standing
     from heretix.economy.ledger import Breach, LedgerReport
     from heretix.economy.market import Position, Quote
 
-_WIDE: Final = 120
-"""Columns from which a transfer has room on one line."""
+_WIDE: Final = 120  # Columns from which a transfer has room on one line
 _STYLE: Final = {Side.HERETIC: "magenta", Side.ORTHODOX: "blue"}
 
 
@@ -45,7 +38,7 @@ def money(amount: int, currency: str) -> str:
 moment = utc_text_of_ms
 
 
-def balances_table(holdings: Sequence[Holding]) -> Table:
+def balances_table(holdings: Sequence[exchange.Holding]) -> Table:
     """List who holds what."""
     rows = [
         (held.account.id, money(held.balance, held.account.currency), held.person or "")
@@ -54,7 +47,7 @@ def balances_table(holdings: Sequence[Holding]) -> Table:
     return plain_table("~account", ">balance", "person", rows=rows)
 
 
-def history_table(entries: Sequence[Entry], *, width: int) -> Table:
+def history_table(entries: Sequence[exchange.Entry], *, width: int) -> Table:
     """List transfers as they stand in the chain; on a narrow screen three lines each."""
     wide = width >= _WIDE
     columns = (">seq", "at", ">amount", "code", "~from", "~to") if wide else (">seq", "~transfer")
@@ -83,7 +76,7 @@ def breaches_view(subject: str, breaches: Sequence[Breach]) -> RenderableType:
     return Group(head, *lines)
 
 
-def episodes_table(found: Sequence[EpisodeSummary]) -> Table:
+def episodes_table(found: Sequence[exchange.EpisodeSummary]) -> Table:
     """List episodes and what their markets say."""
     table = plain_table("episode", "state", ">heretic", ">staked", ">bets", "~claim")
     for item in found:
@@ -140,7 +133,7 @@ def quote_view(quote: Quote, currency: str) -> RenderableType:
     return facts_table(rows.items())
 
 
-def positions_table(held: Sequence[HeldPosition], currency: str = "PLAY") -> Table:
+def positions_table(held: Sequence[exchange.HeldPosition], currency: str = "PLAY") -> Table:
     """List a person's bets."""
     table = plain_table("episode", "state", "side", ">staked", ">shares", "~claim")
     scale = MICRO * 10 ** CURRENCIES[currency].exponent
@@ -160,7 +153,7 @@ def positions_table(held: Sequence[HeldPosition], currency: str = "PLAY") -> Tab
 def episode_view(
     episode: Episode,
     positions: Sequence[Position],
-    told: Sequence[StoredMeasurement],
+    told: Sequence[exchange.StoredMeasurement],
     *,
     whole: bool = True,
 ) -> RenderableType:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 """Pages that are made at the same time. What may take seconds has threads of its own."""
 
-ROUTERS: Final = (
+ROUTERS: Final = (  # Modules with a `router` each
     # Routes are tried in this order: what is asked for most comes first.
     "heretix.web.pages.runs",
     "heretix.web.api",
@@ -44,7 +44,6 @@ ROUTERS: Final = (
     "heretix.web.pages.home",
     "heretix.web.pages.jobs",
 )
-"""Modules with a `router` each."""
 
 
 @cache
@@ -99,11 +98,8 @@ def create_app(
 
 
 def redirect_slashes(router: Router) -> ASGIApp:
-    """Lead an address that no route knows to the one without slashes at its end.
-
-    The redirect names no host. The framework would take it from the request, where anybody may
-    have written it.
-    """
+    """Lead an address that no route knows to the one without slashes at its end. The redirect names
+    no host. The framework would take it from the request, where anybody may have written it."""
 
     async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope["path"]) if scope["type"] == "http" else ""

@@ -1,7 +1,5 @@
-"""Files that browsers fetch: kept in memory, named with their content, cached for a year.
-
-The names are a closed set, so no address can reach any other file.
-"""
+"""Files that browsers fetch: kept in memory, named with their content, cached for a year. The names
+are a closed set, so no address can reach any other file."""
 
 from __future__ import annotations
 
@@ -84,10 +82,8 @@ def serve_asset(request: Request) -> Response:
 
 @lru_cache(maxsize=1)
 def theme_css() -> str:
-    """Write the charts' colours for the pages, and the dark ones for drawn charts.
-
-    Dark is what the system says, until the reader chooses: then `data-theme` on the root decides.
-    """
+    """Write the charts' colours for the pages, and the dark ones for drawn charts. Dark is what the
+    system says, until the reader chooses: then `data-theme` on the root decides."""
     from heretix.core.lenses import LENSES
     from heretix.report.charts.theme import colour_pairs, tooltip_css
 

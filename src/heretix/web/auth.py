@@ -118,10 +118,8 @@ def visit_of(request: Request) -> Visit:
 
 
 async def identify_visitor(request: Request) -> Visit:
-    """Find out who asks. A write must also be meant: see `_refuse_forgery`.
-
-    Runs before every endpoint, whether it asks who is there or not.
-    """
+    """Find out who asks. A write must also be meant: see `_refuse_forgery`. Runs before every
+    endpoint, whether it asks who is there or not."""
     known: Visit | None = getattr(request.state, "visit", None)
     if known is not None:
         return known
@@ -220,12 +218,9 @@ async def is_still_admitted(visit: Visit, app: "AppState") -> bool:
 
 
 async def _refuse_forgery(request: Request, visit: Visit) -> None:
-    """Refuse a write that a page elsewhere made this browser send.
-
-    It must come from this origin and bring the token of a form. Programs have neither pages nor
-    cookies, so on a server without accounts they need no token: what a browser sends always says
-    that a browser sent it.
-    """
+    """Refuse a write that a page elsewhere made this browser send. It must come from this origin
+    and bring the token of a form. Programs have neither pages nor cookies, so on a server without
+    accounts they need no token: what a browser sends always says that a browser sent it."""
     if not _same_origin(request.headers):
         raise AccessError("a page of another site can't write here; open this server's own page")
     browsed = any(name in request.headers for name in _OF_BROWSERS)
@@ -239,10 +234,8 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
 
 
 def _same_origin(headers: Headers) -> bool:
-    """Say whether a request comes from a page of this server, or from no page at all.
-
-    Browsers send `Origin` with every write, and say by `Sec-Fetch-Site` where it came from.
-    """
+    """Say whether a request comes from a page of this server, or from no page at all. Browsers send
+    `Origin` with every write, and say by `Sec-Fetch-Site` where it came from."""
     origin = headers.get("origin")
     if origin is not None:
         try:

@@ -1,8 +1,6 @@
-"""HTTP connections with bounds that the server itself doesn't set: time and size of a head.
-
-A client that sends one byte of a header now and then would hold its connection for ever, and one
-whose header doesn't end would fill the memory.
-"""
+"""HTTP connections with bounds that the server itself doesn't set: time and size of a head. A
+client that sends one byte of a header now and then would hold its connection for ever, and one
+whose header doesn't end would fill the memory."""
 
 from __future__ import annotations
 

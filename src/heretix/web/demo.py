@@ -136,10 +136,9 @@ def _is_embedded_here(settings: Settings) -> bool:
 
 # The stage that the demonstration's episodes are played on: the real exchange, a held clock.
 
-ADA, BEN, CLEO, DOV, EVA = CAST = tuple(
+ADA, BEN, CLEO, DOV, EVA = CAST = tuple(  # Made-up people, who say so in their names
     f"{name} (demo)" for name in ("Ada", "Ben", "Cleo", "Dov", "Eva")
 )
-"""Made-up people, who say so in their names."""
 
 FIRST_DAY: Final = -40.0
 _JUDGES: Final = 3
@@ -420,10 +419,8 @@ def fill(
     tell: Callable[[str], None] = lambda _: None,
 ) -> World:
     """Put the demonstration into a store. One that holds something is refused unless `force`.
-
-    `embedded` asks the small model that comes with the package, if it is here. `tell` hears of
-    each step when it begins or, for an episode, when it is over.
-    """
+    `embedded` asks the small model that comes with the package, if it is here. `tell` hears of each
+    step when it begins or, for an episode, when it is over."""
     exchange = Exchange(store, clock=clock or SystemClock())
     _refuse_full(store, settings, exchange, force=force)
     audit = People(store).audit

@@ -80,7 +80,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-EVENT_SCHEMA: Final = {
+EVENT_SCHEMA: Final = {  # One event of a stream, as the API's document has it
     "type": "object",
     "properties": {
         "id": {"type": "string", "description": "The job's revision, for `Last-Event-ID`."},
@@ -89,7 +89,6 @@ EVENT_SCHEMA: Final = {
         "retry": {"type": "integer"},
     },
 }
-"""One event of a stream, as the API's document has it."""
 
 BEAT_S: Final = 15.0  # silence that a proxy or a reader may take for a lost connection
 _LOOK_UP_S: Final = 1.0

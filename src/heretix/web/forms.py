@@ -167,11 +167,10 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "durability": "7d",
     "dispute_for": "2d",
 }
-_PRACTICE_TIMES: Final = {
+_PRACTICE_TIMES: Final = {  # Short enough to see the end of it
     "challenge_for": "10m",
     **dict.fromkeys(("candle", "reveal_for", "durability", "dispute_for"), "2m"),
 }
-"""Short enough to see the end of it."""
 _SPANS: Final = (*_PRACTICE_TIMES, "begin_after")
 _WHOLE: Final = {"K": 64, "R": 32, "T": 64, "B": 100_000, "judges": 64}
 _BUNDLE: Final = re.compile(r"[0-9a-f]{64}")

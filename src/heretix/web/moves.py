@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 EpisodeId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
+# Types by the kind of a field; a choice has its own, and all others are text.
 _KINDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("amount", "bond", "whole"), int),
     "flag": bool,
     "yes_no": bool | None,
     "json": dict[str, Any] | None,
 }
-"""Types by the kind of a field; a choice has its own, and all others are text."""
 _YES_NO: Final = {"": None, "yes": "true", "no": "false"}
 
 

@@ -81,15 +81,16 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+# Documented by every operation, also by those that can do less: a client reads all alike.
 REFUSALS: Final = refusals(
     400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 502, 503, 504, 507
 )
-"""Documented by every operation, also by those that can do less: a client reads all alike."""
 
 
 log = logging.getLogger("heretix.web")
 _METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
+# By the name of the error; one that isn't here has the status of what it is a kind of.
 STATUS: Final[Mapping[str, int]] = {
     "HeretixError": 500,
     "UsageError": 422,
@@ -111,7 +112,6 @@ STATUS: Final[Mapping[str, int]] = {
     "StoreError": 503,
     "StoreFullError": 507,
 }
-"""By the name of the error; one that isn't here has the status of what it is a kind of."""
 
 _FORMS: Final = re.compile(r"(/(?:jobs|episodes)/[\w-]+|/measure|/account|/profile)/", re.ASCII)
 """Pages whose forms send to addresses below them."""

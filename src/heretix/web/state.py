@@ -39,11 +39,9 @@ _T = TypeVar("_T")
 
 
 class RenderLock(asyncio.Lock):
-    """Pages rendered in the event loop: one at a time, in the order of asking.
-
-    Such a page is a millisecond of work. In a thread it takes twice that: the thread and the loop
-    take the interpreter from each other at every look-up. `bench/web.py` measures both.
-    """
+    """Pages rendered in the event loop: one at a time, in the order of asking. Such a page is a
+    millisecond of work. In a thread it takes twice that: the thread and the loop take the
+    interpreter from each other at every look-up. `bench/web.py` measures both."""
 
     async def __aenter__(self) -> None:
         """Wait for the lock. Work inside must be short: every other page waits for it."""
@@ -85,10 +83,8 @@ class LruCache(Generic[_T]):
 
 
 class PageCache:
-    """Records and bundles of one store, and what was made of them.
-
-    A finished execution never changes, so whatever follows from its id alone may be cached.
-    """
+    """Records and bundles of one store, and what was made of them. A finished execution never
+    changes, so whatever follows from its id alone may be cached."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -143,11 +139,9 @@ class Anomalies:
 
 
 class AnomalyBoard:
-    """The anomaly feed of a store, ranked in a thread of its own.
-
-    Ranking reads every record that a lens is part of, which takes seconds on a large store:
-    whoever asks meanwhile sees what was found last.
-    """
+    """The anomaly feed of a store, ranked in a thread of its own. Ranking reads every record that a
+    lens is part of, which takes seconds on a large store: whoever asks meanwhile sees what was
+    found last."""
 
     def __init__(self, store: Store, *, wait_s: float = 0.3) -> None:
         self._store, self._wait_s = store, wait_s

@@ -20,15 +20,9 @@ from heretix.economy.market import MICRO
 from heretix.economy.sentences import Surface
 from heretix.economy.sentences import sentence as write_reason
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
+from heretix.report import words
 from heretix.report.charts import chart_json
 from heretix.report.charts.theme import LIGHT, TEXT_PX
-from heretix.report.words import (
-    drop_detail,
-    missing_reason,
-    no_estimate_reason,
-    warn_few_wordings,
-    warning_label,
-)
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -194,11 +188,11 @@ def environment() -> Environment:
         "navigation": NAVIGATION,
         "lenses_known": LENSES,
         "rule": rule,
-        "drop_detail": drop_detail,
-        "few_wordings": warn_few_wordings,
-        "label_of": warning_label,
-        "missing_reason": missing_reason,
-        "no_estimate_reason": no_estimate_reason,
+        "drop_detail": words.drop_detail,
+        "few_wordings": words.warn_few_wordings,
+        "label_of": words.warning_label,
+        "missing_reason": words.missing_reason,
+        "no_estimate_reason": words.no_estimate_reason,
     }
     return env
 
@@ -212,10 +206,8 @@ def page(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """Render a whole page for whoever asked; with a `problem`, under its status.
-
-    A reader that has it already is told so.
-    """
+    """Render a whole page for whoever asked; with a `problem`, under its status. A reader that has
+    it already is told so."""
     from heretix.web.auth import visit_of
     from heretix.web.problems import status_of
 

@@ -1,8 +1,6 @@
 """A small corpus of the project's own writing, so that lenses show something on a fresh machine.
-
 The documents argue for and against four claims, as established and as dissenting sources would.
-They are marked as demonstrations, their sites are made up, and one of them tries an injection.
-"""
+They are marked as demonstrations, their sites are made up, and one of them tries an injection."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Policy files: read from YAML, with the source lists they pin; problems told with their lines.
-
-One bad rule doesn't hide the next: all problems of a file are found in one go. Lists that users
-bring are CSV, JSON or plain lines, pinned by SHA-256: a list decides what a model gets to read, so
-a file whose hash isn't the pinned one is refused, whatever changed in it.
-"""
+"""Policy files: read from YAML, with the source lists they pin; problems told with their lines. One
+bad rule doesn't hide the next: all problems of a file are found in one go. Lists that users bring
+are CSV, JSON or plain lines, pinned by SHA-256: a list decides what a model gets to read, so a file
+whose hash isn't the pinned one is refused, whatever changed in it."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
     _Doubts = Iterator[tuple[Level, int, str]]
 
 DEFAULT_POLICY: Final = "default"
-MAX_DEPTH: Final = 8
-"""Policies that extend one another, at most."""
+MAX_DEPTH: Final = 8  # Policies that extend one another, at most
 MAX_LIST_BYTES: Final = 64 * 1024 * 1024
 _BY_SUFFIX: Final = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".txt": "lines"}
 _NAME: Final = (r"[A-Za-z0-9._-]+", "must be letters, digits, '.', '_' and '-' only")
@@ -89,10 +86,8 @@ class _ListSpec(_Model):
 
     file: Text
     sha256: Sha256 | None = None
-    format: ListFormat | None = None
-    """None goes by the file's name."""
-    domain: Text = "domain"
-    """The column, or key, that holds the domain."""
+    format: ListFormat | None = None  # None goes by the file's name
+    domain: Text = "domain"  # The column, or key, that holds the domain
     class_column: Text | None = Field(None, alias="class")
     classes: dict[str, Class | None] | None = None
     """Class for each value of `class_column`; None leaves the row out."""
@@ -478,8 +473,7 @@ def _csv_rows(text: str, spec: _ListSpec) -> Iterator[_Row]:
 
 # Doubts about a policy that can be read: rules that never apply, lists that disagree.
 
-_SHOWN: Final = 5
-"""Examples that a message gives; a list may have thousands."""
+_SHOWN: Final = 5  # Examples that a message gives; a list may have thousands
 
 
 def check_policy(policy: Policy) -> tuple[Problem, ...]:

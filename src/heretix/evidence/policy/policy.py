@@ -1,9 +1,7 @@
-"""Source policies: which class an address has, by which rule, and on which facts.
-
-A policy is an ordered list of rules; the first that covers an address decides, and where none does
-the class is `unknown`. It is versioned, and hashed into every run that used it. Membership, not
-quality: how far a document can be relied on (`heretix.evidence.reliability`) is blind to its class.
-"""
+"""Source policies: which class an address has, by which rule, and on which facts. A policy is an
+ordered list of rules; the first that covers an address decides, and where none does the class is
+`unknown`. It is versioned, and hashed into every run that used it. Membership, not quality: how far
+a document can be relied on (`heretix.evidence.reliability`) is blind to its class."""
 
 from __future__ import annotations
 
@@ -24,20 +22,16 @@ if TYPE_CHECKING:
 class SourceClass(StrEnum):
     """Side of the canon that a source stands on."""
 
-    CANONICAL = "canonical"
-    """Official, or established as a source of record."""
+    CANONICAL = "canonical"  # Official, or established as a source of record
     HETERODOX = "heterodox"
     """Documented, with an author who can be held to it, and outside the canon."""
     CONTESTED = "contested"
     """Its standing is itself disputed, or its pages await the review that would settle it."""
-    FLAGGED = "flagged"
-    """Known for made-up stories, or satire that gets taken for news."""
+    FLAGGED = "flagged"  # Known for made-up stories, or satire that gets taken for news
     FACTCHECK = "factcheck"
     """Publishes verdicts on claims. No lens admits it: the verdict would be handed over."""
-    UNKNOWN = "unknown"
-    """No rule matches. That is an answer, and the most frequent one."""
-    PROVIDED = "provided"
-    """Given by the user."""
+    UNKNOWN = "unknown"  # No rule matches. That is an answer, and the most frequent one.
+    PROVIDED = "provided"  # Given by the user
 
 
 def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
@@ -49,10 +43,8 @@ def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
 class Level(StrEnum):
     """Weight of a problem."""
 
-    ERROR = "error"
-    """The policy can't be used, or a rule in it can never apply."""
-    WARNING = "warning"
-    """It works, but perhaps not as it was meant."""
+    ERROR = "error"  # The policy can't be used, or a rule in it can never apply
+    WARNING = "warning"  # It works, but perhaps not as it was meant
     NOTE = "note"
 
 
@@ -84,10 +76,8 @@ class Entry:
     """One thing that a rule covers: a host with all below it, or a path on such a host."""
 
     host: str
-    prefix: str
-    """Path that must stand in front; empty for the whole host."""
-    open_ended: bool
-    """The prefix may end inside a segment (`/~*`)."""
+    prefix: str  # Path that must stand in front; empty for the whole host
+    open_ended: bool  # The prefix may end inside a segment (`/~*`)
     cls: SourceClass
     facts: tuple[str, ...] = ()
     line: int = field(default=0, compare=False)
@@ -115,17 +105,14 @@ class Rule:
 
     id: str
     kind: Kind
-    cls: SourceClass | None
-    """None where a list gives each of its entries a class."""
+    cls: SourceClass | None  # None where a list gives each of its entries a class
     facts: tuple[str, ...]
     entries: tuple[Entry, ...]
-    source: str
-    """The file that it stands in."""
+    source: str  # The file that it stands in
     line: int
     pin: Mapping[str, Any] | None = None
     """Source list as read, with its hash, which stands for its entries in the policy's hash."""
-    skipped: tuple[Problem, ...] = ()
-    """Rows of a list that name no host."""
+    skipped: tuple[Problem, ...] = ()  # Rows of a list that name no host
 
     def content(self) -> dict[str, Any]:
         """The rule as JSON values, for hashing."""
@@ -145,10 +132,8 @@ _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def read_pattern(text: str) -> tuple[str, str, bool] | None:
-    """Host, path prefix and open end of a pattern such as `osf.io/preprints` or `edu/~*`.
-
-    Lists write what they mean in many ways: an address, a leading `www.` or `*.`, a last slash.
-    """
+    """Host, path prefix and open end of a pattern such as `osf.io/preprints` or `edu/~*`. Lists
+    write what they mean in many ways: an address, a leading `www.` or `*.`, a last slash."""
     bare = _SCHEME.sub("", text.strip(), count=1).removeprefix("*").removeprefix(".")
     name, _, rest = bare.partition("/")
     host = read_host(name)
@@ -170,8 +155,7 @@ class Classification:
     """Class, rule and facts that a policy gives an address."""
 
     cls: SourceClass
-    rule_id: str | None
-    """None: no rule matched, and the class is `unknown`."""
+    rule_id: str | None  # None: no rule matched, and the class is `unknown`
     facts: tuple[str, ...]
     publisher: str
 
@@ -181,8 +165,7 @@ class Match:
     """A rule that covers an address, and the entry that does."""
 
     rule: Rule
-    entry: Entry | None
-    """None for a rule that covers everything."""
+    entry: Entry | None  # None for a rule that covers everything
 
     @property
     def cls(self) -> SourceClass:
@@ -197,29 +180,14 @@ class Match:
         return (*(self.entry.facts if self.entry else ()), *self.rule.facts)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One rule that was looked at, and what in it matched."""
-
-    rule_id: str
-    kind: Kind
-    entries: int
-    matched: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Account of why an address has its class."""
 
     url: str
-    address: Address | None
-    """Text that was compared: host and path, in one spelling."""
     classification: Classification
-    decided_by: Match | None
-    compared: tuple[Comparison, ...]
-    """The rules in order, up to the one that decided."""
-    later: tuple[Match, ...]
-    """Rules that would have matched, had none before."""
+    compared: tuple[Rule, ...]  # In order, up to the one that decided
+    later: tuple[Match, ...]  # Rules that would have matched, had none before
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +205,7 @@ class Policy:
 
     version: str
     rules: tuple[Rule, ...]
-    sources: tuple[str, ...]
-    """The files it was read from, its own first."""
+    sources: tuple[str, ...]  # The files it was read from, its own first
 
     @cached_property
     def sha256(self) -> str:
@@ -260,20 +227,11 @@ class Policy:
         address = read_address(url)
         matches = {} if address is None else self._matches(address)
         orders = sorted(matches)
-        names = {
-            order: "*" if match.entry is None else match.entry.pattern
-            for order, match in matches.items()
-        }
         end = 0 if address is None else orders[0] + 1 if orders else len(self.rules)
         return Explanation(
             url=url,
-            address=address,
             classification=self.classify(url),
-            decided_by=matches[orders[0]] if orders else None,
-            compared=tuple(
-                Comparison(rule.id, rule.kind, len(rule.entries), names.get(order))
-                for order, rule in enumerate(self.rules[:end])
-            ),
+            compared=self.rules[:end],
             later=tuple(matches[order] for order in orders[1:]),
         )
 

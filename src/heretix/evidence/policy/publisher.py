@@ -40,8 +40,7 @@ class Address:
 
     host: str
     """Lower case, punycode, without port, user name and last dot; an IPv6 address in brackets."""
-    path: str
-    """Unescaped, without query and `..`; starts with a slash."""
+    path: str  # Unescaped, without query and `..`; starts with a slash
 
 
 def read_address(url: str | None) -> Address | None:
@@ -155,12 +154,10 @@ that they come from different hands."""
 class _Carrier:
     """Places of names on a platform that carries many publishers. `@name` always counts."""
 
-    subdomain: bool = False
-    """`name.platform`."""
+    subdomain: bool = False  # `name.platform`
     own: str | None = None
     """First segments that are pages of the platform's own, where names are `platform/name`."""
-    under: str = ""
-    """`platform/marker/name`, for these markers."""
+    under: str = ""  # `platform/marker/name`, for these markers
 
 
 _BLOGS: Final = (
@@ -294,10 +291,8 @@ class _Name(NamedTuple):
     """A host by the public suffix list; parts that it hasn't are empty."""
 
     suffix: str
-    domain: str
-    """The one label in front of the suffix."""
-    private: bool
-    """The suffix belongs to a platform and not to a registry."""
+    domain: str  # The one label in front of the suffix
+    private: bool  # The suffix belongs to a platform and not to a registry
 
 
 def _split(host: str) -> _Name:

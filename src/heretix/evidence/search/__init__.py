@@ -1,8 +1,6 @@
-"""Searches: a question in, hits out, whoever answers it; and the registry of live services.
-
-An adapter passes the filters on as far as its service knows them. What comes back is filtered here
-once more, since services treat them as hints.
-"""
+"""Searches: a question in, hits out, whoever answers it; and the registry of live services. An
+adapter passes the filters on as far as its service knows them. What comes back is filtered here
+once more, since services treat them as hints."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ MAX_K: Final = 1000
 class Hit:
     """One answer to a query."""
 
-    url: str | None
-    """None for a file of the user's."""
+    url: str | None  # None for a file of the user's
     title: str
     snippet: str
     published: date | None
@@ -50,12 +47,9 @@ class Hit:
 class Filters(TypedDict, total=False):
     """Limits on hits: options of every search."""
 
-    as_of: date | None
-    """Nothing dated after this day; undated hits stay."""
-    include: Sequence[str]
-    """Only these domains, and what is under them."""
-    exclude: Sequence[str]
-    """Nothing from these domains."""
+    as_of: date | None  # Nothing dated after this day; undated hits stay
+    include: Sequence[str]  # Only these domains, and what is under them
+    exclude: Sequence[str]  # Nothing from these domains
 
 
 class Search(Protocol):
@@ -78,8 +72,7 @@ class Search(Protocol):
 class SearchService(Protocol):
     """A live service as it is registered: a class, or whatever makes the search."""
 
-    gives_text: bool
-    """Hits come with the pages' text. For the others every page is fetched."""
+    gives_text: bool  # Hits come with the pages' text. For the others every page is fetched.
 
     def from_env(self, env: Mapping[str, str], **options: Any) -> Search:
         """The search, with its key or address from `env`."""

@@ -1,9 +1,7 @@
-"""Live search services: Brave, Exa, SearXNG and Tavily.
-
-Each says what is asked of it and where its answers hold what; `LiveSearch` does the rest: pages,
-filters, polite spacing, another try where that helps. Failures are mapped by
-`heretix.providers.http`, as for models. No key reaches a message.
-"""
+"""Live search services: Brave, Exa, SearXNG and Tavily. Each says what is asked of it and where its
+answers hold what; `LiveSearch` does the rest: pages, filters, polite spacing, another try where
+that helps. Failures are mapped by `heretix.providers.http`, as for models. No key reaches a
+message."""
 
 from __future__ import annotations
 
@@ -64,20 +62,16 @@ class LiveSearch:
     name: ClassVar[str]
     gives_text: ClassVar[bool] = False
     """Hits come with the pages' text. For the others every page is fetched."""
-    base_url: ClassVar[str | None] = None
-    """None: the user's own, from `variable`."""
+    base_url: ClassVar[str | None] = None  # None: the user's own, from `variable`
     variable: ClassVar[str]
     """The environment's variable that holds the key, or the address where that is the user's."""
     key_header: ClassVar[str] = ""
-    key_scheme: ClassVar[str] = ""
-    """Prefix of the key in its header."""
-    min_interval_s: ClassVar[float] = 1.0
-    """Between two requests, unless told otherwise."""
+    key_scheme: ClassVar[str] = ""  # Prefix of the key in its header
+    min_interval_s: ClassVar[float] = 1.0  # Between two requests, unless told otherwise
     method: ClassVar[str] = "POST"
     path: ClassVar[str] = "/search"
     results_at: ClassVar[tuple[str, ...]] = ("results",)
-    fields: ClassVar[Mapping[str, str]]
-    """The names that results have for the parts of a hit."""
+    fields: ClassVar[Mapping[str, str]]  # The names that results have for the parts of a hit
     max_pages: ClassVar[int] = 1
     repeats_pages: ClassVar[bool] = False
     """A page without news is the last: behind it the same ones come again."""
@@ -274,9 +268,7 @@ def _make_hit(
 
 class BraveSearch(LiveSearch):
     """Pages of up to 20 results, at most 200 in all; snippets only.
-
-    https://api-dashboard.search.brave.com/api-reference/web/search/get
-    """
+    https://api-dashboard.search.brave.com/api-reference/web/search/get"""
 
     name = "brave"
     base_url = "https://api.search.brave.com/res/v1"
@@ -357,10 +349,8 @@ class ExaSearch(LiveSearch):
 
 
 class SearxngSearch(LiveSearch):
-    """A metasearch engine that somebody runs: as many hits as five pages give, snippets only.
-
-    Dates can't be asked for, only filtered by. https://docs.searxng.org/dev/search_api.html
-    """
+    """A metasearch engine that somebody runs: as many hits as five pages give, snippets only. Dates
+    can't be asked for, only filtered by. https://docs.searxng.org/dev/search_api.html"""
 
     name = "searxng"
     variable = "SEARXNG_URL"
@@ -390,9 +380,7 @@ class SearxngSearch(LiveSearch):
 
 class TavilySearch(LiveSearch):
     """At most 20 hits a query, with the pages' text; dates come with news only.
-
-    https://docs.tavily.com/api-reference/endpoint/search
-    """
+    https://docs.tavily.com/api-reference/endpoint/search"""
 
     name = "tavily"
     gives_text = True
@@ -430,10 +418,8 @@ class TavilySearch(LiveSearch):
 def _domain_lists(
     question: Question, include: tuple[str, int], exclude: tuple[str, int]
 ) -> dict[str, list[str]]:
-    """Domains by the names that a service has for them, unless they are too many for it.
-
-    A list that is too long would be refused; half of one would be wrong. Hits are filtered anyway.
-    """
+    """Domains by the names that a service has for them, unless they are too many for it. A list
+    that is too long would be refused; half of one would be wrong. Hits are filtered anyway."""
     pairs = ((include, question.include), (exclude, question.exclude))
     return {name: list(names) for (name, most), names in pairs if 0 < len(names) <= most}
 
@@ -457,11 +443,9 @@ def with_sites(question: Question, *, max_chars: int, max_words: int) -> str:
 
 
 def _wait_by_quota(headers: Mapping[str, str]) -> float | None:
-    """Seconds until every used-up quota is refilled, where a service tells them side by side.
-
-    Brave sends `X-RateLimit-Remaining: 0, 1000` with `X-RateLimit-Reset: 1, 1419704`: one number
-    for each of its windows.
-    """
+    """Seconds until every used-up quota is refilled, where a service tells them side by side. Brave
+    sends `X-RateLimit-Remaining: 0, 1000` with `X-RateLimit-Reset: 1, 1419704`: one number for each
+    of its windows."""
     try:
         left = [int(n) for n in headers.get("X-RateLimit-Remaining", "").split(",") if n.strip()]
         resets = [float(n) for n in headers.get("X-RateLimit-Reset", "").split(",") if n.strip()]

@@ -1,8 +1,6 @@
-"""Searches around others: full text for hits without, answers recorded, and answers replayed.
-
-A recording has one file a question, named by the question's hash, in canonical JSON with a hash of
-the hits. What isn't recorded isn't answered.
-"""
+"""Searches around others: full text for hits without, answers recorded, and answers replayed. A
+recording has one file a question, named by the question's hash, in canonical JSON with a hash of
+the hits. What isn't recorded isn't answered."""
 
 from __future__ import annotations
 
@@ -32,10 +30,8 @@ SCHEMA: Final = "heretix-search-1"
 
 
 class FullTextSearch:
-    """Another search, with the documents of its hits: each page is fetched and read.
-
-    A page that can't be fetched or read leaves its hit as it was: found, but without a document.
-    """
+    """Another search, with the documents of its hits: each page is fetched and read. A page that
+    can't be fetched or read leaves its hit as it was: found, but without a document."""
 
     def __init__(self, inner: Search, fetcher: Fetcher) -> None:
         self._inner = inner

@@ -1,9 +1,7 @@
-"""A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25).
-
-A text is stored and indexed once, with the title that it first came with, however many addresses
-it stands at; every address keeps its own title, author and dates. Documents go in by batches, each
-in a transaction of its own, so that an interruption loses the batch under way and nothing else.
-"""
+"""A corpus: documents in one SQLite file, searched by words (FTS5, ranked by BM25). A text is
+stored and indexed once, with the title that it first came with, however many addresses it stands
+at; every address keeps its own title, author and dates. Documents go in by batches, each in a
+transaction of its own, so that an interruption loses the batch under way and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +58,6 @@ CREATE TABLE sources (
   meta TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX sources_by_text ON sources (text_id, published, host);
-CREATE INDEX sources_by_doc_id ON sources (doc_id);
 CREATE VIRTUAL TABLE words USING fts5 (
   title, text, content = 'texts', content_rowid = 'id',
   tokenize = 'porter unicode61 remove_diacritics 2'
@@ -178,10 +175,8 @@ class AddReport:
 
     added: int = 0
     unchanged: int = 0
-    replaced: int = 0
-    """Known addresses with another text, or with other facts about the same text."""
-    duplicates: int = 0
-    """New addresses of texts that the corpus had already."""
+    replaced: int = 0  # Known addresses with another text, or with other facts about the same text
+    duplicates: int = 0  # New addresses of texts that the corpus had already
     failed: tuple[Failure, ...] = ()
 
     @property
@@ -336,16 +331,6 @@ class Corpus:
             )
         return list(unique.values())
 
-    def get(self, doc_id: str) -> Document | None:
-        """The document with this id, if the corpus holds it."""
-        with self._lock, _map_faults(self.path):
-            row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM sources s JOIN texts t ON t.id = s.text_id "  # noqa: S608
-                "WHERE s.doc_id = ? ORDER BY s.key LIMIT 1",
-                (doc_id,),
-            ).fetchone()
-        return _document(row) if row else None
-
     def stats(self) -> CorpusStats:
         """Count what the corpus holds."""
         with self._lock, _map_faults(self.path):
@@ -374,15 +359,19 @@ class Corpus:
         if not batch:
             return counts
         with self._lock, _map_faults(self.path), _transaction(self._db):
-            rows = self._rows_at(_key(document) for document in batch)
-            hashes = json.dumps([document.text_sha256 for document in batch])
-            text_ids: dict[str, int] = dict(
-                self._db.execute(
-                    "SELECT t.text_sha256, t.id FROM json_each(?) j "
-                    "JOIN texts t ON t.text_sha256 = j.value",
-                    (hashes,),
-                ).fetchall()
+            known_rows = self._db.execute(
+                "SELECT s.key, t.id, t.text_sha256, s.title, s.author, s.published, s.meta "
+                "FROM json_each(?) j "
+                "JOIN sources s ON s.key = j.value JOIN texts t ON t.id = s.text_id",
+                (json.dumps([_key(document) for document in batch]),),
             )
+            rows = {key: _Row(text, sha256, facts) for key, text, sha256, *facts in known_rows}
+            known_texts = self._db.execute(
+                "SELECT t.text_sha256, t.id FROM json_each(?) j "
+                "JOIN texts t ON t.text_sha256 = j.value",
+                (json.dumps([document.text_sha256 for document in batch]),),
+            )
+            text_ids: dict[str, int] = dict(known_texts.fetchall())
             (top,) = self._db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
             texts: list[tuple[Any, ...]] = []
             stale: set[int] = set()
@@ -432,21 +421,10 @@ class Corpus:
                 )
                 self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
 
-    def _rows_at(self, keys: Iterable[str]) -> dict[str, _Row]:
-        rows = self._db.execute(
-            "SELECT s.key, t.id, t.text_sha256, s.title, s.author, s.published, s.meta "
-            "FROM json_each(?) j "
-            "JOIN sources s ON s.key = j.value JOIN texts t ON t.id = s.text_id",
-            (json.dumps(list(keys)),),
-        )
-        return {key: _Row(text_id, sha256, facts) for key, text_id, sha256, *facts in rows}
-
     def _expression(self, terms: Sequence[str]) -> tuple[str, list[str]]:
-        """An FTS5 expression that scores few enough rows, and its terms, rarest first.
-
-        Rare words say most about what is wanted: they are joined by OR, as many as the budget
-        allows. When even the rarest is too common, words are joined by AND until few rows fit.
-        """
+        """An FTS5 expression that scores few enough rows, and its terms, rarest first. Rare words
+        say most about what is wanted: they are joined by OR, as many as the budget allows. When
+        even the rarest is too common, words are joined by AND until few rows fit."""
         counted = sorted((count, term) for term in terms if (count := self._count(_quoted(term))))
         chosen: list[str] = []
         budget = _SCORED_ROWS

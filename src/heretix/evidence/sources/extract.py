@@ -1,8 +1,6 @@
-"""Extract documents from bytes: HTML, PDF, Markdown and plain text, within limits.
-
-What comes in is somebody else's and may be damaged, huge or hostile. Whatever is wrong with it
-becomes an `UnreadableError` that says why. Libraries are loaded when the first document needs them.
-"""
+"""Extract documents from bytes: HTML, PDF, Markdown and plain text, within limits. What comes in is
+somebody else's and may be damaged, huge or hostile. Whatever is wrong with it becomes an
+`UnreadableError` that says why. Libraries are loaded when the first document needs them."""
 
 from __future__ import annotations
 
@@ -73,10 +71,8 @@ class Limits:
     """Limits on what one document may cost."""
 
     max_bytes: int = 10 * _MB
-    max_decoded_bytes: int = 20 * _MB
-    """After decompression."""
-    max_text_chars: int = 1_000_000
-    """Longer texts are cut, and say so in their `meta`."""
+    max_decoded_bytes: int = 20 * _MB  # After decompression
+    max_text_chars: int = 1_000_000  # Longer texts are cut, and say so in their `meta`
     max_html_tags: int = 100_000
     max_pdf_pages: int = 500
     pdf_timeout_s: float = 30.0
@@ -93,10 +89,8 @@ class Extract:
     title: str = ""
     author: str | None = None
     published: date | None = None
-    published_method: str | None = None
-    """A key of `DATE_CONFIDENCE`; None without a date."""
-    url: str | None = None
-    """Place where the document says it belongs."""
+    published_method: str | None = None  # A key of `DATE_CONFIDENCE`; None without a date
+    url: str | None = None  # Place where the document says it belongs
     meta: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -253,10 +247,8 @@ def _page_of(elements: Iterable[Any]) -> Any:
 
 
 def _states_day(page: Any, found: date) -> bool:
-    """Check that the whole date is written there.
-
-    A parser that is given "May 2021" fills in a day: the first, or even today's.
-    """
+    """Check that the whole date is written there. A parser that is given "May 2021" fills in a day:
+    the first, or even today's."""
     source = str(load_library("lxml.html").tostring(page, encoding="unicode"))
     day, month, year = rf"(?<!\d)0?{found.day}", rf"(?<!\d)0?{found.month}", str(found.year)
     written = (
@@ -326,8 +318,7 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT: Final = frozenset({"text/plain", "text/markdown", "text/x-markdown"})
 _UNTOLD: Final = frozenset({"", "application/octet-stream", "binary/octet-stream"})
-READABLE_TYPES: Final = _HTML | _TEXT | {"application/pdf"}
-"""Media types that can be read."""
+READABLE_TYPES: Final = _HTML | _TEXT | {"application/pdf"}  # Media types that can be read
 
 _SUFFIXES: Final[Mapping[str, str]] = {
     ".html": "text/html",
@@ -391,10 +382,8 @@ def make_document(
     retrieved_at: str | None = None,
     meta: Mapping[str, str] | None = None,
 ) -> Document:
-    """A document with its hashes, retrieved now unless told otherwise.
-
-    Its id depends on its address and text, not on this machine.
-    """
+    """A document with its hashes, retrieved now unless told otherwise. Its id depends on its
+    address and text, not on this machine."""
     text_sha256 = sha256_text(found.text)
     method = found.published_method if found.published else None
     return Document(

@@ -1,9 +1,7 @@
-"""Pages from the web, fetched politely and never from inside the walls.
-
-An address that a document or a search result names must not make this machine call itself or its
-neighbours: every host is resolved here, every address it has must be public, and the connection
-goes to an address that was checked, at every hop of a redirect anew.
-"""
+"""Pages from the web, fetched politely and never from inside the walls. An address that a document
+or a search result names must not make this machine call itself or its neighbours: every host is
+resolved here, every address it has must be public, and the connection goes to an address that was
+checked, at every hop of a redirect anew."""
 
 from __future__ import annotations
 
@@ -54,8 +52,7 @@ class FetchOptions:
     host_delay_s: float = 1.0
     """From the end of one request to the start of the next at the same host."""
     max_concurrency: int = 8
-    allow_private: bool = False
-    """Let addresses of this machine and its networks be fetched."""
+    allow_private: bool = False  # Let addresses of this machine and its networks be fetched
     private_hosts: frozenset[str] = frozenset()
     """Hosts, by exact name, that alone may have such addresses: an archive in one's own network.
     What they redirect to isn't covered."""
@@ -65,11 +62,9 @@ class FetchOptions:
 class Page:
     """Response to an address."""
 
-    url: str
-    """After redirects."""
+    url: str  # After redirects
     media_type: str | None
-    data: bytes = field(repr=False)
-    """Decompressed."""
+    data: bytes = field(repr=False)  # Decompressed
     retrieved_at: str
 
 
@@ -248,10 +243,8 @@ class Fetcher:
 
 
 class _PublicResolver(AbstractResolver):
-    """Resolves names, and refuses those that have any address which isn't public.
-
-    What it returns is what is connected to, so that a name can't change its meaning in between.
-    """
+    """Resolves names, and refuses those that have any address which isn't public. What it returns
+    is what is connected to, so that a name can't change its meaning in between."""
 
     def __init__(self, inner: AbstractResolver, private_hosts: frozenset[str]) -> None:
         self._inner = inner

@@ -1,7 +1,5 @@
-"""Read what a user names as sources: folders, files, JSON, addresses and lists of them.
-
-Nothing here stops at a bad file: it becomes a `Failure` in the stream, and the next one is read.
-"""
+"""Read what a user names as sources: folders, files, JSON, addresses and lists of them. Nothing
+here stops at a bad file: it becomes a `Failure` in the stream, and the next one is read."""
 
 from __future__ import annotations
 

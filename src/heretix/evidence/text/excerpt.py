@@ -42,10 +42,8 @@ class Excerpt:
 
     start: int
     end: int
-    quote: Span
-    """Place where the quote stands in the document."""
-    cut: bool
-    """A sentence was too long and is cut between words."""
+    quote: Span  # Place where the quote stands in the document
+    cut: bool  # A sentence was too long and is cut between words
 
 
 def sentences(text: str) -> list[Span]:
@@ -68,19 +66,15 @@ def sentences(text: str) -> list[Span]:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words of `text` that say what it is about, cut to stems.
-
-    A name of two letters, such as AI or 5G, is a word; a letter by itself isn't.
-    """
+    """The words of `text` that say what it is about, cut to stems. A name of two letters, such as
+    AI or 5G, is a word; a letter by itself isn't."""
     return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
 
 
 def cut_excerpt(text: str, *, about: str, max_chars: int) -> Excerpt | None:
-    """The passage of `text` that says most about `about`; None means that it has no words.
-
-    Of all runs of whole sentences that fit, that is the first with the most words of `about` in
-    it; its best sentence is the quote.
-    """
+    """The passage of `text` that says most about `about`; None means that it has no words. Of all
+    runs of whole sentences that fit, that is the first with the most words of `about` in it; its
+    best sentence is the quote."""
     spans, pieces = _parts(text, max_chars)
     if not spans:
         return None

@@ -123,18 +123,9 @@ class Folded:
     """Start in `text`, start and end in the original, and whether a piece stands for itself,
     character by character; others map only as a whole."""
 
-    def span(self, start: int, end: int) -> Span | None:
-        """Find `text[start:end]` in the original; None if that would cut a piece apart."""
-        found = self._locate(start, end)
-        return found[0] if found and found[1] else None
-
-    def covering(self, start: int, end: int) -> Span | None:
-        """The least part of the original that holds all of `text[start:end]`."""
-        found = self._locate(start, end)
-        return found[0] if found else None
-
-    def _locate(self, start: int, end: int) -> tuple[Span, bool] | None:
-        """The covering span, and whether it is exact."""
+    def span(self, start: int, end: int, *, covering: bool = False) -> Span | None:
+        """Find `text[start:end]` in the original; None if that would cut a piece apart, unless any
+        `covering` span will do."""
         if not 0 <= start < end <= len(self.text):
             return None
         pieces = self._pieces
@@ -143,8 +134,9 @@ class Folded:
         _, _, origin_end, exact_end = pieces[after - 1]
         head = start - at
         tail = (pieces[after][0] if after < len(pieces) else len(self.text)) - end
-        span = Span(origin + (head if exact_start else 0), origin_end - (tail if exact_end else 0))
-        return span, not ((head and not exact_start) or (tail and not exact_end))
+        if not covering and ((head and not exact_start) or (tail and not exact_end)):
+            return None
+        return Span(origin + (head if exact_start else 0), origin_end - (tail if exact_end else 0))
 
 
 def fold(text: str) -> str:
@@ -197,12 +189,10 @@ def fold_with_offsets(text: str) -> Folded:
     return Folded("".join(texts), pieces)
 
 
-def find_quote(text: str, quote: str, *, whole_words: bool = True) -> Span | None:
-    """Find `quote` in `text`, or None: `fold(text[start:end]) == fold(quote)`.
-
-    With `whole_words` a quote can't be cut out of a word or a number: "2%" isn't in "12%", "5%" not
-    in "2.5%" or "-5%", "can" not in "can't", "inferior" not in "non-inferior".
-    """
+def find_quote(text: str, quote: str) -> Span | None:
+    """Find `quote` in `text`, or None: `fold(text[start:end]) == fold(quote)`. It can't be cut out
+    of a word or a number: "2%" isn't in "12%", "5%" not in "2.5%" or "-5%", "can" not in "can't",
+    "inferior" not in "non-inferior"."""
     needle = fold(quote)
     if not needle:
         return None
@@ -214,15 +204,12 @@ def find_quote(text: str, quote: str, *, whole_words: bool = True) -> Span | Non
         if (
             span is not None
             and fold(text[span.start : span.end]) == needle
-            and (not whole_words or _on_borders(folded.text, at, end, text, span))
+            and _on_borders(folded.text, at, end, text, span)
         ):
             return span
-        start = at + 1
-        if whole_words:
-            # Going on at the next word, and not at the next letter, keeps repetitions linear.
-            word = _WORD_START.search(folded.text, start)
-            start = word.start() if word else len(folded.text)
-        at = folded.text.find(needle, start)
+        # Going on at the next word, and not at the next letter, keeps repetitions linear.
+        word = _WORD_START.search(folded.text, at + 1)
+        at = folded.text.find(needle, word.start() if word else len(folded.text))
     return None
 
 
@@ -298,10 +285,8 @@ def jaccard(a: frozenset[T], b: frozenset[T]) -> float:
 
 def cluster(texts: Sequence[str], *, earliest: Callable[[int], object]) -> list[list[int]]:
     """Clusters of near-duplicates as places in `texts`, the earliest first; in order of that one.
-
-    `earliest` is a sort key over places; ties go to the smaller place. A cluster is everything
-    that can be reached by links, so the order of `texts` doesn't decide who is in it.
-    """
+    `earliest` is a sort key over places; ties go to the smaller place. A cluster is everything that
+    can be reached by links, so the order of `texts` doesn't decide who is in it."""
     sets = [shingles(text) for text in texts]
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, found in enumerate(sets):

@@ -21,18 +21,12 @@ from heretix.evidence.text.fold import fold_with_offsets
 class InjectionKind(StrEnum):
     """Kind of attack that a passage looks like."""
 
-    OVERRIDE = "override"
-    """Tells the reader to drop its instructions."""
-    ROLE = "role"
-    """Mimics the marks between system, user and assistant."""
-    ANSWER = "answer"
-    """Plants the answer, or the key that it is read from."""
-    ADDRESS = "address"
-    """Speaks to a machine that reads it."""
-    MARKER = "marker"
-    """Mimics the marks that items stand between."""
-    HIDDEN = "hidden"
-    """Written in characters that nobody sees."""
+    OVERRIDE = "override"  # Tells the reader to drop its instructions
+    ROLE = "role"  # Mimics the marks between system, user and assistant
+    ANSWER = "answer"  # Plants the answer, or the key that it is read from
+    ADDRESS = "address"  # Speaks to a machine that reads it
+    MARKER = "marker"  # Mimics the marks that items stand between
+    HIDDEN = "hidden"  # Written in characters that nobody sees
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +40,7 @@ class InjectionFlag:
 
 def _search(cues: str, *parts: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
     """A pattern for lower case, tried only on texts that hold one of the words it can't do without.
-
-    Most texts hold none, and looking for plain words is a hundred times as fast.
-    """
+    Most texts hold none, and looking for plain words is a hundred times as fast."""
     return tuple(cues.split(",")), re.compile("|".join(f"(?:{part})" for part in parts))
 
 
@@ -146,7 +138,7 @@ def screen(text: str) -> tuple[InjectionFlag, ...]:
         for kind, (cues, pattern) in _FOLDED.items():
             if any(cue in padded for cue in cues):
                 for match in pattern.finditer(lowered):
-                    if span := folded.covering(match.start(), match.end()):
+                    if span := folded.span(match.start(), match.end(), covering=True):
                         flags.add(InjectionFlag(kind, span.start, span.end))
     return tuple(sorted(flags, key=lambda flag: (flag.start, flag.end, flag.kind)))
 
@@ -202,10 +194,8 @@ _UNSEEN: Final = re.compile(
 
 def plain_text(text: str) -> str:
     """`text` as a model is shown it: one paragraph without markup, addresses and the invisible.
-
     Applied until nothing changes, so that taking one thing away can't put another together: the
-    result never holds `http://`, `https://`, `www.` or the marks that items stand between.
-    """
+    result never holds `http://`, `https://`, `www.` or the marks that items stand between."""
     plain = text
     while True:
         before = plain

@@ -12,30 +12,8 @@ from heretix.belief.estimator import order_templates, trim_cut
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL
 from heretix.measurement.vector import lens_records, metrics_by_model, unchanged_runs
-from heretix.report.charts.figure import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    IntervalRow,
-    Part,
-    difference_axis,
-    drawable,
-    figure,
-    interval_panel,
-    join_parts,
-    layer,
-    literal,
-    notice,
-    notice_panel,
-    prob_axis,
-    quantity,
-    row_axis,
-    row_labels,
-    shorten,
-    small_text,
-    text_layer,
-    tooltip,
-)
+from heretix.report.charts import figure as fig
+from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, IntervalRow, Part
 from heretix.report.charts.theme import LIGHT, SHAPES, Theme
 from heretix.report.words import counted, missing_reason, no_estimate_reason, warning_word
 
@@ -52,8 +30,7 @@ if TYPE_CHECKING:
     )
 
 _WORDING_CHARS: Final = 46
-_SPACE: Final = "\u2003"
-"""Common spaces in a row are drawn as one."""
+_SPACE: Final = "\u2003"  # Common spaces in a row are drawn as one
 _BINS: Final = 50
 _TOP: Final = {"value": 0}
 
@@ -71,7 +48,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         *_estimate_layers(belief.prob_true_rpl, lo, hi, run.lens, theme),
         *_template_layers(run, rows, silent, theme),
     ]
-    return figure(
+    return fig.figure(
         {"width": WIDTH, "height": {"step": 24}, "layer": layers},
         title=run.claim,
         subtitle=[
@@ -93,7 +70,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
 
 
 def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
-    return notice(
+    return fig.notice(
         f"No estimate: {no_estimate_reason(run.reason)}",
         title=run.claim,
         subtitle=[run_subtitle(run)],
@@ -105,7 +82,7 @@ def _no_estimate(run: RunRecord, description: str, theme: Theme) -> Chart:
 def run_subtitle(run: RunRecord) -> str:
     """Name the model, lens and n of a run."""
     usage = run.usage
-    return join_parts(
+    return fig.join_parts(
         [
             run.model,
             f"lens {run.lens}",
@@ -163,25 +140,25 @@ def _silent_rows(run: RunRecord, *, first_row: int) -> list[Part]:
 
 def _label(run: RunRecord, index: int) -> str:
     wording = run.prompts.paraphrases[index].replace("<claim>{CLAIM}</claim>", " ")
-    return shorten(f"{index} · {wording.strip()}", _WORDING_CHARS)
+    return fig.shorten(f"{index} · {wording.strip()}", _WORDING_CHARS)
 
 
 def _estimate_layers(prob: float, lo: float, hi: float, lens: str, theme: Theme) -> list[Part]:
-    axis = prob_axis()
+    axis = fig.prob_axis()
     x, band = {**axis, "field": "prob"}, {"x": {**axis, "field": "lo"}, "x2": {"field": "hi"}}
     said = [{"prob": prob, "said": f"estimate {prob:.3f} [{lo:.3f}, {hi:.3f}]"}]
     dashed = {"color": theme.colour(lens), "strokeWidth": 1.5, "strokeDash": [5, 3]}
     return [
-        layer("rect", [{"lo": lo, "hi": hi}], band, color=theme.band, opacity=0.6),
-        layer("rule", [{"prob": prob}], {"x": x}, **dashed),
-        text_layer(said, {"x": x, "y": _TOP}, color=theme.ink, baseline="bottom", dy=-4),
+        fig.layer("rect", [{"lo": lo, "hi": hi}], band, color=theme.band, opacity=0.6),
+        fig.layer("rule", [{"prob": prob}], {"x": x}, **dashed),
+        fig.text_layer(said, {"x": x, "y": _TOP}, color=theme.ink, baseline="bottom", dy=-4),
     ]
 
 
 def _template_layers(
     run: RunRecord, rows: Sequence[Part], silent: Sequence[Part], theme: Theme
 ) -> list[Part]:
-    axis, y, color = prob_axis(), row_axis(len(rows) + len(silent)), literal("colour")
+    axis, y, color = fig.prob_axis(), fig.row_axis(len(rows) + len(silent)), fig.literal("colour")
     place = {row["template"]: row for row in rows}
     answers = [
         {"row": row["row"], "prob": sample.prob_true, "colour": row["colour"]}
@@ -190,20 +167,20 @@ def _template_layers(
     ]
     reach = {"x": {**axis, "field": "min"}, "x2": {"field": "max"}, "y": y, "color": color}
     mean = {"x": {**axis, "field": "prob"}, "y": y}
-    told = tooltip(("label", "nominal", "wording"), ("said", "nominal", "p(true)"))
-    point = {"stroke": color, "fill": literal("fill"), "tooltip": told}
-    beside = {"x": {"value": WIDTH + 14}, "y": y, "color": literal("ink")}
+    told = fig.tooltip(("label", "nominal", "wording"), ("said", "nominal", "p(true)"))
+    point = {"stroke": color, "fill": fig.literal("fill"), "tooltip": told}
+    beside = {"x": {"value": WIDTH + 14}, "y": y, "color": fig.literal("ink")}
     shape = SHAPES[run.lens]
     layers = [
-        *row_labels([(row["label"], "") for row in (*rows, *silent)], y, theme),
-        layer("rule", rows, reach, strokeWidth=1.5),
-        layer("tick", answers, {**mean, "color": color}, thickness=1.5, size=10),
-        layer("point", rows, mean | point, size=80, strokeWidth=1.8, shape=shape, opacity=1),
-        text_layer(rows, beside, align="left"),
+        *fig.row_labels([(row["label"], "") for row in (*rows, *silent)], y, theme),
+        fig.layer("rule", rows, reach, strokeWidth=1.5),
+        fig.layer("tick", answers, {**mean, "color": color}, thickness=1.5, size=10),
+        fig.layer("point", rows, mean | point, size=80, strokeWidth=1.8, shape=shape, opacity=1),
+        fig.text_layer(rows, beside, align="left"),
     ]
     if silent:
-        look = small_text(theme, align="left", fontStyle="italic") | {"color": theme.warn}
-        layers.append(text_layer(silent, {"x": {"value": 6}, "y": y}, "reason", **look))
+        look = fig.small_text(theme, align="left", fontStyle="italic") | {"color": theme.warn}
+        layers.append(fig.text_layer(silent, {"x": {"value": 6}, "y": y}, "reason", **look))
     return layers
 
 
@@ -211,10 +188,8 @@ def _template_layers(
 
 
 def replicas_of(run: RunRecord) -> Floats:
-    """Draw the replicas of the center, in log-odds, that the run's interval was read from.
-
-    A record doesn't hold them: they follow from its answers and its seed.
-    """
+    """Draw the replicas of the center, in log-odds, that the run's interval was read from. A record
+    doesn't hold them: they follow from its answers and its seed."""
     if run.status != "ok":
         raise NoEstimateError(no_estimate_reason(run.reason) or "no estimate")
     logits: dict[str, list[float]] = defaultdict(list)
@@ -238,7 +213,7 @@ def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
     if belief.prob_true_rpl is None or belief.ci95 is None:
         return _no_estimate(run, "Bootstrap distribution.", theme)
     lo, hi = belief.ci95
-    axis = quantity(
+    axis = fig.quantity(
         "p(true) of a replica, a probability",
         scale={"zero": False, "nice": True},
         tickCount=6,
@@ -249,7 +224,7 @@ def bootstrap_distribution(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
         _bars(replicas_of(run), (lo, hi), axis, run.lens, theme),
         *_interval_marks(belief.prob_true_rpl, lo, hi, axis, run.lens, theme),
     ]
-    return figure(
+    return fig.figure(
         {"width": WIDTH, "height": HEIGHT - 80, "layer": layers},
         title=run.claim,
         subtitle=[
@@ -288,11 +263,11 @@ def _bars(replicas: Floats, ci95: tuple[float, float], axis: Part, lens: str, th
         "x": {**axis, "field": "from", "bin": {"binned": True}},
         "x2": {"field": "to"},
         "y": {**y, "field": "replicas"},
-        "color": literal("fill"),
-        "stroke": literal("rim"),
-        "tooltip": tooltip(("from", ".4f"), ("to", ".4f"), ("replicas", "quantitative")),
+        "color": fig.literal("fill"),
+        "stroke": fig.literal("rim"),
+        "tooltip": fig.tooltip(("from", ".4f"), ("to", ".4f"), ("replicas", "quantitative")),
     }
-    return layer("bar", rows, encoding, strokeWidth=0.5, opacity=0.6)
+    return fig.layer("bar", rows, encoding, strokeWidth=0.5, opacity=0.6)
 
 
 def _interval_marks(
@@ -306,10 +281,10 @@ def _interval_marks(
     above, look = {"x": x, "y": _TOP}, {"color": theme.ink, "baseline": "bottom"}
     said = [{"prob": prob, "said": f"estimate {prob:.3f}"}]
     return [
-        layer("rule", ends, {"x": x}, color=theme.ink, strokeDash=[3, 3]),
-        layer("rule", [{"prob": prob}], {"x": x}, color=theme.colour(lens), strokeWidth=2),
-        *(text_layer([end], above, **look, align=end["align"], dy=-3) for end in ends),
-        text_layer(said, above, **look, fontWeight="bold", dy=-18),
+        fig.layer("rule", ends, {"x": x}, color=theme.ink, strokeDash=[3, 3]),
+        fig.layer("rule", [{"prob": prob}], {"x": x}, color=theme.colour(lens), strokeWidth=2),
+        *(fig.text_layer([end], above, **look, align=end["align"], dy=-3) for end in ends),
+        fig.text_layer(said, above, **look, fontWeight="bold", dy=-18),
     ]
 
 
@@ -337,14 +312,14 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
     lenses = [lens for lens in LENSES if any(run.lens == lens for run in runs)]
     title = claims[0] if len(claims) == 1 else f"{len(claims)} claims side by side"
     answers = sum(run.usage.compliant for run in runs)
-    legend = join_parts(f"{lens}: {LENSES[lens].label}" for lens in lenses)
+    legend = fig.join_parts(f"{lens}: {LENSES[lens].label}" for lens in lenses)
     said = "; ".join(
-        f"{join_parts([row.label, row.detail])} "
+        f"{fig.join_parts([row.label, row.detail])} "
         f"{'no estimate' if row.value is None else format(row.value, '.3f')}"
         for row in rows[:20]
     )
-    return figure(
-        interval_panel(rows, axis=prob_axis(), theme=theme, reference=0.5),
+    return fig.figure(
+        fig.interval_panel(rows, axis=fig.prob_axis(), theme=theme, reference=0.5),
         title=title,
         subtitle=[
             f"n = {counted(len(runs), 'run')}, {counted(answers, 'answer')}; bars: 95% intervals",
@@ -357,10 +332,8 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
 
 
 def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Name each run so that it can be told from the others, in one line or two.
-
-    Of claim, model and lens, those that differ; where nothing does, the execution.
-    """
+    """Name each run so that it can be told from the others, in one line or two. Of claim, model and
+    lens, those that differ; where nothing does, the execution."""
     several_claims = len({run.claim for run in runs}) > 1
     several_models = len({run.model for run in runs}) > 1
     several_lenses = len({(run.lens, _variant(run)) for run in runs}) > 1
@@ -369,12 +342,12 @@ def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
         lens = f"{run.lens} {_variant(run)}".strip() if several_lenses else ""
         model = run.model if several_models or not (several_claims or several_lenses) else ""
         if several_claims:
-            names.append((drawable(run.claim), join_parts([drawable(model), lens])))
+            names.append((fig.drawable(run.claim), fig.join_parts([fig.drawable(model), lens])))
         else:
-            names.append((join_parts([drawable(model), lens]), ""))
+            names.append((fig.join_parts([fig.drawable(model), lens]), ""))
     counts = Counter(names)
     return [
-        (first, join_parts([second, run.execution_id[:13]]))
+        (first, fig.join_parts([second, run.execution_id[:13]]))
         if counts[first, second] > 1
         else (first, second)
         for run, (first, second) in zip(runs, names, strict=True)
@@ -408,11 +381,9 @@ def _variant(run: RunRecord) -> str:
 
 
 def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme = LIGHT) -> Chart:
-    """Draw a model's belief under every lens, and the split of what moved it.
-
-    A lens that couldn't be measured has a row with the reason. An artifact that holds only runs
-    will do: what lies between them is derived.
-    """
+    """Draw a model's belief under every lens, and the split of what moved it. A lens that couldn't
+    be measured has a row with the reason. An artifact that holds only runs will do: what lies
+    between them is derived."""
     model, claim = chosen_model(artifact, model), claim_of(artifact)
     lines = [
         line
@@ -433,7 +404,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
         for line in lines
     ]
     prior = next((line.prob_true for line in lines if line.lens == RPL), None)
-    beliefs = interval_panel(rows, axis=prob_axis(), theme=theme, reference=prior)
+    beliefs = fig.interval_panel(rows, axis=fig.prob_axis(), theme=theme, reference=prior)
     metrics = (artifact.metrics or metrics_by_model(artifact.runs, claim, {})).get(model)
     panels = [{**beliefs, "title": _heading("Belief under each lens", theme)}]
     panels += [] if metrics is None else [_effects_panel(metrics, theme)]
@@ -447,11 +418,11 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
         else f"{line.lens} {line.prob_true:.3f}"
         for line in lines
     )
-    return figure(
+    return fig.figure(
         {"vconcat": panels, "spacing": 26},
         title=claim,
         subtitle=[
-            join_parts([model, f"n answers: {n}"]),
+            fig.join_parts([model, f"n answers: {n}"]),
             "Points: p(true); bars: 95% intervals; dashed line: the raw prior.",
         ],
         description=f"Belief of {model} in the claim '{claim}' under each lens: {said}.",
@@ -482,9 +453,9 @@ def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
     rows = list(_effects(metrics, theme))
     if not rows:
         why = missing_reason(metrics.reason) or "no lens was measured beside the raw prior"
-        return notice_panel(f"No differences: {why}", theme)
-    axis = difference_axis("difference of p(true)", rows)
-    panel = interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
+        return fig.notice_panel(f"No differences: {why}", theme)
+    axis = fig.difference_axis("difference of p(true)", rows)
+    panel = fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
     return {**panel, "title": _heading("What moved it, with 95% intervals", theme)}
 
 
@@ -604,17 +575,17 @@ def _experiment_chart(
     ]
     n = f"n = {counted(len(rows), 'variant')}"
     if not rows:
-        return notice(
+        return fig.notice(
             nothing, title=claim, subtitle=[model], description="Experiments.", theme=theme
         )
-    axis = difference_axis("difference of p(true), lens − variant", rows)
+    axis = fig.difference_axis("difference of p(true), lens − variant", rows)
     known = [row for row in rows if row.value is not None]
     largest = max(known, key=lambda row: abs(row.value or 0.0), default=None)
     said = f" The largest is {largest.value:+.3f}: {largest.label}." if largest else ""
-    return figure(
-        interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
+    return fig.figure(
+        fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
         title=claim,
-        subtitle=[join_parts([model, n, "bars: 95% intervals"]), what],
+        subtitle=[fig.join_parts([model, n, "bars: 95% intervals"]), what],
         description=f"Differences of p(true) for {n}, measured with {model}.{said}",
         theme=theme,
         wide=True,

@@ -10,24 +10,8 @@ from heretix.core.errors import RecordError
 from heretix.core.lenses import NUL
 from heretix.economy.ledger import PPM
 from heretix.economy.market import Market, Side
-from heretix.report.charts.figure import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    Part,
-    Rows,
-    figure,
-    join_parts,
-    layer,
-    literal,
-    prob_axis,
-    quantity,
-    shorten,
-    small_text,
-    text_layer,
-    time_axis,
-    tooltip,
-)
+from heretix.report.charts import figure as fig
+from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, Part, Rows
 from heretix.report.charts.theme import LIGHT, SERIES_DASHES, SERIES_SHAPES, SHAPES, Theme
 from heretix.report.words import counted
 
@@ -64,14 +48,14 @@ def market_history(
         f"{side.value} {last[side.value]['price']:.3f} ({last[side.value]['implied']:.0%})"
         for side in Side
     )
-    price = {**prob_axis("price of a share (0 to 1)"), "field": "price"}
-    stakes = quantity(f"stakes ({currency.code})", scale={"zero": True}, tickCount=4)
+    price = {**fig.prob_axis("price of a share (0 to 1)"), "field": "price"}
+    stakes = fig.quantity(f"stakes ({currency.code})", scale={"zero": True}, tickCount=4)
     x = _bet_axis(rows, timed=timed)
     panels = [
         {"width": WIDTH, "height": HEIGHT - less, "layer": _side_layers(rows, x, y, theme)}
         for y, less in ((price, 60), ({**stakes, "field": "pool"}, 110))
     ]
-    return figure(
+    return fig.figure(
         {"vconcat": panels, "spacing": 18},
         title=title,
         subtitle=[
@@ -119,19 +103,19 @@ def _bet_axis(rows: Rows, *, timed: bool) -> Part:
     if timed:
         # Named in the title: the axis's first tick may be an hour.
         day = f"{datetime.fromisoformat(rows[0]['at']):%d %b %Y}".removeprefix("0")
-        return time_axis("at", f"time (UTC), from {day}")
+        return fig.time_axis("at", f"time (UTC), from {day}")
     title = "number of the bet; the first is the house's seed"
     look: Part = {"tickMinStep": 1, "format": "d", "grid": False}
     if len(rows) <= _FEW:
         look["values"] = sorted({row["bet"] for row in rows})
-    return {**quantity(title, scale={"nice": False}, **look), "field": "bet"}
+    return {**fig.quantity(title, scale={"nice": False}, **look), "field": "bet"}
 
 
 def _side_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     sides = [side.value for side in Side]
     at = {"x": x, "y": y, "color": _channel("side", sides, [theme.colour(one) for one in sides])}
     dash = _channel("side", sides, [[1, 0], [6, 3]])
-    told = tooltip(
+    told = fig.tooltip(
         ("bet", "quantitative"),
         ("side", "nominal"),
         ("price", ".3f"),
@@ -142,8 +126,8 @@ def _side_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     point = {**at, "shape": shape, "tooltip": told}
     line = {"interpolate": "step-after", "strokeWidth": 2}
     return [
-        layer("line", rows, {**at, "strokeDash": dash}, **line),
-        layer("point", rows, point, filled=True, size=45, opacity=1),
+        fig.layer("line", rows, {**at, "strokeDash": dash}, **line),
+        fig.layer("point", rows, point, filled=True, size=45, opacity=1),
         *_names(rows, x, y, theme),
     ]
 
@@ -152,7 +136,7 @@ def _names(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     """Write the name of each line at its end."""
     ends = rows[-len(Side) :]
     return [
-        text_layer(
+        fig.text_layer(
             [{**row, "name": row["side"].capitalize()}],
             {"x": x, "y": y},
             "name",
@@ -190,23 +174,23 @@ def credited_path(
     # A step is a whole number: where there are few, the axis would put halves between them.
     ticks = {"values": [row["step"] for row in rows]} if len(rows) <= _PATH_FEW else {}
     scale, look = {"nice": False, "padding": 16}, {"tickMinStep": 1, "format": "d", "grid": False}
-    x = {**quantity("accepted step", scale=scale, **look, **ticks), "field": "step"}
-    y = {**prob_axis("credited belief (probability)", form=".0%"), "field": "belief"}
+    x = {**fig.quantity("accepted step", scale=scale, **look, **ticks), "field": "step"}
+    y = {**fig.prob_axis("credited belief (probability)", form=".0%"), "field": "belief"}
     layers = _path_layers(rows, x, y, theme)
     if durable is not None:
         row = [{"belief": durable, "said": f"q {durable:.1%}"}]
         dashed = {"color": theme.muted, "strokeDash": [6, 3], "strokeWidth": 2}
-        name = small_text(theme, align="left", dx=6) | {"color": theme.ink}
-        layers.append(layer("rule", row, {"y": y}, **dashed))
-        layers.append(text_layer(row, {"x": {"value": WIDTH}, "y": y}, **name))
+        name = fig.small_text(theme, align="left", dx=6) | {"color": theme.ink}
+        layers.append(fig.layer("rule", row, {"y": y}, **dashed))
+        layers.append(fig.text_layer(row, {"x": {"value": WIDTH}, "y": y}, **name))
     said = f"durable belief q = {durable:.1%}" if durable is not None else missing
     end = rows[-1]["belief"]
     steps = counted(len(episode.steps), "accepted step")
-    return figure(
+    return fig.figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=episode.terms.claim,
         subtitle=[
-            f"Episode {shorten(episode.id, 40)}: n = {steps}",
+            f"Episode {fig.shorten(episode.id, 40)}: n = {steps}",
             f"From {rows[0]['belief']:.1%} to {end:.1%}; {said}",
             "▲ raised the belief, ▼ lowered it; hollow: where the lens went beyond the bond.",
         ],
@@ -230,7 +214,7 @@ def _path_rows(episode: Episode, theme: Theme) -> list[Part]:
                 "wanted": step.c_wanted_ppm / PPM,
                 "shape": SHAPES[side],
                 "colour": theme.colour(side),
-                "account": shorten(step.account, 40),
+                "account": fig.shorten(step.account, 40),
             }
         )
     return rows
@@ -246,23 +230,23 @@ def _durable(outcome: Outcome | None) -> tuple[float | None, str]:
 
 
 def _path_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
-    at, shape = {"x": x, "y": y}, {"shape": literal("shape")}
-    told = tooltip(
+    at, shape = {"x": x, "y": y}, {"shape": fig.literal("shape")}
+    told = fig.tooltip(
         ("step", "quantitative"), ("account", "nominal"), ("belief", ".1%"), ("wanted", ".1%")
     )
-    point = {**at, **shape, "color": literal("colour"), "tooltip": told}
+    point = {**at, **shape, "color": fig.literal("colour"), "tooltip": told}
     line = {"interpolate": "step-after", "color": theme.ink, "strokeWidth": 2}
     layers = [
-        layer("line", rows, at, **line),
-        layer("point", rows, point, filled=True, size=110, opacity=1),
+        fig.layer("line", rows, at, **line),
+        fig.layer("point", rows, point, filled=True, size=110, opacity=1),
     ]
     short = [row for row in rows if row["wanted"] != row["belief"]]
     if short:
         wanted = {**at, "y2": {"field": "wanted"}}
         hollow = {"color": theme.muted, "fill": theme.paper}
         end = {"x": x, "y": {**y, "field": "wanted"}, **shape}
-        layers.append(layer("rule", short, wanted, color=theme.muted, strokeDash=[2, 2]))
-        layers.append(layer("point", short, end, size=90, **hollow, opacity=1))
+        layers.append(fig.layer("rule", short, wanted, color=theme.muted, strokeDash=[2, 2]))
+        layers.append(fig.layer("point", short, end, size=90, **hollow, opacity=1))
     return layers
 
 
@@ -276,10 +260,8 @@ _DASHES: Final = tuple(dash for dash in SERIES_DASHES if dash != _THROUGH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WealthPoint:
-    """Wealth of a strategy after an episode, or at a time.
-
-    Over several runs: the mean, and the 2.5th and 97.5th percentile.
-    """
+    """Wealth of a strategy after an episode, or at a time. Over several runs: the mean, and the
+    2.5th and 97.5th percentile."""
 
     strategy: str
     at: float
@@ -311,10 +293,8 @@ def wealth_by_strategy(
     theme: Theme = LIGHT,
 ) -> Chart:
     """Draw a line a strategy, named at its end; the band is the interval over runs, where given.
-
     With `emphasised` strategies, theirs are thick and in colour; all others are grey, those of
-    `bystanders` drawn through and the rest dashed. More than seven can't be told by colour.
-    """
+    `bystanders` drawn through and the rest dashed. More than seven can't be told by colour."""
     if not points:
         raise RecordError("`points` must hold at least one, got none; simulate an episode first")
     names = list(dict.fromkeys(point.strategy for point in points))
@@ -330,10 +310,10 @@ def wealth_by_strategy(
     runs = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
     banded = f"{runs} runs each; bands: 95% of the runs" if counts else ""
     layers = [*_lines(rows, looks, unit, axis), *_labels(rows, looks, lines, theme)]
-    return figure(
+    return fig.figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title="Wealth by strategy",
-        subtitle=[join_parts([f"n = {len(names)} strategies, {steps} points each", banded])],
+        subtitle=[fig.join_parts([f"n = {len(names)} strategies, {steps} points each", banded])],
         description=f"Wealth in {unit} of {len(names)} strategies by {axis}. {said}".strip(),
         theme=theme,
     )
@@ -370,7 +350,7 @@ def _look(
 
 
 def _name(strategy: str) -> str:
-    return shorten(strategy, _NAME_CHARS)
+    return fig.shorten(strategy, _NAME_CHARS)
 
 
 def _summary(summary: WealthSummary, unit: str) -> str:
@@ -384,19 +364,19 @@ def _summary(summary: WealthSummary, unit: str) -> str:
 def _lines(rows: Rows, looks: Mapping[str, _Look], unit: str, axis: str) -> list[Part]:
     extent = {"domain": _extent([row["at"] for row in rows]), "nice": False}
     reach = {"domain": _range(rows), "nice": False, "zero": False}
-    x = {**quantity(axis, scale=extent, grid=False), "field": "at"}
-    y = {**quantity(f"wealth ({unit})", scale=reach, tickCount=5), "field": "wealth"}
+    x = {**fig.quantity(axis, scale=extent, grid=False), "field": "at"}
+    y = {**fig.quantity(f"wealth ({unit})", scale=reach, tickCount=5), "field": "wealth"}
     names = [_name(name) for name in looks]
     color, dash, shape = (
         _channel("strategy", names, [getattr(look, part) for look in looks.values()])
         for part in ("colour", "dash", "shape")
     )
     at = {"x": x, "y": y, "color": color}
-    told = tooltip(("strategy", "nominal"), ("at", "quantitative", axis), ("wealth", ",.2f"))
+    told = fig.tooltip(("strategy", "nominal"), ("at", "quantitative", axis), ("wealth", ",.2f"))
     banded = [row for row in rows if row["lo"] is not None and row["hi"] is not None]
     last = {row["strategy"]: row for row in rows}
     band = {**at, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
-    shown = [layer("area", banded, band, opacity=0.12)] if banded else []
+    shown = [fig.layer("area", banded, band, opacity=0.12)] if banded else []
     # What is emphasised comes last: it lies over the others.
     for width, size in sorted({(look.width, look.size) for look in looks.values()}):
         own = {_name(n) for n, look in looks.items() if (look.width, look.size) == (width, size)}
@@ -404,8 +384,8 @@ def _lines(rows: Rows, looks: Mapping[str, _Look], unit: str, axis: str) -> list
         ends = [row for name, row in last.items() if name in own]
         point = {**at, "shape": shape, "tooltip": told}
         shown += [
-            layer("line", through, {**at, "strokeDash": dash}, strokeWidth=width),
-            layer("point", ends, point, filled=True, size=size, opacity=1),
+            fig.layer("line", through, {**at, "strokeDash": dash}, strokeWidth=width),
+            fig.layer("point", ends, point, filled=True, size=size, opacity=1),
         ]
     return shown
 
@@ -424,7 +404,7 @@ def _labels(
     ends = [HEIGHT * (high - last[_name(name)]) / (high - low) for name in ordered]
     key = [
         {
-            "name": join_parts(
+            "name": fig.join_parts(
                 [_name(name), summaries.get(name) or _final(last[_name(name)], quiet)]
             ),
             "end": end,
@@ -438,18 +418,18 @@ def _labels(
         for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True)
     ]
     y = {"field": "y", "type": "quantitative", "scale": None}
-    at = {"x": {"value": WIDTH + 26}, "y": y, "color": literal("ink")}
+    at = {"x": {"value": WIDTH + 26}, "y": y, "color": fig.literal("ink")}
     look = {"align": "left", "baseline": "middle"}
     leader = {
         "x": {"value": WIDTH + 6},
         "x2": {"value": WIDTH + 22},
         "y": {**y, "field": "end"},
         "y2": {"field": "y"},
-        "color": literal("colour"),
+        "color": fig.literal("colour"),
     }
-    layers = [layer("rule", key, leader, strokeWidth=1)]
+    layers = [fig.layer("rule", key, leader, strokeWidth=1)]
     texts = [
-        text_layer(
+        fig.text_layer(
             [row for row in key if row["weight"] == weight], at, "name", **look, fontWeight=weight
         )
         for weight in ("normal", "bold")

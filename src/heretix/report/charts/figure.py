@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
     from heretix.report.charts.theme import Theme
 
-Chart = dict[str, Any]
-"""A Vega-Lite specification, with its data inside: nothing is fetched."""
-Part = dict[str, Any]
-"""A part of one: a layer, a channel, an axis."""
+Chart = dict[str, Any]  # A Vega-Lite specification, with its data inside: nothing is fetched
+Part = dict[str, Any]  # A part of one: a layer, a channel, an axis
 Rows = Sequence[Mapping[str, Any]]
 
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -26,8 +24,7 @@ WIDTH: Final = 440
 HEIGHT: Final = 240
 _TITLE_CHARS: Final = 58
 _SUBTITLE_CHARS: Final = 80
-_WIDE: Final = 1.5
-"""Charts with words beside their rows have so much more room for a title."""
+_WIDE: Final = 1.5  # Charts with words beside their rows have so much more room for a title
 _TIME_FORMAT: Final = {
     "year": "%Y",
     "quarter": "%b %Y",
@@ -52,9 +49,7 @@ def figure(
     wide: bool = False,
 ) -> Chart:
     """Make a chart: what it shows in its title, n below it, a description for who can't see.
-
-    Everything given is text, however it looks: no part of a record becomes an expression.
-    """
+    Everything given is text, however it looks: no part of a record becomes an expression."""
     room = _WIDE if wide else 1.0
     chars = int(_SUBTITLE_CHARS * room)
     return {
@@ -202,8 +197,7 @@ class IntervalRow:
     """One row. A value that is missing is None, and `reason` says why."""
 
     label: str
-    detail: str = ""
-    """A second line of the label."""
+    detail: str = ""  # A second line of the label
     value: float | None
     lo: float | None = None
     hi: float | None = None

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 VL_VERSION: Final = "6.4"
-PNG_SCALE: Final = 2.0
-"""Pixels for each of the drawing's own: sharp on a dense screen and in print."""
+PNG_SCALE: Final = 2.0  # Pixels for each of the drawing's own: sharp on a dense screen and in print
 FORMATS: Final = (".html", ".json", ".pdf", ".png", ".svg")
 
 _ID: Final = re.compile(r'(\bid="|url\(#|xlink:href="#|href="#)')
@@ -53,10 +52,8 @@ def drawing_bytes(svg: str, suffix: str) -> bytes:
 
 
 def chart_svg(chart: Chart, *, prefix: str = "") -> str:
-    """The drawing as SVG, described for screen readers.
-
-    With a prefix, the ids in it are made unique, so that several drawings fit one page.
-    """
+    """The drawing as SVG, described for screen readers. With a prefix, the ids in it are made
+    unique, so that several drawings fit one page."""
     svg: str = _engine().vegalite_to_svg(
         chart, vl_version=VL_VERSION, allowed_base_urls=[], show_warnings=False
     )
@@ -67,11 +64,9 @@ def chart_svg(chart: Chart, *, prefix: str = "") -> str:
 
 
 def chart_json(chart: Chart) -> str:
-    """A chart as JSON that can stand inside `<script type="application/json">`.
-
-    Signs that could end the element or open a comment are written as escapes, which mean the
-    same to a JSON parser.
-    """
+    """A chart as JSON that can stand inside `<script type="application/json">`. Signs that could
+    end the element or open a comment are written as escapes, which mean the same to a JSON
+    parser."""
     text = json.dumps(chart, ensure_ascii=False, allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -80,11 +75,9 @@ def chart_json(chart: Chart) -> str:
 
 @cache
 def embed_script() -> str:
-    """The JavaScript that draws charts in a browser: Vega, Vega-Lite, vegaEmbed and `mount`.
-
-    It comes out of the installed engine. It evaluates no text, so it runs under a content
-    security policy without `unsafe-eval`.
-    """
+    """The JavaScript that draws charts in a browser: Vega, Vega-Lite, vegaEmbed and `mount`. It
+    comes out of the installed engine. It evaluates no text, so it runs under a content security
+    policy without `unsafe-eval`."""
     snippet = files("heretix.report.charts").joinpath("mount.js").read_text(encoding="utf-8")
     bundle: str = _engine().javascript_bundle(snippet, vl_version=VL_VERSION)
     return bundle

@@ -9,24 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import ConfigError, RecordError
 from heretix.core.lenses import RPL
-from heretix.report.charts.figure import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    Part,
-    Rows,
-    figure,
-    join_parts,
-    layer,
-    literal,
-    notice,
-    prob_axis,
-    quantity,
-    small_text,
-    text_layer,
-    time_axis,
-    tooltip,
-)
+from heretix.report.charts import figure as fig
+from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, Part, Rows
 from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
 from heretix.report.words import counted, missing_reason
 
@@ -42,9 +26,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     """Draw executions of one recipe over time; a model that was served in their course has a shape.
-
-    An execution that came wholly from the cache measured nothing anew: it is drawn hollow.
-    """
+    An execution that came wholly from the cache measured nothing anew: it is drawn hollow."""
     recipes = list(dict.fromkeys(run.run_id for run in runs))
     if len(recipes) != 1:
         got = ", ".join(recipes) or "none"
@@ -65,20 +47,20 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     layers = _known(known, x, served, theme.colour(first.lens))
     if missing:
         # A failed execution stands at the foot of its day: it has no height.
-        look = small_text(theme, fontStyle="italic", baseline="bottom", dy=-4)
+        look = fig.small_text(theme, fontStyle="italic", baseline="bottom", dy=-4)
         said = [{**row, "text": "no estimate"} for row in missing]
         foot = {"x": x, "y": {"value": HEIGHT}, "tooltip": {"field": "reason"}}
-        layers.append(text_layer(said, foot, "text", **look | {"color": theme.warn}))
+        layers.append(fig.text_layer(said, foot, "text", **look | {"color": theme.warn}))
     n = f"n = {counted(len(ordered), 'execution')}, {counted(answers, 'new answer')}"
     told = "; ".join(
         f"{row['at'][:10]} {'no estimate' if row['prob'] is None else format(row['prob'], '.3f')}"
         for row in rows[:20]
     )
-    return figure(
+    return fig.figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=first.claim,
         subtitle=[
-            join_parts([first.model, f"lens {first.lens}", n]),
+            fig.join_parts([first.model, f"lens {first.lens}", n]),
             "Bars: 95% intervals. Hollow: every answer came from the cache.",
         ],
         description=f"p(true) of one recipe over {len(ordered)} executions: {told}.",
@@ -111,15 +93,15 @@ def _axis(rows: Rows) -> Part:
     """Make a time axis; runs of one minute are numbered, since a clock tells nothing."""
     begun = [datetime.fromisoformat(row["at"]) for row in rows]
     if len(rows) < 2 or max(begun) - min(begun) >= _MINUTE:
-        return time_axis("at", "measured (UTC)")
+        return fig.time_axis("at", "measured (UTC)")
     title = f"execution, all at {min(begun).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     scale = {"nice": False, "padding": 12}
-    axis = quantity(title, scale=scale, tickMinStep=1, format="d", grid=False)
+    axis = fig.quantity(title, scale=scale, tickMinStep=1, format="d", grid=False)
     return {**axis, "field": "execution"}
 
 
 def _known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part]:
-    y = {**prob_axis(), "field": "prob"}
+    y = {**fig.prob_axis(), "field": "prob"}
     at, span = {"x": x, "y": y}, {"x": x, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
     shapes = [SERIES_SHAPES[number % len(SERIES_SHAPES)] for number in range(len(served))]
     legend = {"title": "served", "orient": "bottom"}
@@ -129,12 +111,12 @@ def _known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part
         "scale": {"domain": list(served), "range": shapes},
         "legend": {**legend, "symbolStrokeColor": colour, "symbolFillColor": colour},
     }
-    told = tooltip(("at", "temporal", "measured"), ("prob", ".3f"), ("served", "nominal"))
-    point = {**at, "fill": literal("fill"), "shape": shape, "tooltip": told}
+    told = fig.tooltip(("at", "temporal", "measured"), ("prob", ".3f"), ("served", "nominal"))
+    point = {**at, "fill": fig.literal("fill"), "shape": shape, "tooltip": told}
     return [
-        layer("line", rows, at, color=colour, opacity=0.35),
-        layer("rule", rows, span, color=colour, strokeWidth=2.5, opacity=0.75),
-        layer("point", rows, point, size=95, strokeWidth=2, stroke=colour, opacity=1),
+        fig.layer("line", rows, at, color=colour, opacity=0.35),
+        fig.layer("rule", rows, span, color=colour, strokeWidth=2.5, opacity=0.75),
+        fig.layer("point", rows, point, size=95, strokeWidth=2, stroke=colour, opacity=1),
     ]
 
 
@@ -162,8 +144,7 @@ class ReliabilityBin:
     mean_prob: float
     share_true: float
     share_lo: float
-    share_hi: float
-    """The share's 95% interval (Wilson 1927)."""
+    share_hi: float  # The share's 95% interval (Wilson 1927)
 
 
 def reliability_bins(claims: Sequence[JudgedClaim], *, bins: int = 10) -> list[ReliabilityBin]:
@@ -190,9 +171,9 @@ def reliability_diagram(
     known = [(c.prob_true, c.is_true) for c in claims if c.prob_true is not None]
     without = len(claims) - len(known)
     lacking = f"{without} left out: no estimate" if without else ""
-    subtitle = [join_parts([f"n = {len(known)} claims with a known answer", lacking])]
+    subtitle = [fig.join_parts([f"n = {len(known)} claims with a known answer", lacking])]
     if not known:
-        return notice(
+        return fig.notice(
             "No claim has both an estimate and a known answer.",
             title=title,
             subtitle=subtitle,
@@ -206,7 +187,7 @@ def reliability_diagram(
         scores,
         "Bars: 95% intervals. Dashed: perfectly calibrated. Above: claims in a bin.",
     ]
-    return figure(
+    return fig.figure(
         {"width": _SIDE_PX, "height": _SIDE_PX, "layer": _reliability_layers(found, theme)},
         title=title,
         subtitle=subtitle,
@@ -237,21 +218,23 @@ def _wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def _reliability_layers(found: Sequence[ReliabilityBin], theme: Theme) -> list[Part]:
-    x = {**prob_axis("mean belief p(true) in the bin, a probability"), "field": "prob"}
-    y = {**prob_axis("share of the claims that is true, a probability"), "field": "share"}
+    x = {**fig.prob_axis("mean belief p(true) in the bin, a probability"), "field": "prob"}
+    y = {**fig.prob_axis("share of the claims that is true, a probability"), "field": "share"}
     rows = [
         {"prob": b.mean_prob, "share": b.share_true, "lo": b.share_lo, "hi": b.share_hi, "n": b.n}
         for b in found
     ]
     ends = [{"prob": 0, "share": 0}, {"prob": 1, "share": 1}]
     at, span = {"x": x, "y": y}, {"x": x, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
-    told = tooltip(("prob", ".3f", "mean belief"), ("share", ".3f", "true"), ("n", "quantitative"))
+    told = fig.tooltip(
+        ("prob", ".3f", "mean belief"), ("share", ".3f", "true"), ("n", "quantitative")
+    )
     look = {"color": theme.colour(RPL)}
     above = {"x": x, "y": {"value": -5}}
     return [
-        layer("line", ends, at, color=theme.muted, strokeDash=[4, 4], strokeWidth=1.5),
-        layer("rule", rows, span, **look, strokeWidth=2, opacity=0.7),
-        layer("line", rows, at, **look, strokeWidth=1.5, opacity=0.5),
-        layer("point", rows, {**at, "tooltip": told}, **look, filled=True, size=80, opacity=1),
-        text_layer(rows, above, "n", **small_text(theme, baseline="bottom")),
+        fig.layer("line", ends, at, color=theme.muted, strokeDash=[4, 4], strokeWidth=1.5),
+        fig.layer("rule", rows, span, **look, strokeWidth=2, opacity=0.7),
+        fig.layer("line", rows, at, **look, strokeWidth=1.5, opacity=0.5),
+        fig.layer("point", rows, {**at, "tooltip": told}, **look, filled=True, size=80, opacity=1),
+        fig.text_layer(rows, above, "n", **fig.small_text(theme, baseline="bottom")),
     ]

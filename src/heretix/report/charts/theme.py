@@ -1,9 +1,7 @@
-"""Look of every picture: one type scale, and colours that mean something.
-
-Each meaning has a shape and a dash of its own beside its colour, so that a chart still reads in
-black and white. Colours of the two themes stand in pairs: a chart is made in one of them, and
-`dark_css` turns a drawn one into the other.
-"""
+"""Look of every picture: one type scale, and colours that mean something. Each meaning has a shape
+and a dash of its own beside its colour, so that a chart still reads in black and white. Colours of
+the two themes stand in pairs: a chart is made in one of them, and `dark_css` turns a drawn one into
+the other."""
 
 from __future__ import annotations
 
@@ -51,8 +49,7 @@ class Theme:
     ink: str
     muted: str
     grid: str
-    band: str
-    """The 95% interval, where it is a surface."""
+    band: str  # The 95% interval, where it is a surface
     warn: str
     heretic: str
     orthodox: str
@@ -140,10 +137,8 @@ def css_variables() -> str:
 
 
 def dark_css(within: str = "svg") -> str:
-    """Write rules that give a drawn light chart its dark colours, where the reader asks for them.
-
-    A drawing names its colours in attributes, so each can be matched. Print stays light.
-    """
+    """Write rules that give a drawn light chart its dark colours, where the reader asks for them. A
+    drawing names its colours in attributes, so each can be matched. Print stays light."""
     rules = "".join(
         f'{within} [{part}="{light}"]{{{part}:{dark}}}'
         for _, (light, dark) in colour_pairs()

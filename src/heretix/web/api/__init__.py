@@ -56,7 +56,7 @@ change, and say so with their ETag.
 A server without accounts needs no token from programs on its own machine. Elsewhere send
 `Authorization: Bearer htx_…`.
 """
-_SECURITY: Final = {
+_SECURITY: Final = {  # The caller is found out once for the whole app; here it is only told
     "token": {"type": "http", "scheme": "bearer", "description": "A token, made on one's profile."},
     "session": {
         "type": "apiKey",
@@ -65,7 +65,6 @@ _SECURITY: Final = {
         "description": "A browser's session; writes also bring `X-CSRF-Token`.",
     },
 }
-"""The caller is found out once for the whole app; here it is only told."""
 
 
 def describe(app: FastAPI) -> None:

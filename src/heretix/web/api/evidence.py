@@ -113,6 +113,6 @@ def explain_source(
         facts=list(given.facts),
         publisher=given.publisher,
         policy=policy.version,
-        compared=[compared.rule_id for compared in found.compared],
+        compared=[rule.id for rule in found.compared],
         later=[match.rule.id for match in found.later],
     )

@@ -91,6 +91,7 @@ changes = resource.writes("jobs")
 JobId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 
 
+# Documents that an operation only begins something.
 BEGUN: Final[dict[int | str, dict[str, Any]]] = {
     202: {
         "description": "It is a job now; `Location` tells how far that is.",
@@ -107,7 +108,6 @@ BEGUN: Final[dict[int | str, dict[str, Any]]] = {
         },
     }
 }
-"""Documents that an operation only begins something."""
 
 
 class JobView(BaseModel):

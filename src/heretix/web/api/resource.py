@@ -104,10 +104,8 @@ def slice_of(
     cursor: str | None,
     newest_first: bool = False,
 ) -> Page[_Item]:
-    """Make a page of a list that was read whole, because it follows from other things.
-
-    A cursor counts from the end at which nothing is added: what is behind a page stays there.
-    """
+    """Make a page of a list that was read whole, because it follows from other things. A cursor
+    counts from the end at which nothing is added: what is behind a page stays there."""
     (place,) = read_cursor(cursor, int) or (len(found) if newest_first else 0,)
     start = max(0, len(found) - place) if newest_first else place
     end = start + limit
@@ -139,11 +137,9 @@ def read_cursor(cursor: str | None, *kinds: type) -> Any:
 
 
 def unchanging(request: Request, text: str, etag: str, *, exact: bool = True) -> Response:
-    """Send JSON that was stored and never changes, as it was stored.
-
-    Under its whole id it may be kept for ever; under a part of the id, which may come to fit
-    something else, it must be asked for again.
-    """
+    """Send JSON that was stored and never changes, as it was stored. Under its whole id it may be
+    kept for ever; under a part of the id, which may come to fit something else, it must be asked
+    for again."""
     content = text.encode("utf-8", "backslashreplace")
     keep = FOR_EVER if exact else "private, no-cache"
     return fresh(request, content, "application/json", etag=f'"{etag}"', cache_control=keep)

@@ -16,17 +16,7 @@ from heretix.measurement.record import RunRecord, SampleRecord, read_sample
 from heretix.measurement.verify import Comparison, compare, verify_run
 from heretix.report.export import FORMATS, Format, export
 from heretix.store import ExecutionSummary, RunSummary, StoredRecord
-from heretix.store.runs import (
-    ClaimSummary,
-    RunFilter,
-    find_execution,
-    find_record,
-    select_claims_page,
-    select_executions,
-    select_record,
-    select_run,
-    select_runs_page,
-)
+from heretix.store import runs as store_runs
 from heretix.web.api import resource
 from heretix.web.problems import refusals
 from heretix.web.state import App, AppState
@@ -53,8 +43,8 @@ def list_runs(
 ) -> resource.Page[RunSummary]:
     """Runs, the latest first. `q` looks in claims, models and ids; `claim` is word for word."""
     after = resource.read_cursor(cursor, str, str)
-    wanted = RunFilter(search=q, claim=claim, model=model, lens=lens)
-    found = app.store.read(select_runs_page, wanted, limit=limit + 1, after=after)
+    wanted = store_runs.RunFilter(search=q, claim=claim, model=model, lens=lens)
+    found = app.store.read(store_runs.select_runs_page, wanted, limit=limit + 1, after=after)
     return resource.page_of(found, limit, lambda run: (run.updated_at, run.run_id), lambda run: run)
 
 
@@ -62,20 +52,20 @@ def list_runs(
 def get_run(app: App, ref: resource.Ref) -> RunDetail:
     """A run and all its executions. The record is at `/executions/{ref}`, by either id."""
     store = app.store
-    run_id = store.read(find_execution, ref).run_id
-    run = store.read(select_run, run_id)
+    run_id = store.read(store_runs.find_execution, ref).run_id
+    run = store.read(store_runs.select_run, run_id)
     if run is None:
         raise RecordError(f"`{ref}` names no run")
-    return RunDetail(run=run, executions=store.read(select_executions, run_id))
+    return RunDetail(run=run, executions=store.read(store_runs.select_executions, run_id))
 
 
 @router.get("/claims")
 def list_claims(
     app: App, q: resource.Text = None, limit: resource.Limit = 50, cursor: resource.Cursor = None
-) -> resource.Page[ClaimSummary]:
+) -> resource.Page[store_runs.ClaimSummary]:
     """Claims that were measured, the one measured last first."""
     after = resource.read_cursor(cursor, str, str)
-    found = app.store.read(select_claims_page, search=q, limit=limit + 1, after=after)
+    found = app.store.read(store_runs.select_claims_page, search=q, limit=limit + 1, after=after)
     return resource.page_of(
         found, limit, lambda one: (one.updated_at, one.claim_sha256), lambda one: one
     )
@@ -137,7 +127,9 @@ def verify_execution(app: App, ref: resource.Ref) -> VerificationView:
 
 def _stored(app: AppState, ref: str) -> StoredRecord:
     """Read a record by the whole id at once, else by whatever the reference fits."""
-    return app.store.read(select_record, ref) or app.store.read(find_record, ref)
+    return app.store.read(store_runs.select_record, ref) or app.store.read(
+        store_runs.find_record, ref
+    )
 
 
 comparisons = resource.reads("compare")
@@ -157,7 +149,7 @@ class ComparisonView(BaseModel):
 @comparisons.get("/compare")
 def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     """The difference of two runs; paired by wording where they used the same bank."""
-    one, other = (app.store.read(find_record, ref).execution_id for ref in (a, b))
+    one, other = (app.store.read(store_runs.find_record, ref).execution_id for ref in (a, b))
     found = app.cache.values.get(
         ("api compare", one, other), lambda: compare(app.cache.record(one), app.cache.record(other))
     )
@@ -181,7 +173,7 @@ def export_table(
     """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""
     store = app.store
     if table == "samples" and only is not None:
-        only = store.read(find_execution, only).run_id
+        only = store.read(store_runs.find_execution, only).run_id
     return StreamingResponse(
         export(store, table, ending, chosen=only),
         media_type=FORMATS[ending],

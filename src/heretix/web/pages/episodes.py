@@ -26,7 +26,7 @@ from heretix.web.moves import EpisodeId, read_episode
 from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import fresh, page, page_chart
 
-_STEPS: Final = {
+_STEPS: Final = {  # Steps of an operator: the name of the move, and the label of its button
     "open": ("open", "Open it"),
     "begin": ("begin", "Let evidence be committed"),
     "freeze": ("freeze", "Freeze it"),
@@ -37,7 +37,6 @@ _STEPS: Final = {
     "rule": ("rule", "Rule on the dispute"),
     "settle": ("settle", "Settle it"),
 }
-"""Steps of an operator: the name of the move, and the label of its button."""
 _WHY: Final[Mapping[str, str]] = {
     "open": "The terms are hashed and can't change any more; the house stakes its seed and the "
     "budget for rewards is set aside.",

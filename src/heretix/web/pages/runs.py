@@ -125,23 +125,20 @@ _RUN = re.compile(r"heretix-[a-z]+-[0-9a-f]{12}")
 _MOMENT = 200_000  # characters of a record whose page takes a few milliseconds to make
 _EXECUTIONS = 100  # of a run, the newest: more than its page shows, and read in a millisecond
 _OF_RUN = {"bootstrap": "bootstrap_distribution", "forest": "template_forest"}
-_OF_VECTOR = {
+_OF_VECTOR = {  # Charts by their names in addresses: the functions that draw them
     "controls": "evidence_controls",
     "influence": "document_influence",
     "vector": "belief_vector",
 }
-"""Charts by their names in addresses: the functions that draw them."""
 _FOR_A_DAY = "private, max-age=86400"
 
 Ref = Annotated[str, Path(max_length=120)]
 
 
 async def run(request: Request) -> Response:
-    """Show the page of a claim, with one run of it in focus.
-
-    A plain route, for it is asked for most: what the framework does for other endpoints before it
-    calls them would be some 7% of the time that this page takes.
-    """
+    """Show the page of a claim, with one run of it in focus. A plain route, for it is asked for
+    most: what the framework does for other endpoints before it calls them would be some 7% of the
+    time that this page takes."""
     await require_role(request, Role.READER)
     app, ref = app_state(request), request.path_params["ref"]
     if app.store.is_file:
