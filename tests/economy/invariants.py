@@ -8,10 +8,8 @@ from heretix.economy.ledger import (
     Breach,
     Code,
     Draft,
-    crossed_currencies,
-    leftover_escrows,
-    overdrafts,
-    unbalanced_currencies,
+    check_balances,
+    check_parties,
     verify,
 )
 
@@ -39,10 +37,8 @@ def breaches(*, accounts, balances, episodes, transfers):
     """Everything that doesn't hold of a ledger; empty when all is well."""
     chain = tuple(transfers)
     return (
-        *unbalanced_currencies(accounts, balances),
-        *overdrafts(accounts, balances),
-        *leftover_escrows(accounts, balances, episodes),
-        *crossed_currencies(accounts, chain),
+        *check_balances(accounts, balances, episodes),
+        *(breach for transfer in chain for breach in check_parties(accounts, transfer)),
         *broken_replay(chain, balances),
     )
 

@@ -52,9 +52,9 @@ from heretix.economy.ledger import (
     Escrow,
     Group,
     Ledger,
+    check_stakes,
     escrow_account,
     house_account,
-    stake_mismatch,
     user_account,
 )
 from heretix.economy.market import Position, Side, buy, market_of, seed_market
@@ -228,7 +228,7 @@ class Play:
                 for p in self.positions
                 if self.episode.close_ms is None or p.at_ms <= self.episode.close_ms
             ]
-            assert not list(stake_mismatch("stake", self.pot(Escrow.STAKE), kept))
+            assert not list(check_stakes("stake", self.pot(Escrow.STAKE), sum(kept)))
 
     def open(self, at_ms: int = 0):
         return self.take(open_episode(self.episode, at_ms=at_ms))
@@ -287,7 +287,7 @@ class Play:
         return self.take(
             reveal(
                 self.episode,
-                number,
+                number=number,
                 account=account,
                 nonce=nonce,
                 bundle_sha256=bundle,
@@ -316,7 +316,7 @@ class Play:
         return self.take(
             judge_challenge(
                 self.episode,
-                number,
+                number=number,
                 evidence=evidence,
                 positions=self.positions,
                 at_ms=at_ms,
@@ -328,7 +328,7 @@ class Play:
         return self.take(
             measure(
                 self.episode,
-                make_measurement(self.episode.judges, **changes),
+                measurement=make_measurement(self.episode.judges, **changes),
                 positions=self.positions,
                 at_ms=due if at_ms is None else at_ms,
             )

@@ -311,8 +311,8 @@ def test_attack_stolen_commitment():
     play.take(commit(play.episode, key="t", account=thief, commitment=commitment, **options))
     assert isinstance(play.commit("cat", "study"), Moved)
     shown = {"nonce": nonce, "bundle_sha256": bundle, "at_ms": 4_000}
-    assert denial(reveal(play.episode, 0, account=thief, **shown)) is Denial.WRONG_REVEAL
-    assert denial(reveal(play.episode, 0, account=account, **shown)) is Denial.WRONG_REVEAL
+    assert denial(reveal(play.episode, number=0, account=thief, **shown)) is Denial.WRONG_REVEAL
+    assert denial(reveal(play.episode, number=0, account=account, **shown)) is Denial.WRONG_REVEAL
     assert isinstance(play.reveal(1), Moved)
 
 

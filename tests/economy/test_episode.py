@@ -71,7 +71,7 @@ def take_reveal(play):
     return play.take(
         reveal(
             play.episode,
-            0,
+            number=0,
             account=play.user("ann"),
             nonce=SEED,
             bundle_sha256=sha("x"),
@@ -217,8 +217,8 @@ def test_a_reveal_must_match_its_commitment(play):
         {"nonce": bytes(32)},
         {"account": play.user("dan")},
     ):
-        assert denial(reveal(play.episode, 0, **(options | wrong))) is Denial.WRONG_REVEAL
-    assert denial(reveal(play.episode, 1, **options)) is Denial.UNKNOWN_CHALLENGE
+        assert denial(reveal(play.episode, number=0, **(options | wrong))) is Denial.WRONG_REVEAL
+    assert denial(reveal(play.episode, number=1, **options)) is Denial.UNKNOWN_CHALLENGE
     assert isinstance(play.reveal(0), Moved)
     assert denial(play.reveal(0)) is Denial.WRONG_REVEAL
 
@@ -319,7 +319,7 @@ def test_only_drawn_judges_can_measure(play):
     """A reading by anyone else is refused."""
     play.freeze()
     foreign = make_measurement(("gpt-5",))
-    result = measure(play.episode, foreign, positions=play.positions, at_ms=11_000)
+    result = measure(play.episode, measurement=foreign, positions=play.positions, at_ms=11_000)
     assert denial(result) is Denial.WRONG_JUDGES
 
 

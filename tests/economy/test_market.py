@@ -21,7 +21,6 @@ from heretix.economy.market import (
     Position,
     Side,
     buy,
-    give_back,
     market_of,
     price_ppm,
     quote,
@@ -260,7 +259,7 @@ def test_every_rounding_goes_against_the_mover(positions, side, amount):
 @given(markets())
 def test_void_and_held_give_everything_back(positions):
     """Without a winner every stake comes back exactly, free of fees."""
-    result = give_back(positions)
+    result = settle_market(positions, None)
     assert [line.receives for line in result.lines] == [p.stake for p in positions]
     assert (result.fees, result.dust, result.transfer) == (0, 0, 0)
 

@@ -17,7 +17,6 @@ from heretix.economy.market import (
     Position,
     Side,
     buy,
-    give_back,
     market_of,
     seed_market,
     settle_market,
@@ -80,7 +79,7 @@ class MarketMachine(RuleBasedStateMachine):
 
     @rule()
     def void(self):
-        assert [x.receives for x in give_back(self.positions).lines] == [
+        assert [x.receives for x in settle_market(self.positions, None).lines] == [
             bet[2] for bet in self.model.bets
         ]
 

@@ -21,95 +21,9 @@ from heretix.economy.episode.settlement import Measurement, Outcome, settle
 from heretix.economy.market import Market, Position, buy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
 FORMAT: Final = "heretix-episode/1"
-
-
-def _order_breaches(
-    episode: state.Episode, positions: Sequence[Position], transfers: Sequence[ledger.Transfer]
-) -> Iterator[ledger.Breach]:
-    """Bets, challenges and disputes stand in the chain as the record tells them.
-
-    What each came after decides who is paid: who held a side before it was attacked, and whose
-    stake came before the close.
-    """
-    bets = positions[2:]
-    told = {
-        ledger.Code.STAKE: [(p.account, p.stake, p.at_ms) for p in bets],
-        ledger.Code.CHALLENGE: [(c.account, c.stake, c.at_ms) for c in episode.challenges],
-        ledger.Code.DISPUTE: [(d.account, d.bond, d.at_ms) for d in episode.disputes],
-    }
-    met = dict.fromkeys(told, 0)
-    last_ms = positions[0].at_ms if positions else 0
-    for transfer in sorted(transfers, key=lambda transfer: transfer.seq):
-        if transfer.code not in told:
-            continue
-        number = met[transfer.code]
-        met[transfer.code] += 1
-        if number >= len(told[transfer.code]):
-            yield ledger.Breach("order", transfer.id, f"there is no {transfer.code.value} {number}")
-            continue
-        account, amount, at_ms = told[transfer.code][number]
-        if (account, amount) != (transfer.debit, transfer.amount):
-            detail = f"{transfer.code.value} {number} is {amount} by {account} in the record"
-            yield ledger.Breach("order", transfer.id, detail)
-        if at_ms < last_ms:
-            detail = f"{transfer.code.value} {number} at {at_ms} follows a move at {last_ms}"
-            yield ledger.Breach("order", transfer.id, detail)
-        last_ms = max(last_ms, at_ms)
-        if transfer.code is ledger.Code.CHALLENGE:
-            before, taken = episode.challenges[number].positions_before, met[ledger.Code.STAKE] + 2
-            if before != taken:
-                detail = f"{taken} bets came before challenge {number}, the record says {before}"
-                yield ledger.Breach("order", transfer.id, detail)
-
-
-def _time_breaches(episode: state.Episode) -> Iterator[ledger.Breach]:
-    """Nothing happened before it could."""
-    terms, frozen, measured = episode.terms, episode.frozen_ms, episode.measured_ms
-    window = (terms.challenge_from_ms, terms.close_until_ms)
-    for number, challenge in enumerate(episode.challenges):
-        if challenge.number != number or not window[0] <= challenge.at_ms <= window[1]:
-            detail = f"number {challenge.number} at {challenge.at_ms} isn't within {window}"
-            yield ledger.Breach("times", f"challenge {number}", detail)
-    for dispute in episode.disputes:
-        if not (frozen or 0) <= dispute.at_ms <= episode.clock_ms:
-            detail = f"at {dispute.at_ms}, not from {frozen} to {episode.clock_ms}"
-            yield ledger.Breach("times", f"dispute {dispute.round}", detail)
-    ended = episode.state in {state.State.SETTLED, state.State.VOID}
-    if (measured is not None) != (
-        ended or episode.state in {state.State.MEASURED, state.State.DISPUTED}
-    ):
-        yield ledger.Breach(
-            "times", episode.id, f"{episode.state.value}, and measured at {measured}"
-        )
-        return
-    if frozen is None or measured is None:
-        return
-    parameters = terms.parameters
-    due = frozen + (parameters.durability_ms if len(episode.measurements) == 2 else 0)
-    if measured < due:
-        yield ledger.Breach("times", episode.id, f"measured at {measured}, which was due at {due}")
-    open_rounds = len(episode.disputes) < parameters.dispute_rounds
-    last = measured + (parameters.dispute_window_ms if ended and open_rounds else 0)
-    if episode.clock_ms < last:
-        detail = f"its last move was at {episode.clock_ms}, which could not be before {last}"
-        yield ledger.Breach("times", episode.id, detail)
-
-
-def _line_breaches(
-    transfers: Sequence[ledger.Transfer], lines: Mapping[str, Sequence[ledger.Explained]]
-) -> Iterator[ledger.Breach]:
-    """Every transfer is explained by one line, which says the same of it."""
-    told: dict[str, list[tuple[str, str, int, ledger.Code]]] = {}
-    for transfer in transfers:
-        row = (transfer.id, transfer.credit, transfer.amount, transfer.code)
-        told.setdefault(transfer.group, []).append(row)
-    for group in sorted(told.keys() | lines.keys()):
-        said = [(it.transfer, it.account, it.amount, it.code) for it in lines.get(group, ())]
-        if said != told.get(group, []):
-            yield ledger.Breach("lines", group, "the statement doesn't say what was transferred")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +106,8 @@ def verify_episode(record: Mapping[str, Any]) -> EpisodeAudit:
         _redo(redoing)
     except UsageError as exc:
         redoing.breach("rules", episode.id, str(exc))
-    _compare_transfers(redoing)
-    redoing.breaches += _order_breaches(episode, redoing.positions, redoing.transfers)
-    redoing.breaches += _time_breaches(episode)
-    redoing.breaches += _line_breaches(redoing.transfers, redoing.lines)
+    for check in (_compare_transfers, _check_order, _check_times, _check_lines):
+        check(redoing)
     return redoing.audit()
 
 
@@ -248,10 +160,9 @@ def _redo(redoing: _Redoing) -> None:
         told = redoing.told["c0"]
         redoing.expect("c0", episode.id, told, {"c0_ppm": episode.terms.c0_ppm})
     market = _redo_bets(redoing)
+    pot, code = ledger.Escrow.CHALLENGE, ledger.Code.CHALLENGE
     for challenge in episode.challenges:
-        redoing.ask(
-            challenge.account, ledger.Escrow.CHALLENGE, challenge.stake, ledger.Code.CHALLENGE
-        )
+        redoing.ask(challenge.account, pot, challenge.stake, code)
         _redo_commitment(redoing, challenge)
     if episode.frozen_ms is None:
         redoing.expect("market", episode.id, episode.market, market)
@@ -264,7 +175,7 @@ def _redo(redoing: _Redoing) -> None:
     redoing.expect("challenges", episode.id, episode.challenges, judged.challenges)
     redoing.expect("steps", episode.id, episode.steps, judged.steps)
     _redo_measurements(redoing, judged)
-    if episode.state in {state.State.SETTLED, state.State.VOID}:
+    if episode.state in state.ENDED:
         result = settle(episode, redoing.positions)
         redoing.outcome = result.outcome
         ended = state.State.SETTLED if result.outcome.void is None else state.State.VOID
@@ -322,10 +233,9 @@ def _redo_freeze(redoing: _Redoing) -> state.Episode | None:
         replace(c, fate=state.Fate.COMMITTED if c.bundle_sha256 is None else state.Fate.REVEALED)
         for c in episode.challenges
     )
-    before = state.Episode(
-        id=episode.id,
+    before = replace(
+        state.draft_episode(episode.id, episode.terms),
         state=state.State.CHALLENGE,
-        terms=episode.terms,
         terms_hash=episode.terms_hash,
         market=episode.market,
         position_count=episode.position_count,
@@ -351,9 +261,8 @@ def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode
             redoing.breach("evidence", stage, "the record doesn't say what the lens showed")
             return episode
         evidence = decode(BroughtEvidence | None, told["evidence"], stage)  # type: ignore[arg-type]
-        result = judge_challenge(
-            episode, challenge.number, evidence=evidence, positions=redoing.positions, at_ms=0
-        )
+        number, positions = challenge.number, redoing.positions
+        result = judge_challenge(episode, 0, number=number, evidence=evidence, positions=positions)
         moved = redoing.take("challenge", result)
         if moved is None:
             return episode
@@ -375,13 +284,8 @@ def _redo_measurements(redoing: _Redoing, judged: state.Episode) -> None:
     for dispute in episode.disputes:
         redoing.ask(dispute.account, ledger.Escrow.DISPUTE, dispute.bond, ledger.Code.DISPUTE)
         assert judged.seed is not None
-        judges = draw_judges(
-            judged.seed,
-            episode.id,
-            episode.terms.hold_outs,
-            count=2 * episode.terms.parameters.judges + 1,
-            round_=dispute.round,
-        )
+        count, pool = 2 * episode.terms.parameters.judges + 1, episode.terms.hold_outs
+        judges = draw_judges(judged.seed, episode.id, pool, count=count, round_=dispute.round)
         if dispute.upheld is None:
             break
         before = replace(
@@ -441,11 +345,84 @@ def _compare_transfers(redoing: _Redoing) -> None:
     for item in sorted((asked - redoing.asked).keys() | (redoing.asked - asked).keys()):
         redoing.expect("transfers", "/".join(map(str, item)), asked[item], redoing.asked[item])
     for name in sorted(written.keys() | redoing.groups.keys()):
-        group = redoing.groups.get(name)
-        drafts = () if group is None else group.drafts
-        redoing.expect(
-            "transfers",
-            name,
-            [(transfer.id, transfer.body_hash) for transfer in written.get(name, ())],
-            [(draft.id, ledger.body_hash(draft, name)) for draft in drafts],
-        )
+        drafts = redoing.groups[name].drafts if name in redoing.groups else ()
+        kept = [(transfer.id, transfer.body_hash) for transfer in written.get(name, ())]
+        redone = [(draft.id, ledger.body_hash(draft, name)) for draft in drafts]
+        redoing.expect("transfers", name, kept, redone)
+
+
+def _check_order(redoing: _Redoing) -> None:
+    """Bets, challenges and disputes stand in the chain as the record tells them.
+
+    What each came after decides who is paid: who held a side before it was attacked, and whose
+    stake came before the close.
+    """
+    episode, positions = redoing.episode, redoing.positions
+    told = {
+        ledger.Code.STAKE: [(p.account, p.stake, p.at_ms) for p in positions[2:]],
+        ledger.Code.CHALLENGE: [(c.account, c.stake, c.at_ms) for c in episode.challenges],
+        ledger.Code.DISPUTE: [(d.account, d.bond, d.at_ms) for d in episode.disputes],
+    }
+    met = dict.fromkeys(told, 0)
+    last_ms = positions[0].at_ms if positions else 0
+    chain = sorted(redoing.transfers, key=lambda transfer: transfer.seq)
+    for transfer in (transfer for transfer in chain if transfer.code in told):
+        number, name = met[transfer.code], f"{transfer.code.value} {met[transfer.code]}"
+        met[transfer.code] += 1
+        if number >= len(told[transfer.code]):
+            redoing.breach("order", transfer.id, f"there is no {name}")
+            continue
+        account, amount, at_ms = told[transfer.code][number]
+        if (account, amount) != (transfer.debit, transfer.amount):
+            redoing.breach("order", transfer.id, f"{name} is {amount} by {account} in the record")
+        if at_ms < last_ms:
+            redoing.breach("order", transfer.id, f"{name} at {at_ms} follows a move at {last_ms}")
+        last_ms = max(last_ms, at_ms)
+        if transfer.code is ledger.Code.CHALLENGE:
+            before, taken = episode.challenges[number].positions_before, met[ledger.Code.STAKE] + 2
+            if before != taken:
+                detail = f"{taken} bets came before challenge {number}, the record says {before}"
+                redoing.breach("order", transfer.id, detail)
+
+
+def _check_times(redoing: _Redoing) -> None:
+    """Nothing happened before it could."""
+    episode, terms = redoing.episode, redoing.episode.terms
+    frozen, measured, parameters = episode.frozen_ms, episode.measured_ms, terms.parameters
+    window = (terms.challenge_from_ms, terms.close_until_ms)
+    for number, challenge in enumerate(episode.challenges):
+        if challenge.number != number or not window[0] <= challenge.at_ms <= window[1]:
+            detail = f"number {challenge.number} at {challenge.at_ms} isn't within {window}"
+            redoing.breach("times", f"challenge {number}", detail)
+    for dispute in episode.disputes:
+        if not (frozen or 0) <= dispute.at_ms <= episode.clock_ms:
+            detail = f"at {dispute.at_ms}, not from {frozen} to {episode.clock_ms}"
+            redoing.breach("times", f"dispute {dispute.round}", detail)
+    ended = episode.state in state.ENDED
+    known = ended or episode.state in {state.State.MEASURED, state.State.DISPUTED}
+    if (measured is not None) != known:
+        detail = f"{episode.state.value}, and measured at {measured}"
+        redoing.breach("times", episode.id, detail)
+        return
+    if frozen is None or measured is None:
+        return
+    due = frozen + (parameters.durability_ms if len(episode.measurements) == 2 else 0)
+    if measured < due:
+        redoing.breach("times", episode.id, f"measured at {measured}, which was due at {due}")
+    open_rounds = len(episode.disputes) < parameters.dispute_rounds
+    last = measured + (parameters.dispute_window_ms if ended and open_rounds else 0)
+    if episode.clock_ms < last:
+        detail = f"its last move was at {episode.clock_ms}, which could not be before {last}"
+        redoing.breach("times", episode.id, detail)
+
+
+def _check_lines(redoing: _Redoing) -> None:
+    """Every transfer is explained by one line, which says the same of it."""
+    told: dict[str, list[tuple[str, str, int, ledger.Code]]] = {}
+    for transfer in redoing.transfers:
+        row = (transfer.id, transfer.credit, transfer.amount, transfer.code)
+        told.setdefault(transfer.group, []).append(row)
+    for group in sorted(told.keys() | redoing.lines.keys()):
+        lines = redoing.lines.get(group, ())
+        if [(it.transfer, it.account, it.amount, it.code) for it in lines] != told.get(group, []):
+            redoing.breach("lines", group, "the statement doesn't say what was transferred")

@@ -14,33 +14,15 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
-from heretix.core.canonical import (
-    decode,
-    decode_json,
-    digest,
-    encode,
-    encode_json,
-    sha256_hex,
-)
+from heretix.core.canonical import decode, decode_json, digest, encode, encode_json, sha256_hex
 from heretix.core.errors import RecordError, RefusedError
 from heretix.economy import ledger
 from heretix.economy.audit import FORMAT
-from heretix.economy.episode import challenges, moves
+from heretix.economy.episode import challenges, moves, state
 from heretix.economy.episode.settlement import settle
-from heretix.economy.episode.state import (
-    ENDED,
-    Denial,
-    Denied,
-    Episode,
-    Fate,
-    Moved,
-    State,
-    deny,
-    draft_episode,
-    draft_id,
-)
+from heretix.economy.episode.state import ENDED, Denial, Denied, Episode, Fate, Moved, State
 from heretix.economy.exploration import Grant, failure_rate, min_stake, remaining
 from heretix.economy.market import Market, Position, Side, quote
 from heretix.economy.sentences import refuse_move, sentence
@@ -54,7 +36,7 @@ if TYPE_CHECKING:
     from heretix.core.clock import Clock
     from heretix.economy.episode.challenges import BroughtEvidence
     from heretix.economy.episode.settlement import Measurement, Settlement
-    from heretix.economy.episode.state import Challenge, Direction, Dispute, Ground, Terms
+    from heretix.economy.episode.state import Challenge, Direction, Dispute, Ground, Rule, Terms
     from heretix.economy.market import Quote
     from heretix.store import Store
 
@@ -66,6 +48,7 @@ UNDRAWN: Final = "0" * 64
 """Placeholder for the commitment until a draft draws the secret."""
 DAY_MS: Final = 86_400_000
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -199,8 +182,8 @@ class LedgerTransaction:
         self.enter(group, result, move=move, request=request)
         return result.transfers
 
-    def judge(self, group: ledger.Group, *, episodes: Mapping[str, bool]) -> ledger.Applied:
-        """Result of a group, written before or to be written now; or a refusal of it."""
+    def judge(self, group: ledger.Group, *, episodes: dict[str, bool]) -> ledger.Applied:
+        """What a group comes to, written before or to be written now; or a refusal of it."""
         # Just what the group touches.
         named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
         rows = queries.accounts_by_id(self.connection, named)
@@ -212,7 +195,7 @@ class LedgerTransaction:
             ids = [draft.id for draft in group.drafts]
             found = queries.same_id_or_group(self.connection, group.id, ids)
             same = [read_transfer(row) for row in found]
-        state = ledger.LedgerState(
+        seen = ledger.LedgerState(
             accounts={name: read_account(row) for name, row in rows.items()},
             balances={name: row["balance"] for name, row in rows.items()},
             by_id={transfer.id: transfer for transfer in same},
@@ -221,7 +204,7 @@ class LedgerTransaction:
             last_seq=self._last_seq,
             last_hash=self._last_hash,
         )
-        result = ledger.apply(state, group)
+        result = ledger.apply(seen, group)
         if isinstance(result, ledger.Refused):
             status, said = result.status.value, sentence(result.reason)
             # A key of the client's tells nobody anything; the operator's ids say what they are.
@@ -420,8 +403,8 @@ class EpisodeRepository:
 def _columns(episode: Episode) -> dict[str, Any]:
     names = ("terms_hash", "position_count", "clock_ms", "close_ms")
     market = {f"market_{name}": getattr(episode.market, name, None) for name in _fields(Market)}
-    state = {"state": episode.state.value, "is_open": episode.state not in ENDED}
-    return {name: getattr(episode, name) for name in names} | market | state
+    stands = {"state": episode.state.value, "is_open": episode.state not in ENDED}
+    return {name: getattr(episode, name) for name in names} | market | stands
 
 
 def _record(episode: Episode) -> dict[str, Any]:
@@ -445,12 +428,7 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
             replayed[transfer.debit] -= transfer.amount
             replayed[transfer.credit] += transfer.amount
             first_seqs.setdefault(transfer.group, transfer.seq)
-            strangers = {transfer.debit, transfer.credit} - accounts.keys()
-            if strangers:
-                detail = f"no account {min(strangers)!r}"
-                breaches.append(ledger.Breach("known_accounts", transfer.id, detail))
-            else:
-                breaches.extend(ledger.crossed_currencies(accounts, [transfer]))
+            breaches.extend(ledger.check_parties(accounts, transfer))
             yield transfer
 
     chain = ledger.verify(passing())
@@ -464,15 +442,15 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
         if expected != kept:
             detail = f"the chain gives {expected}, the balance is {kept}"
             breaches.append(ledger.Breach("replay", name, detail))
-    breaches.extend(_statement_breaches(connection, first_seqs))
-    open_ = queries.episodes_open(connection)
-    breaches.extend(ledger.unbalanced_currencies(accounts, balances))
-    breaches.extend(ledger.overdrafts(accounts, balances))
-    breaches.extend(ledger.leftover_escrows(accounts, balances, open_))
+    # Every group has the statement that keeps its key from being used again, and no other has.
+    told = queries.statement_seqs(connection)
+    for group in sorted(told.keys() | first_seqs.keys()):
+        if told.get(group) != first_seqs.get(group):
+            detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
+            breaches.append(ledger.Breach("statements", group, detail))
+    breaches.extend(ledger.check_balances(accounts, balances, queries.episodes_open(connection)))
     breaches.extend(_stake_breaches(connection, balances))
-    return ledger.LedgerReport(
-        count=chain.count, last_hash=chain.last_hash, breaches=tuple(breaches)
-    )
+    return replace(chain, breaches=tuple(breaches))
 
 
 def _read_sound(
@@ -486,23 +464,11 @@ def _read_sound(
             breaches.append(ledger.Breach("words", row["id"], str(exc)))
 
 
-def _statement_breaches(
-    connection: Connection, first_seqs: Mapping[str, int]
-) -> Iterator[ledger.Breach]:
-    """Every group has the statement that keeps its key from being used again, and no other has."""
-    told = queries.statement_seqs(connection)
-    for group in sorted(told.keys() | first_seqs.keys()):
-        if told.get(group) != first_seqs.get(group):
-            detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
-            yield ledger.Breach("statements", group, detail)
-
-
 def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[ledger.Breach]:
     """The stake pot of each open episode holds its bets, and its market counts them."""
     for row in queries.open_stakes(connection):
         pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
-        total = int(row["market_money_held"])
-        yield from ledger.stake_mismatch(pot, balances.get(pot, 0), [total])
+        yield from ledger.check_stakes(pot, balances.get(pot, 0), int(row["market_money_held"]))
         for name in ("market_money", "market_heretic", "market_orthodox"):
             held = int(row[f"{name}_held"])
             if (row[name] or 0) != held:
@@ -522,17 +488,6 @@ def day_of(grants: Sequence[Grant], at_ms: int) -> int:
     A clock that is held earlier would open the cap of a week that is over, and undo decay.
     """
     return max([grant.day for grant in grants] + [at_ms // DAY_MS])
-
-
-def credits_left(connection: Connection, person: str, *, at_ms: int, half_life_days: int) -> int:
-    """Return what a person's credits are worth at a moment, whether or not decay was posted yet."""
-    account = ledger.user_account(person, ledger.XC.code).id
-    row = queries.accounts_by_id(connection, [account]).get(account)
-    if row is None:
-        return 0
-    grants = read_grants(connection, person)
-    left = remaining(grants, today=day_of(grants, at_ms), half_life_days=half_life_days)
-    return min(int(row["balance"]), left)
 
 
 class Exchange:
@@ -676,9 +631,9 @@ class Exchange:
         """
         ledger.require_currency(terms.currency)
         secret = self._entropy(challenges.SECRET_BYTES)
-        episode_id = f"ep-{self._entropy(6).hex()}" if key is None else draft_id(key)
+        episode_id = f"ep-{self._entropy(6).hex()}" if key is None else state.draft_id(key)
         drawn = replace(terms, seed_commitment=challenges.seed_commitment(secret))
-        episode = draft_episode(episode_id, drawn)
+        episode = state.draft_episode(episode_id, drawn)
         with self.transaction() as transaction:
             connection, at_ms = transaction.connection, transaction.at_ms
             if key is not None and queries.episode_row(connection, episode_id) is not None:
@@ -690,19 +645,19 @@ class Exchange:
 
     def open(self, episode_id: str) -> Episode:
         """Fix the terms; escrow the house's seed and the budget for rewards."""
-        with self._move(episode_id) as move:
+        with self.move("open", episode_id) as move:
             if move.episode.state is State.DRAFT:
                 currency = move.episode.terms.currency
                 pots = (ledger.escrow_account(episode_id, pot, currency) for pot in ledger.Escrow)
                 move.transaction.add_accounts((*ledger.house_accounts(currency), *pots))
-                move.make("open", moves.open_episode)
+                move.make(moves.open_episode)
             return move.episode
 
     def begin_challenge(self, episode_id: str) -> Episode:
         """Let evidence be committed from now on."""
-        with self._move(episode_id) as move:
+        with self.move("begin_challenge", episode_id) as move:
             if move.episode.state in {State.DRAFT, State.OPEN}:
-                move.make("begin_challenge", moves.begin_challenge)
+                move.make(moves.begin_challenge)
             return move.episode
 
     def stake(
@@ -711,14 +666,20 @@ class Exchange:
         """Bet on a side; refused if it would buy fewer than `min_shares` micro-shares."""
         ledger.require_whole("min_shares", min_shares)
         asked = {"side": side, "amount": amount, "min_shares": min_shares}
-        with self._move(episode_id) as move:
-            number, moved = move.make_for(
-                person, "stake", moves.stake, asked, key=key, subject=move.episode.position_count
+        with self.move("stake", episode_id, person) as move:
+            number = move.find_earlier(key, asked, subject=move.episode.position_count)
+            if number is not None:
+                rows = queries.positions_of(move.connection, episode_id, number=number)
+                return read_position(rows[0])
+            moved = move.make(
+                moves.stake,
+                key=key,
+                account=move.account,
+                side=side,
+                amount=amount,
+                min_shares=min_shares,
             )
-            if moved is not None:
-                return moved.positions[0]
-            connection = move.transaction.connection
-            return read_position(queries.positions_of(connection, episode_id, number=number)[0])
+            return moved.positions[0]
 
     def min_stake(self, episode_id: str, person: str, *, compute_cost: int = 0) -> int:
         """Return what a challenge by this person must stake now."""
@@ -739,38 +700,49 @@ class Exchange:
     ) -> Challenge:
         """Commit to evidence without showing it."""
         asked = {"direction": direction, "commitment": commitment, "amount": amount}
-        with self._move(episode_id) as move:
-            connection = move.transaction.connection
-            least = self._min_stake(connection, move.episode, person, compute_cost)
-            subject = len(move.episode.challenges)
-            number, _ = move.make_for(
-                person, "commit", challenges.commit, asked, key=key, subject=subject, least=least
-            )
-            return move.episode.challenges[number]
+        with self.move("commit", episode_id, person) as move:
+            least = self._min_stake(move.connection, move.episode, person, compute_cost)
+            number = move.find_earlier(key, asked, subject=len(move.episode.challenges))
+            if number is None:
+                move.make(
+                    challenges.commit,
+                    key=key,
+                    account=move.account,
+                    direction=direction,
+                    commitment=commitment,
+                    amount=amount,
+                    least=least,
+                )
+            return move.episode.challenges[-1 if number is None else number]
 
     def reveal(
         self, episode_id: str, number: int, person: str, *, nonce: bytes, bundle_sha256: str
     ) -> Challenge:
         """Show what a commitment hid."""
-        with self._move(episode_id) as move:
-            account = ledger.user_account(person, move.episode.terms.currency).id
+        with self.move("reveal", episode_id, person) as move:
             known = dict(enumerate(move.episode.challenges)).get(number)
-            shown: dict[str, Any] = {"nonce": nonce, "bundle_sha256": bundle_sha256}
+            account = move.account
             if (
                 known is None
                 or (known.account, known.bundle_sha256) != (account, bundle_sha256)
                 or known.commitment != challenges.evidence_commitment(nonce, bundle_sha256, account)
             ):
-                move.make("reveal", challenges.reveal, number=number, account=account, **shown)
+                move.make(
+                    challenges.reveal,
+                    number=number,
+                    account=account,
+                    nonce=nonce,
+                    bundle_sha256=bundle_sha256,
+                )
             return move.episode.challenges[number]
 
     def freeze(self, episode_id: str) -> Episode:
         """Reveal the secret, draw the close and the judges, give late stakes back."""
-        with self._move(episode_id) as move:
+        with self.move("freeze", episode_id) as move:
             if move.episode.frozen_ms is None:
-                row = queries.episode_row(move.transaction.connection, episode_id)
+                row = queries.episode_row(move.connection, episode_id)
                 seed = b"" if row is None else bytes.fromhex(row["secret"])
-                move.make("freeze", moves.freeze, seed=seed, positions=move.positions())
+                move.make(moves.freeze, seed=seed, positions=move.positions())
             return move.episode
 
     def judge_challenge(
@@ -783,19 +755,13 @@ class Exchange:
     ) -> Episode:
         """Let a challenge move the credited path, or charge it for the attempt."""
         told = {"evidence": encode(evidence)}
-        with self._move(episode_id) as move:
-            _, moved = move.make_once(
-                "judge",
-                f"challenge:{episode_id}:{number}",
-                challenges.judge_challenge,
-                {"number": number, "evidence": evidence},
-                about={"number": number, **told},
-                subject=number,
-                positions=move.positions(),
-            )
-            if moved is not None:
-                _keep(move.transaction, episode_id, f"gate:{number}", told, source)
+        group = f"challenge:{episode_id}:{number}"
+        with self.move("judge", episode_id) as move:
+            if move.find_earlier(group, {"number": number, **told}, subject=number) is None:
+                rule, bets = challenges.judge_challenge, move.positions()
+                moved = move.make(rule, number=number, evidence=evidence, positions=bets)
                 judged = moved.episode.challenges[number]
+                _keep(move.transaction, episode_id, f"gate:{number}", told, source)
                 attempt = {"passed": judged.fate is Fate.ACCEPTED, "amount": None, "scale": None}
                 move.remember("attempt", [(number, judged.account, attempt)])
             return move.episode
@@ -810,8 +776,8 @@ class Exchange:
     ) -> Episode:
         """Take a judging measurement: at the freeze, and again after the durability window."""
         told = encode(measurement)
-        with self._move(episode_id) as move:
-            known = queries.measurements_of(move.transaction.connection, episode_id, stage=stage)
+        with self.move("measure", episode_id) as move:
+            known = queries.measurements_of(move.connection, episode_id, stage=stage)
             if known and known[0]["measurement_json"] != encode_json(told):
                 raise RefusedError(
                     f"`{episode_id}` has its {stage} measurement, and this is another; "
@@ -819,18 +785,17 @@ class Exchange:
                     status=ledger.Status.ID_CONFLICT.value,
                 )
             if stage == "second" and not known and not move.episode.measurements:
-                raise move.refuse(deny(Denial.OUT_OF_ORDER, "first_not_measured"))
+                raise move.refuse(state.deny(Denial.OUT_OF_ORDER, "first_not_measured"))
             if not known:
-                positions = move.positions()
-                move.make("measure", moves.measure, measurement=measurement, positions=positions)
+                move.make(moves.measure, measurement=measurement, positions=move.positions())
                 _keep(move.transaction, episode_id, stage, told, source)
             return move.episode
 
     def conclude_unmeasured(self, episode_id: str) -> Episode:
         """End the measuring where outside stakes on both sides are lacking: nobody needs it."""
-        with self._move(episode_id) as move:
+        with self.move("conclude", episode_id) as move:
             if move.episode.measured_ms is None or move.episode.measurements:
-                move.make("conclude", moves.conclude_unmeasured, positions=move.positions())
+                move.make(moves.conclude_unmeasured, positions=move.positions())
             return move.episode
 
     def dispute(
@@ -838,12 +803,12 @@ class Exchange:
     ) -> Dispute:
         """Put a bond against the result, and have more judges drawn."""
         asked = {"ground": ground, "bond": bond}
-        with self._move(episode_id) as move:
-            subject = len(move.episode.disputes)
-            number, _ = move.make_for(
-                person, "dispute", moves.raise_dispute, asked, key=key, subject=subject
-            )
-            return move.episode.disputes[number]
+        with self.move("dispute", episode_id, person) as move:
+            number = move.find_earlier(key, asked, subject=len(move.episode.disputes))
+            if number is None:
+                rule, account = moves.raise_dispute, move.account
+                move.make(rule, key=key, account=account, ground=ground, bond=bond)
+            return move.episode.disputes[-1 if number is None else number]
 
     def rule(
         self,
@@ -855,32 +820,29 @@ class Exchange:
     ) -> Episode:
         """Let the larger panel's measurements stand."""
         told = {"ground_confirmed": ground_confirmed, "measurements": measurements}
-        with self._move(episode_id) as move:
+        with self.move("rule", episode_id) as move:
             round_ = len(move.episode.disputes)
-            _, moved = move.make_once(
-                "rule",
-                f"dispute:{episode_id}:{round_}",
-                moves.rule_on_dispute,
-                told,
-                subject=round_,
-                about={"round": round_, **encode(told)},
-                positions=move.positions(),
-            )
-            if moved is not None:
+            asked = {"round": round_, **encode(told)}
+            if move.find_earlier(f"dispute:{episode_id}:{round_}", asked, subject=round_) is None:
+                move.make(
+                    moves.rule_on_dispute,
+                    ground_confirmed=ground_confirmed,
+                    measurements=measurements,
+                    positions=move.positions(),
+                )
                 _keep(move.transaction, episode_id, f"round:{round_}", told, source)
             return move.episode
 
     def close(self, episode_id: str) -> Episode:
         """Settle, or void: once, whoever asks and however often."""
-        with self._move(episode_id) as move:
+        with self.move("settle", episode_id) as move:
             if move.episode.state in ENDED:
                 return move.episode
-            moved = move.make("settle", moves.close_episode, positions=move.positions())
-            assert moved.settlement is not None
-            rewards = () if moved.settlement.rewards is None else moved.settlement.rewards.rewards
+            moved = move.make(moves.close_episode, positions=move.positions())
+            book = moved.settlement.rewards if moved.settlement else None
             earned = [
                 (r.step.number, r.step.account, {"amount": r.amount, "scale": r.scale})
-                for r in rewards
+                for r in (book.rewards if book else ())
             ]
             move.remember("reward", [(n, who, {"passed": None, **it}) for n, who, it in earned])
             return move.episode
@@ -992,9 +954,10 @@ class Exchange:
             }
 
     @contextlib.contextmanager
-    def _move(self, episode_id: str) -> Iterator[_Move]:
+    def move(self, name: str, episode_id: str, person: str | None = None) -> Iterator[EpisodeMove]:
+        """Begin a move of an episode, a person's own or the operator's, in one transaction."""
         with self.transaction() as transaction:
-            yield _Move(transaction, self._episodes, episode_id)
+            yield EpisodeMove(name, transaction, self._episodes, episode_id, person)
 
     def _min_stake(
         self, connection: Connection, episode: Episode, person: str, compute_cost: int
@@ -1002,108 +965,83 @@ class Exchange:
         parameters = episode.terms.parameters
         rules, account = parameters.stakes, ledger.user_account(person, episode.terms.currency).id
         attempts = queries.attempts_of(connection, account, limit=rules.recent_attempts)
+        purse = ledger.user_account(person, ledger.XC.code).id
+        held = queries.accounts_by_id(connection, [purse])
         # As they are worth now: nobody stakes less because decay wasn't posted.
-        at_ms, half_life = self.clock.now_ms(), parameters.credits.half_life_days
+        grants, half_life = read_grants(connection, person), parameters.credits.half_life_days
+        today = day_of(grants, self.clock.now_ms())
+        left = remaining(grants, today=today, half_life_days=half_life)
         return min_stake(
             compute_cost=compute_cost,
-            credits_held=credits_left(connection, person, at_ms=at_ms, half_life_days=half_life),
+            credits_held=min(int(held[purse]["balance"]), left) if purse in held else 0,
             failure_rate_ppm=failure_rate(attempts, rules),
             rules=rules,
         )
 
 
-class _Move:
-    """One episode inside one transaction: ask the rules, write down what they return."""
+class EpisodeMove:
+    """A move of one episode inside one transaction: ask its rule, write down what that returns."""
 
     def __init__(
-        self, transaction: LedgerTransaction, repository: EpisodeRepository, episode_id: str
+        self,
+        name: str,
+        transaction: LedgerTransaction,
+        repository: EpisodeRepository,
+        episode_id: str,
+        person: str | None,
     ) -> None:
-        self.transaction = transaction
-        self._repository = repository
-        self.episode = repository.load(transaction.connection, episode_id)
+        self.transaction, self.connection = transaction, transaction.connection
+        self.at_ms = transaction.at_ms
+        self.episode = repository.load(self.connection, episode_id)
+        currency = self.episode.terms.currency
+        self.account = "" if person is None else ledger.user_account(person, currency).id
+        self._name, self._repository = name, repository
+        self._request: dict[str, Any] = {"move": name, "episode": episode_id}
+        self._subject: int | None = None
 
     def positions(self) -> list[Position]:
         """List the episode's bets, in their order."""
-        return read_positions(self.transaction.connection, self.episode.id)
+        return read_positions(self.connection, self.episode.id)
 
     def refuse(self, denied: Denied) -> RefusedError:
         """Return the error that tells of a refused move."""
         currency = self.episode.terms.currency
         return refuse_move(self.episode.id, denied.denial.value, denied.reason, currency)
 
-    def make(
-        self,
-        name: str,
-        rule: Callable[..., Moved | Denied],
-        *,
-        request: Mapping[str, Any] | None = None,
-        subject: int | None = None,
-        **given: Any,
-    ) -> Moved:
+    def find_earlier(self, key: str, asked: Mapping[str, Any], *, subject: int) -> int | None:
+        """Find the number of what this move made before, under a person's key or its group's id.
+
+        None if it is new: then `make` writes it down under that id, as being about `subject`.
+        """
+        self._request |= asked
+        self._subject = subject
+        group = ledger.client_group(self.account, key) if self.account else key
+        earlier = self.transaction.find_earlier(group, self._request)
+        return None if earlier is None else int(earlier["subject"])
+
+    def make(self, rule: Rule[_P], *args: _P.args, **given: _P.kwargs) -> Moved:
         """Ask a rule, and write down everything that it returns, or raise its refusal."""
-        before, transaction = self.episode, self.transaction
-        connection, at_ms = transaction.connection, transaction.at_ms
-        result = rule(before, **given, at_ms=at_ms)
+        result = rule(self.episode, self.at_ms, *args, **given)
         if isinstance(result, Denied):
             raise self.refuse(result)
-        group, applied = result.group, None
+        before, transaction, group = self.episode, self.transaction, result.group
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
-        with queries.together(connection):
-            if group is not None and applied is not None:
-                asked = request or {"move": name, "episode": before.id}
-                transaction.enter(group, applied, move=name, request=asked, subject=subject)
+        with queries.together(self.connection):
+            if group is not None:
+                name, request, subject = self._name, self._request, self._subject
+                transaction.enter(group, applied, move=name, request=request, subject=subject)
             rows = [encode(added) | {"episode_id": before.id} for added in result.positions]
-            queries.insert_positions(connection, rows)
-            self._repository.update(connection, before, result.episode, at_ms=at_ms)
+            queries.insert_positions(self.connection, rows)
+            self._repository.update(self.connection, before, result.episode, at_ms=self.at_ms)
         self.episode = result.episode
         return result
 
-    def make_once(
-        self,
-        name: str,
-        group: str,
-        rule: Callable[..., Moved | Denied],
-        asked: Mapping[str, Any],
-        *,
-        subject: int,
-        about: Mapping[str, Any] | None = None,
-        **given: Any,
-    ) -> tuple[int, Moved | None]:
-        """Make a move under its group's id, unless the same one was made under it before.
-
-        `about` is what is asked as JSON, where that differs. Returns the number of what it made
-        (then or now), and the move if it was made now.
-        """
-        request = {"move": name, "episode": self.episode.id, **(about or asked)}
-        earlier = self.transaction.find_earlier(group, request)
-        if earlier is not None:
-            return int(earlier["subject"]), None
-        return subject, self.make(name, rule, request=request, subject=subject, **asked, **given)
-
-    def make_for(
-        self,
-        person: str,
-        name: str,
-        rule: Callable[..., Moved | Denied],
-        asked: Mapping[str, Any],
-        *,
-        key: str,
-        **given: Any,
-    ) -> tuple[int, Moved | None]:
-        """Make a person's move, once under a key of theirs."""
-        account = ledger.user_account(person, self.episode.terms.currency).id
-        group = ledger.client_group(account, key)
-        return self.make_once(name, group, rule, asked, key=key, account=account, **given)
-
     def remember(self, kind: str, found: list[tuple[int, str, dict[str, Any]]]) -> None:
         """Keep what people's standing follows from: attempts and rewards, by number and account."""
-        at_ms = self.transaction.at_ms
-        own = {"episode_id": self.episode.id, "kind": kind, "at_ms": at_ms}
-        queries.insert_reputation_events(
-            self.transaction.connection,
-            [{"number": n, "account": account, **own, **event} for n, account, event in found],
-        )
+        own = {"episode_id": self.episode.id, "kind": kind, "at_ms": self.at_ms}
+        rows = [{"number": n, "account": account, **own, **event} for n, account, event in found]
+        queries.insert_reputation_events(self.connection, rows)
 
 
 def _account_id(who: str, currency: str) -> str:

@@ -12,26 +12,18 @@ from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import UsageError
-from heretix.economy.ledger import (
-    PPM,
-    XC,
-    AccountKind,
-    Code,
-    Group,
-    house_account,
-    plain_group,
-    require_ppm,
-    require_whole,
-    user_account,
-)
+from heretix.economy import ledger
+from heretix.economy.ledger import PPM, XC, Code, house_account, plain_group, user_account
 from heretix.economy.rewards import CONTEXT, clip_belief, gap_divergence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_MINT: Final = house_account(ledger.AccountKind.ISSUANCE, XC.code).id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +50,6 @@ class StakeRules(Record):
     failure_weight_ppm: int = 1_000_000
     """Gamma: what a record of nothing but failures adds, as a share of the stake."""
     recent_attempts: int = 20
-    """Number of attempts that the failure rate looks back on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +61,8 @@ class Interval:
     stable: bool
 
     def __post_init__(self) -> None:
-        require_ppm("lo_ppm", self.lo_ppm)
-        require_ppm("hi_ppm", self.hi_ppm, least=self.lo_ppm)
+        ledger.require_ppm("lo_ppm", self.lo_ppm)
+        ledger.require_ppm("hi_ppm", self.hi_ppm, least=self.lo_ppm)
 
 
 class NoCredit(StrEnum):
@@ -119,7 +110,7 @@ def credit(
     rules: CreditRules,
 ) -> Crediting:
     """XC = ⌊κ·min KL(a‖b)⌋ over a in the evidence lens's interval, b in the raw prior's."""
-    require_whole("credited_this_week", credited_this_week)
+    ledger.require_whole("credited_this_week", credited_this_week)
     a, b = (
         (clip_belief(interval.lo_ppm), clip_belief(interval.hi_ppm))
         for interval in (evidence, prior)
@@ -138,23 +129,23 @@ def credit(
     return Crediting(amount=amount, found=found, reason=reason)
 
 
-def credit_group(name: str, claim_id: str, amount: int) -> Group:
+def credit_group(name: str, claim_id: str, amount: int) -> ledger.Group:
     """Issue the credits of a claim. The id follows from the claim: it is credited once at most."""
-    mint, user = house_account(AccountKind.ISSUANCE, XC.code), user_account(name, XC.code)
-    return plain_group(f"credit:{claim_id}", [(mint.id, user.id, amount)], XC.code, Code.ISSUE)
+    user = user_account(name, XC.code).id
+    return plain_group(f"credit:{claim_id}", [(_MINT, user, amount)], XC.code, Code.ISSUE)
 
 
-def burn_group(name: str, day: int, amount: int) -> Group:
+def burn_group(name: str, day: int, amount: int) -> ledger.Group:
     """Burn what has decayed by a day; once at most for each account and day."""
-    mint, user = house_account(AccountKind.ISSUANCE, XC.code), user_account(name, XC.code)
-    return plain_group(f"burn:{user.id}:{day}", [(user.id, mint.id, amount)], XC.code, Code.BURN)
+    user = user_account(name, XC.code).id
+    return plain_group(f"burn:{user}:{day}", [(user, _MINT, amount)], XC.code, Code.BURN)
 
 
 def halved(amount: int, *, age_days: int, half_life_days: int) -> int:
     """⌊amount·2^(-age/half-life)⌋, exactly: the largest n with n^h·2^age ≤ amount^h."""
-    require_whole("amount", amount)
-    require_whole("age_days", age_days)
-    require_whole("half_life_days", half_life_days, least=1)
+    ledger.require_whole("amount", amount)
+    ledger.require_whole("age_days", age_days)
+    ledger.require_whole("half_life_days", half_life_days, least=1)
     halvings, days = divmod(age_days, half_life_days)
     whole = amount >> halvings
     if days == 0 or whole == 0:
@@ -190,7 +181,7 @@ def burn_due(grants: Sequence[Grant], *, burnt: int, today: int, half_life_days:
     It follows from the grants' ages alone, so burning every day and burning once come to the
     same balance.
     """
-    require_whole("burnt", burnt)
+    ledger.require_whole("burnt", burnt)
     granted = sum(grant.amount for grant in grants)
     left = remaining(grants, today=today, half_life_days=half_life_days)
     return max(0, granted - left - burnt)
@@ -200,9 +191,9 @@ def reputation(rewards: Sequence[PastReward], rules: CreditRules) -> int:
     """r = Σ 2^(-age/180 d)·R/B, shrunk by n/(n+10); in parts per million, rounded down."""
     total = Decimal(0)
     for item in rewards:
-        require_whole("scale", item.scale, least=1)
+        ledger.require_whole("scale", item.scale, least=1)
         age = CONTEXT.divide(
-            Decimal(-require_whole("age_days", item.age_days)),
+            Decimal(-ledger.require_whole("age_days", item.age_days)),
             Decimal(rules.reputation_half_life_days),
         )
         share = CONTEXT.divide(Decimal(item.amount), Decimal(item.scale))
@@ -229,9 +220,9 @@ def min_stake(
     *, compute_cost: int, credits_held: int, failure_rate_ppm: int, rules: StakeRules
 ) -> int:
     """S_min = max(compute cost, S₀·(1 - 0.6·X/(X+X_h))·(1 + gamma·f)), rounded up."""
-    require_whole("compute_cost", compute_cost)
-    require_whole("credits_held", credits_held)
-    require_ppm("failure_rate_ppm", failure_rate_ppm)
+    ledger.require_whole("compute_cost", compute_cost)
+    ledger.require_whole("credits_held", credits_held)
+    ledger.require_ppm("failure_rate_ppm", failure_rate_ppm)
     discount = Fraction(rules.discount_ppm, PPM) * Fraction(
         credits_held, credits_held + rules.credits_half
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from heretix.core.canonical import encode_json, sha256_hex
 from heretix.core.errors import RecordError, UsageError
@@ -21,12 +21,14 @@ from heretix.measurement.verify import verify_run
 from heretix.store import economy as queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import RowMapping
 
     from heretix.economy.exchange import Exchange, LedgerTransaction
     from heretix.measurement.anomalies import Anomaly
+
+    Rows: TypeAlias = Sequence[RowMapping]
 
 _PLANTED: Final = ("mock:", "sim:")
 _WEEK_DAYS: Final = 7
@@ -180,12 +182,9 @@ class ExplorationService:
     def standing(self, person: str) -> Standing:
         """Return one person's standing today."""
         with self._store.reading() as connection:
-            return self._standing(
-                person,
-                queries.events(connection, person=person),
-                queries.grants(connection, person=person),
-                queries.people(connection).get(person, 0),
-            )
+            events = queries.events(connection, person=person)
+            grants = queries.grants(connection, person=person)
+            return self._standing(person, events, grants, queries.people(connection))
 
     def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
         """List everybody who explored or challenged: by reputation, then by credits."""
@@ -194,15 +193,7 @@ class ExplorationService:
             grants = queries.grants(connection)
             balances = queries.people(connection)
         names = {row["person"] for row in (*events, *grants)}
-        found = [
-            self._standing(
-                name,
-                [row for row in events if row["person"] == name],
-                [row for row in grants if row["person"] == name],
-                balances.get(name, 0),
-            )
-            for name in names
-        ]
+        found = [self._standing(name, events, grants, balances) for name in names]
         found.sort(key=lambda s: (-s.reputation_ppm, -s.credits, s.person))
         return found[:limit]
 
@@ -218,19 +209,20 @@ class ExplorationService:
         return found
 
     def _standing(
-        self, person: str, events: Sequence[RowMapping], grants: Sequence[RowMapping], credits_: int
+        self, person: str, events: Rows, grants: Rows, balances: Mapping[str, int]
     ) -> Standing:
         now_ms = self._exchange.clock.now_ms()
+        own = [row for row in events if row["person"] == person]
         rewards = [
             rules.PastReward(
                 amount=row["amount"],
                 scale=row["scale"],
                 age_days=max(0, now_ms - row["at_ms"]) // DAY_MS,
             )
-            for row in events
+            for row in own
             if row["kind"] == "reward"
         ]
-        attempts = [bool(row["passed"]) for row in events if row["kind"] == "attempt"]
+        attempts = [bool(row["passed"]) for row in own if row["kind"] == "attempt"]
         return Standing(
             person=person,
             reputation_ppm=rules.reputation(rewards, self._credits),
@@ -238,8 +230,8 @@ class ExplorationService:
             attempts=len(attempts),
             passed=sum(attempts),
             failure_rate_ppm=rules.failure_rate(attempts, self._stakes),
-            credits=credits_,
-            granted=sum(row["amount"] for row in grants),
+            credits=balances.get(person, 0),
+            granted=sum(row["amount"] for row in grants if row["person"] == person),
         )
 
 

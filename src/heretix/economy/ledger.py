@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, DecimalException
 from enum import StrEnum
 from types import MappingProxyType
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PPM: Final = 1_000_000
 """Parts per million: the unit of every rate, belief and probability here."""
 MAX_AMOUNT: Final = 2**63 - 1
-"""Largest value of a database's 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +54,22 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def require_whole(name: str, value: int, *, least: int = 0, most: int = MAX_AMOUNT) -> int:
+def require_whole(
+    name: str, value: int, *, least: int = 0, most: int = MAX_AMOUNT, ppm: bool = False
+) -> int:
     """Check that `value` is an integer within bounds, and return it."""
     if not is_whole(value) or not least <= value <= most:
+        unit = " of parts per million" if ppm else ""
+        hint = "" if ppm else "; money is counted in minor units"
         raise UsageError(
-            f"`{name}` must be a whole number from {least} to {most}, got {value!r}; "
-            "money is counted in minor units"
+            f"`{name}` must be a whole number{unit} from {least} to {most}, got {value!r}{hint}"
         )
     return value
 
 
 def require_ppm(name: str, value: int, *, least: int = 0, most: int = PPM) -> int:
     """Check that `value` is a number of parts per million within bounds, and return it."""
-    if not is_whole(value) or not least <= value <= most:
-        raise UsageError(
-            f"`{name}` must be a whole number of parts per million from {least} to {most}, "
-            f"got {value!r}"
-        )
-    return value
+    return require_whole(name, value, least=least, most=most, ppm=True)
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
@@ -329,17 +326,8 @@ class Transfer(Record):
 
 def body_hash(transfer: Draft | Transfer, group: str) -> str:
     """Hash of what is asked for, without the key it is asked under."""
-    return digest(
-        {
-            "amount": transfer.amount,
-            "code": transfer.code.value,
-            "credit": transfer.credit,
-            "currency": transfer.currency,
-            "debit": transfer.debit,
-            "episode": transfer.episode,
-            "group": group,
-        }
-    )
+    names = ("amount", "code", "credit", "currency", "debit", "episode")
+    return digest({name: getattr(transfer, name) for name in names} | {"group": group})
 
 
 def plain_group(
@@ -350,8 +338,7 @@ def plain_group(
     *,
     reason: str | None = None,
 ) -> Group:
-    """A group outside episodes: who gives, who receives, how much; for each with a reason's code
-    one line."""
+    """A group outside episodes: who gives, who receives, how much; with a reason, a line each."""
     drafts = tuple(
         Draft(
             id=f"{id_}/{n}", debit=debit, credit=credit, amount=amount, currency=currency, code=code
@@ -359,13 +346,7 @@ def plain_group(
         for n, (debit, credit, amount) in enumerate(transfers)
     )
     lines = tuple(
-        Explained(
-            transfer=draft.id,
-            account=draft.credit,
-            amount=draft.amount,
-            code=code,
-            reason=Reason.of(reason, amount=draft.amount, currency=currency),
-        )
+        Explained.of(draft, Reason.of(reason, amount=draft.amount, currency=currency))
         for draft in drafts
         if reason is not None
     )
@@ -419,16 +400,20 @@ class Explained(Record):
     code: Code
     reason: Reason
 
+    @classmethod
+    def of(cls, draft: Draft, reason: Reason) -> Explained:
+        """Explain a draft to who receives it."""
+        amount, code = draft.amount, draft.code
+        return cls(transfer=draft.id, account=draft.credit, amount=amount, code=code, reason=reason)
+
 
 class Statement:
     """Collect the transfers of one group. Ids follow from the group's, in order."""
 
     def __init__(self, group: str, *, episode: str, currency: str, mark: str | None = None) -> None:
-        self._group = group
+        self._group, self._episode, self._currency = group, episode, currency
         # A mark stands in every id, so that the chain, which covers ids, commits to it.
         self._prefix = group if mark is None else f"{group}/{mark}"
-        self._episode = episode
-        self._currency = currency
         self._drafts: list[Draft] = []
         self._lines: list[Explained] = []
 
@@ -455,9 +440,7 @@ class Statement:
             episode=self._episode,
         )
         self._drafts.append(draft)
-        self._lines.append(
-            Explained(transfer=draft.id, account=credit, amount=amount, code=code, reason=reason)
-        )
+        self._lines.append(Explained.of(draft, reason))
 
     def group(self, *, closes: bool = False) -> Group | None:
         """The group, or None when no money moves."""
@@ -511,13 +494,9 @@ def link(group: Group, *, last_seq: int, last_hash: str) -> tuple[Transfer, ...]
     for seq, draft in enumerate(group.drafts, start=last_seq + 1):
         body = body_hash(draft, group.id)
         hash_ = transfer_hash(id_=draft.id, body=body, seq=seq, prev_hash=last_hash)
+        own = {name: getattr(draft, name) for name in Draft.__slots__}
         transfer = Transfer(
-            **{name: getattr(draft, name) for name in Draft.__slots__},
-            body_hash=body,
-            group=group.id,
-            seq=seq,
-            prev_hash=last_hash,
-            hash=hash_,
+            **own, body_hash=body, group=group.id, seq=seq, prev_hash=last_hash, hash=hash_
         )
         transfers.append(transfer)
         last_hash = hash_
@@ -532,35 +511,28 @@ def verify(transfers: Iterable[Transfer]) -> LedgerReport:
     count, last_hash, group = 0, GENESIS, None
     for transfer in transfers:
         count += 1
-        found = list(_faults_of(transfer, seq=count, prev_hash=last_hash))
-        if transfer.id in ids:
-            found.append("this id stands twice")
+        id_, body, seq, prev = transfer.id, transfer.body_hash, transfer.seq, transfer.prev_hash
+        hash_ = transfer_hash(id_=id_, body=body, seq=seq, prev_hash=prev)
+        broken_up = transfer.group != group and transfer.group in finished_groups
+        faults = {
+            f"place {seq} stands where place {count} belongs": seq != count,
+            "doesn't follow the transfer before it": prev != last_hash,
+            "the body differs from its hash": body != body_hash(transfer, transfer.group),
+            "the hash differs from what it covers": transfer.hash != hash_,
+            f"the amount is {transfer.amount}, not above zero": transfer.amount <= 0,
+            "this id stands twice": id_ in ids,
+            f"group {transfer.group!r} is broken up by other transfers": broken_up,
+        }
         if transfer.group != group:
-            if transfer.group in finished_groups:
-                found.append(f"group {transfer.group!r} is broken up by other transfers")
             finished_groups.add(group)
-        breaches.extend(Breach("chain", transfer.id, detail) for detail in found)
+        breaches.extend(Breach("chain", id_, detail) for detail, found in faults.items() if found)
         ids.add(transfer.id)
         last_hash, group = transfer.hash, transfer.group
     return LedgerReport(count=count, last_hash=last_hash, breaches=tuple(breaches))
 
 
-def _faults_of(transfer: Transfer, *, seq: int, prev_hash: str) -> Iterator[str]:
-    if transfer.seq != seq:
-        yield f"place {transfer.seq} stands where place {seq} belongs"
-    if transfer.prev_hash != prev_hash:
-        yield "doesn't follow the transfer before it"
-    if transfer.body_hash != body_hash(transfer, transfer.group):
-        yield "the body differs from its hash"
-    body, last = transfer.body_hash, transfer.prev_hash
-    if transfer.hash != transfer_hash(id_=transfer.id, body=body, seq=transfer.seq, prev_hash=last):
-        yield "the hash differs from what it covers"
-    if transfer.amount <= 0:
-        yield f"the amount is {transfer.amount}, not above zero"
-
-
 # `apply` decides about one group from what the group touches; a database loads just that, asks, and
-# writes what comes back in the same transaction. `Ledger` does the same in memory.
+# writes what comes back in the same transaction. `Ledger` does so in memory.
 
 
 class Status(StrEnum):
@@ -568,7 +540,6 @@ class Status(StrEnum):
 
     EMPTY_GROUP = "empty_group"
     DUPLICATE_ID = "duplicate_id"
-    """One id twice within the group."""
     ID_CONFLICT = "id_conflict"
     """A key that was used before, with another body."""
     ALREADY_APPLIED = "already_applied"
@@ -597,13 +568,13 @@ _RANK: Final = {status: rank for rank, status in enumerate(Status)}
 class LedgerState:
     """State that a group is judged by. A database fills it with just what the group touches."""
 
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
     """Those it names and, when it closes an episode, that episode's pots."""
-    balances: Mapping[str, int] = field(default_factory=dict)
-    by_id: Mapping[str, Transfer] = field(default_factory=dict)
-    by_group: Mapping[str, tuple[Transfer, ...]] = field(default_factory=dict)
-    episodes: Mapping[str, bool] = field(default_factory=dict)
-    """Tell whether each episode is open."""
+    balances: dict[str, int] = field(default_factory=dict)
+    by_id: dict[str, Transfer] = field(default_factory=dict)
+    by_group: dict[str, tuple[Transfer, ...]] = field(default_factory=dict)
+    episodes: dict[str, bool] = field(default_factory=dict)
+    """Whether each episode is open."""
     last_seq: int = 0
     last_hash: str = GENESIS
 
@@ -631,7 +602,7 @@ def apply(state: LedgerState, group: Group) -> Applied | Refused:
     """Judge a group and say what to write: the first status, in order of precedence, that any
     draft meets. Changes nothing."""
     earlier = state.by_group.get(group.id, ())
-    for check in (_check_identity, _check_amounts, _check_parties, _check_episodes):
+    for check in (_check_identity, _check_parties, _check_episodes):
         found = min(check(state, group), key=lambda item: _RANK[item.status], default=None)
         if found is not None and found.status is Status.ALREADY_APPLIED:
             return Applied(status=found.status, transfers=earlier, balances={})
@@ -651,57 +622,41 @@ class Ledger:
     """A ledger in memory, for simulations and as the model of a stored one."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._balances: dict[str, int] = {}
-        self._by_id: dict[str, Transfer] = {}
-        self._by_group: dict[str, tuple[Transfer, ...]] = {}
-        self._episodes: dict[str, bool] = {}
-        self._transfers: list[Transfer] = []
-
-    @property
-    def state(self) -> LedgerState:
-        """A view of what stands now; it follows later writes."""
-        return LedgerState(
-            accounts=self._accounts,
-            balances=self._balances,
-            by_id=self._by_id,
-            by_group=self._by_group,
-            episodes=self._episodes,
-            last_seq=len(self._transfers),
-            last_hash=self._transfers[-1].hash if self._transfers else GENESIS,
-        )
+        self.state = LedgerState()
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
         """The chain, from the first transfer on."""
-        return tuple(self._transfers)
+        return tuple(self.state.by_id.values())
 
     def balance(self, account: str) -> int:
-        """Balance of an account; an unknown one holds nothing."""
-        return self._balances.get(account, 0)
+        """What an account holds; an unknown one holds nothing."""
+        return self.state.balances.get(account, 0)
 
     def add_account(self, account: Account) -> None:
         """Make an account known. Adding the same one again changes nothing."""
-        if self._accounts.setdefault(account.id, account) != account:
+        if self.state.accounts.setdefault(account.id, account) != account:
             raise UsageError(
                 f"`{account.id}` is the id of another account; give this one an id of its own"
             )
 
     def open_episode(self, episode: str) -> None:
         """Let money move under an episode's name. One that has ended can't be opened again."""
-        if not self._episodes.setdefault(episode, True):
+        if not self.state.episodes.setdefault(episode, True):
             raise UsageError(f"`{episode}` has ended; open a new episode")
 
     def post(self, group: Group) -> Applied | Refused:
         """Apply a group, or refuse all of it."""
-        result = apply(self.state, group)
+        state = self.state
+        result = apply(state, group)
         if isinstance(result, Applied) and result.status is Status.APPLIED:
-            self._transfers.extend(result.transfers)
-            self._by_id.update((transfer.id, transfer) for transfer in result.transfers)
-            self._by_group[group.id] = result.transfers
-            self._balances.update(result.balances)
+            last = result.transfers[-1]
+            state.by_id.update((transfer.id, transfer) for transfer in result.transfers)
+            state.by_group[group.id] = result.transfers
+            state.balances.update(result.balances)
             if group.closes is not None:
-                self._episodes[group.closes] = False
+                state.episodes[group.closes] = False
+            self.state = replace(state, last_seq=last.seq, last_hash=last.hash)
         return result
 
 
@@ -731,16 +686,12 @@ def _check_identity(state: LedgerState, group: Group) -> Iterator[Refused]:
     yield _refuse(Status.ALREADY_APPLIED, None, group=group.id)
 
 
-def _check_amounts(_: LedgerState, group: Group) -> Iterator[Refused]:
+def _check_parties(state: LedgerState, group: Group) -> Iterator[Refused]:
     for index, draft in enumerate(group.drafts):
         if draft.amount <= 0:
             yield _refuse(Status.AMOUNT_NOT_POSITIVE, index, amount=draft.amount)
         elif draft.amount > MAX_AMOUNT:
             yield _refuse(Status.AMOUNT_TOO_LARGE, index, most=MAX_AMOUNT, amount=draft.amount)
-
-
-def _check_parties(state: LedgerState, group: Group) -> Iterator[Refused]:
-    for index, draft in enumerate(group.drafts):
         if draft.debit == draft.credit:
             yield _refuse(Status.SAME_ACCOUNT, index, account=draft.debit)
         missing = [name for name in (draft.debit, draft.credit) if name not in state.accounts]
@@ -813,13 +764,19 @@ def _follow_funds(state: LedgerState, group: Group) -> dict[str, int] | Refused:
 # What must hold of a ledger at every moment; each rule says which account breaks it.
 
 
-def unbalanced_currencies(
-    accounts: Mapping[str, Account], balances: Mapping[str, int]
+def check_balances(
+    accounts: Mapping[str, Account], balances: Mapping[str, int], episodes: Mapping[str, bool]
 ) -> Iterator[Breach]:
-    """The balances of each currency add up to zero."""
+    """The balances of each currency add up to zero, nobody but the issuer is below it, and the
+    pots of an episode that has ended are empty."""
     sums: defaultdict[str, int] = defaultdict(int)
     for name, balance in balances.items():
-        sums[accounts[name].currency] += balance
+        account = accounts[name]
+        sums[account.currency] += balance
+        if balance < 0 and not account.may_be_negative:
+            yield Breach("no_overdraft", name, f"the balance is {balance}")
+        if balance and account.episode is not None and not episodes.get(account.episode, True):
+            yield Breach("empty_escrow", name, f"{balance} is left after the episode ended")
     for currency, total in sums.items():
         if total:
             yield Breach("zero_sum", currency, f"the balances add up to {total}, not to 0")
@@ -837,36 +794,16 @@ def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[B
             yield Breach("account", account.id, f"is kept as {kept}, its id says {said}")
 
 
-def overdrafts(accounts: Mapping[str, Account], balances: Mapping[str, int]) -> Iterator[Breach]:
-    """Nobody but the issuer is below zero."""
-    for name, balance in balances.items():
-        if balance < 0 and not accounts[name].may_be_negative:
-            yield Breach("no_overdraft", name, f"the balance is {balance}")
+def check_parties(accounts: Mapping[str, Account], transfer: Transfer) -> Iterator[Breach]:
+    """A transfer is between accounts that there are, and takes and gives one currency."""
+    named = {transfer.debit, transfer.credit}
+    if strangers := named - accounts.keys():
+        yield Breach("known_accounts", transfer.id, f"no account {min(strangers)!r}")
+    elif (ends := {accounts[name].currency for name in named}) != {transfer.currency}:
+        yield Breach("one_currency", transfer.id, f"{transfer.currency} between {sorted(ends)}")
 
 
-def leftover_escrows(
-    accounts: Mapping[str, Account], balances: Mapping[str, int], episodes: Mapping[str, bool]
-) -> Iterator[Breach]:
-    """The pots of an episode that has ended are empty."""
-    for account in accounts.values():
-        ended = account.episode is not None and not episodes.get(account.episode, True)
-        left = balances.get(account.id, 0)
-        if ended and left:
-            yield Breach("empty_escrow", account.id, f"{left} is left after the episode ended")
-
-
-def crossed_currencies(
-    accounts: Mapping[str, Account], transfers: Iterable[Transfer]
-) -> Iterator[Breach]:
-    """No transfer takes one currency and gives another."""
-    for transfer in transfers:
-        ends = {accounts[transfer.debit].currency, accounts[transfer.credit].currency}
-        if ends != {transfer.currency}:
-            yield Breach("one_currency", transfer.id, f"{transfer.currency} between {sorted(ends)}")
-
-
-def stake_mismatch(escrow: str, balance: int, stakes: Iterable[int]) -> Iterator[Breach]:
+def check_stakes(escrow: str, balance: int, total: int) -> Iterator[Breach]:
     """The stake pot of an episode holds exactly its open positions."""
-    total = sum(stakes)
     if balance != total:
         yield Breach("stakes", escrow, f"holds {balance}, the open positions are {total}")

@@ -32,12 +32,10 @@ MAX_POOL: Final = (2**63 - 1) // MICRO
 
 
 class Side(StrEnum):
-    """The two pools."""
+    """The two pools: heretic if the belief moves up, orthodox if it moves down."""
 
     HERETIC = "heretic"
-    """The belief moves up."""
     ORTHODOX = "orthodox"
-    """It moves down."""
 
     @property
     def other(self) -> Side:
@@ -91,7 +89,6 @@ class Quote:
     """In micro-shares."""
     average_price: Fraction
     marginal_price: Fraction
-    """Price of the next sliver after this bet."""
     probability: Fraction
     tau_max_ppm: int
     fee_ppm: int
@@ -121,11 +118,14 @@ class Line:
     paid: int
     gain: int
     fee: int
-    receives: int
 
     @property
     def profit(self) -> int:
-        return self.receives - self.position.stake
+        return self.gain - self.paid - self.fee
+
+    @property
+    def receives(self) -> int:
+        return self.position.stake + self.profit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,16 +163,8 @@ def seed_market(
         )
     bets = ((Side.HERETIC, on_heretic, heretic), (Side.ORTHODOX, on_orthodox, orthodox))
     return tuple(
-        Position(
-            number=number,
-            account=account,
-            side=side,
-            stake=on_side,
-            shares=shares,
-            at_ms=at_ms,
-            house=True,
-        )
-        for number, (side, on_side, shares) in enumerate(bets)
+        Position(number=n, account=account, side=side, stake=m, shares=s, at_ms=at_ms, house=True)
+        for n, (side, m, s) in enumerate(bets)
     )
 
 
@@ -239,18 +231,19 @@ def market_of(positions: Sequence[Position]) -> Market:
 
 
 def settle_market(
-    positions: Sequence[Position], winner: Side, tau_ppm: int, *, fee_ppm: int = FEE
+    positions: Sequence[Position], winner: Side | None, tau_ppm: int = 0, *, fee_ppm: int = FEE
 ) -> MarketSettlement:
-    """Move τ of the losing stakes to the winners, by how early and how boldly they bought.
+    """Move τ of the losing stakes to the winners, by how early and how boldly they bought; without
+    a winner, void or held, everyone gets exactly their stake back, free of fees.
 
     A winner's weight g = s·M - m·N_w is what its shares are worth at the final price over what
     it staked. Σg = N_w·(losing money) when nothing is clipped, which is what makes the quoted
     floor hold whatever is bet later.
     """
-    ledger.require_ppm("tau_ppm", tau_ppm, most=TAU_MAX)
+    ledger.require_ppm("tau_ppm", tau_ppm, most=TAU_MAX if winner else 0)
     ledger.require_ppm("fee_ppm", fee_ppm)
     market = market_of(positions)
-    winning = market.shares(winner)
+    winning = market.shares(winner) if winner else 0
     paid = [0 if p.side is winner else ledger.ceil_part(p.stake, tau_ppm) for p in positions]
     weights = [
         max(0, p.shares * market.money - p.stake * winning) if p.side is winner else 0
@@ -263,32 +256,11 @@ def settle_market(
         for p, gain in zip(positions, gains.parts, strict=True)
     ]
     lines = tuple(
-        Line(
-            position=p,
-            won=p.side is winner,
-            paid=lost,
-            gain=gain,
-            fee=fee,
-            receives=p.stake - lost + gain - fee,
-        )
+        Line(position=p, won=p.side is winner if winner else None, paid=lost, gain=gain, fee=fee)
         for p, lost, gain, fee in zip(positions, paid, gains.parts, fees, strict=True)
     )
-    return MarketSettlement(
-        winner=winner,
-        tau_ppm=tau_ppm,
-        transfer=transfer,
-        lines=lines,
-        fees=sum(fees),
-        dust=gains.dust,
-    )
-
-
-def give_back(positions: Sequence[Position]) -> MarketSettlement:
-    """Void or held: everyone gets exactly their stake back, free of fees."""
-    lines = tuple(
-        Line(position=p, won=None, paid=0, gain=0, fee=0, receives=p.stake) for p in positions
-    )
-    return MarketSettlement(winner=None, tau_ppm=0, transfer=0, lines=lines, fees=0, dust=0)
+    shared = {"transfer": transfer, "fees": sum(fees), "dust": gains.dust}
+    return MarketSettlement(winner=winner, tau_ppm=tau_ppm, lines=lines, **shared)
 
 
 def price_ppm(price: Fraction) -> int:

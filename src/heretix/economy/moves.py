@@ -6,7 +6,7 @@ handler for each kind of field, and none for a move; a new move is a rule, an en
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from heretix.core.errors import RecordError, UsageError
@@ -43,13 +43,14 @@ _SHA256: Final = r"^[0-9a-f]{64}$"
 _NONCE: Final = rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """One value that a move takes."""
 
     name: str
     kind: Kind
     help: str = ""
+    _: KW_ONLY
     choices: type[StrEnum] | None = None
     least: int = 0
     most: int = MAX_AMOUNT
@@ -170,8 +171,8 @@ def _commit(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challeng
 def _reveal(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challenge:
     from heretix.evidence.bundle import dump_bundle
 
-    episode, nonce = actor.exchange.episode(episode_id), bytes.fromhex(given["nonce"])
-    sha256 = given["bundle_sha256"]
+    episode, sha256 = actor.exchange.episode(episode_id), given["bundle_sha256"]
+    nonce = bytes.fromhex(given["nonce"])
     if given["bundle"] is not None:
         bundle = _read_evidence(given["bundle"], sha256, episode.terms.claim)
         account = user_account(actor.person, episode.terms.currency).id
@@ -255,10 +256,7 @@ def _least_bond(episode: Episode) -> int:
 
 _MONEY: Final = "Whole minor units."
 _FINAL: Final = Field(
-    name="final",
-    kind="flag",
-    help="Models that can't be reached count as missing, for good.",
-    required=False,
+    "final", "flag", "Models that can't be reached count as missing, for good.", required=False
 )
 
 STAKE: Final = Move(
@@ -270,9 +268,9 @@ STAKE: Final = Move(
     schema="StakeGiven",
     schema_help="A bet.",
     fields=(
-        Field(name="side", kind="choice", choices=Side),
-        Field(name="amount", kind="amount", help=_MONEY, least=1, most=MAX_POOL),
-        Field(name="min_shares", kind="whole", help="Refused if it would buy fewer micro-shares."),
+        Field("side", "choice", choices=Side),
+        Field("amount", "amount", _MONEY, least=1, most=MAX_POOL),
+        Field("min_shares", "whole", "Refused if it would buy fewer micro-shares."),
     ),
     keyed=True,
     returns="position",
@@ -290,18 +288,13 @@ COMMIT: Final = Move(
     schema="ChallengeGiven",
     schema_help="A commitment to evidence, which isn't shown yet.",
     fields=(
-        Field(name="direction", kind="choice", choices=Direction),
+        Field("direction", "choice", choices=Direction),
+        Field("commitment", "text", "sha256(nonce ‖ bundle hash ‖ account id).", pattern=_SHA256),
+        Field("amount", "amount", _MONEY, least=1, most=MAX_POOL),
         Field(
-            name="commitment",
-            kind="text",
-            help="sha256(nonce ‖ bundle hash ‖ account id).",
-            pattern=_SHA256,
-        ),
-        Field(name="amount", kind="amount", help=_MONEY, least=1, most=MAX_POOL),
-        Field(
-            name="saved",
-            kind="confirm",
-            help="without the reveal file the stake is lost; go back and save it first",
+            "saved",
+            "confirm",
+            "without the reveal file the stake is lost; go back and save it first",
         ),
     ),
     keyed=True,
@@ -318,15 +311,10 @@ REVEAL: Final = Move(
     schema="RevealGiven",
     schema_help="What a commitment hid.",
     fields=(
-        Field(name="challenge", kind="whole", most=1_000_000),
-        Field(name="nonce", kind="text", help="In hex.", pattern=_NONCE),
-        Field(name="bundle_sha256", kind="text", pattern=_SHA256),
-        Field(
-            name="bundle",
-            kind="json",
-            help="The bundle itself, unless the server has it.",
-            required=False,
-        ),
+        Field("challenge", "whole", most=1_000_000),
+        Field("nonce", "text", "In hex.", pattern=_NONCE),
+        Field("bundle_sha256", "text", pattern=_SHA256),
+        Field("bundle", "json", "The bundle itself, unless the server has it.", required=False),
     ),
     returns="challenge",
     anchor="#challenge-{0.number}",
@@ -342,8 +330,8 @@ DISPUTE: Final = Move(
     schema="DisputeGiven",
     schema_help="A bond against a result.",
     fields=(
-        Field(name="ground", kind="choice", choices=Ground),
-        Field(name="bond", kind="bond", help=_MONEY, least=1, most=MAX_POOL, least_of=_least_bond),
+        Field("ground", "choice", choices=Ground),
+        Field("bond", "bond", _MONEY, least=1, most=MAX_POOL, least_of=_least_bond),
     ),
     keyed=True,
     returns="dispute",
@@ -411,9 +399,9 @@ RULE: Final = Move(
     fields=(
         _FINAL,
         Field(
-            name="ground_confirmed",
-            kind="yes_no",
-            help="Null: a recomputation is made, and says.",
+            "ground_confirmed",
+            "yes_no",
+            "Null: a recomputation is made, and says.",
             required=False,
             typed="confirmed",
         ),

@@ -94,8 +94,7 @@ def episodes_table(found: Sequence[exchange.EpisodeSummary]) -> Table:
 
 def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableType:
     """Show the two pools of an episode."""
-    head = Text(f"{episode.id}  ", style="dim")
-    head.append(episode.state.value, style="bold cyan")
+    head = Text(f"{episode.id}  ", style="dim").append(episode.state.value, style="bold cyan")
     parts: list[RenderableType] = [Text(episode.terms.claim, style="bold"), head]
     if episode.market is None:
         return Group(*parts, Text("not open yet: nothing can be bet", style="dim"))
@@ -103,7 +102,7 @@ def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableTy
     kept = episode.select_positions(positions)
     for side in Side:
         own = [position for position in kept if position.side is side]
-        outside = sum(1 for position in own if not position.house)
+        outside = sum(not position.house for position in own)
         table.add_row(
             Text(side.value, style=_STYLE[side]),
             _price(episode.market.price(side)),
@@ -208,22 +207,14 @@ def standing_view(standing: Standing) -> RenderableType:
 def credited_view(credited: Credited) -> RenderableType:
     """Show what a finding earned, or why it didn't."""
     finding, crediting = credited.finding, credited.crediting
-    spans = {
-        f"{finding.lens} 95% CI": finding.evidence,
-        "RPL 95% CI": finding.prior,
-    }
-    facts = {
-        "claim": finding.claim,
-        "model": finding.model,
-        **{
-            name: f"{_ppm(item.lo_ppm)} to {_ppm(item.hi_ppm)}{'' if item.stable else ', unstable'}"
-            for name, item in spans.items()
-        },
-        "found": money(crediting.found, "XC"),
-        "credited": money(crediting.amount, "XC")
-        + (f" ({crediting.reason.value})" if crediting.reason else ""),
-        "balance": money(credited.balance, "XC"),
-    }
+    facts = {"claim": finding.claim, "model": finding.model}
+    for lens, item in ((finding.lens, finding.evidence), ("RPL", finding.prior)):
+        span = f"{_ppm(item.lo_ppm)} to {_ppm(item.hi_ppm)}"
+        facts[f"{lens} 95% CI"] = span if item.stable else f"{span}, unstable"
+    why = f" ({crediting.reason.value})" if crediting.reason else ""
+    facts["found"] = money(crediting.found, "XC")
+    facts["credited"] = f"{money(crediting.amount, 'XC')}{why}"
+    facts["balance"] = money(credited.balance, "XC")
     return facts_table(facts.items())
 
 
@@ -262,21 +253,16 @@ def _terms(episode: Episode) -> Table:
 
 
 def _timeline(episode: Episode) -> Table:
-    terms = episode.terms
+    terms, frozen = episode.terms, episode.frozen_ms
+    second = None if frozen is None else frozen + terms.parameters.durability_ms
     moments: list[tuple[str, int | None, str]] = [
         ("challenges from", terms.challenge_from_ms, ""),
         ("effective close from", terms.close_from_ms, ""),
         ("bets and challenges until", terms.close_until_ms, ""),
         ("reveals until", terms.freeze_at_ms, ""),
         ("effective close", episode.close_ms, "drawn at the freeze"),
-        ("frozen", episode.frozen_ms, "not yet"),
-        (
-            "second measurement from",
-            None
-            if episode.frozen_ms is None
-            else episode.frozen_ms + terms.parameters.durability_ms,
-            "after the durability window",
-        ),
+        ("frozen", frozen, "not yet"),
+        ("second measurement from", second, "after the durability window"),
         ("measured", episode.measured_ms, "not yet"),
     ]
     return facts_table(
@@ -289,14 +275,14 @@ def _challenges(episode: Episode) -> Table:
     steps = {step.evidence: step for step in episode.steps}
     for challenge in episode.challenges:
         step = steps.get(challenge.bundle_sha256 or "")
-        accepted = challenge.fate is Fate.ACCEPTED and step is not None
+        moved = step if challenge.fate is Fate.ACCEPTED else None
         table.add_row(
             str(challenge.number),
             Text(_person_of(challenge.account)),
             challenge.direction.value,
             money(challenge.stake, episode.terms.currency),
             challenge.fate.value,
-            f"{_ppm(step.c_from_ppm)} to {_ppm(step.c_to_ppm)}" if accepted and step else "",
+            f"{_ppm(moved.c_from_ppm)} to {_ppm(moved.c_to_ppm)}" if moved else "",
         )
     return table
 

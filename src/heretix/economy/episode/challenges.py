@@ -89,7 +89,6 @@ class GateReading(Record):
     p_up_ppm: int
     """Share of bootstrap replicas in which the belief went up."""
     slots: int
-    """K."""
     ci_width_ppm: int
     """Width of the difference's 95% interval, in probability."""
 
@@ -124,6 +123,7 @@ def find_gate_failure(
 
 def commit(
     episode: state.Episode,
+    at_ms: int,
     *,
     key: str,
     account: str,
@@ -131,7 +131,6 @@ def commit(
     commitment: str,
     amount: int,
     least: int,
-    at_ms: int,
 ) -> state.Moved | state.Denied:
     """Commit to evidence without showing it. The stake pays for the attempt if it fails."""
     require_sha256("commitment", commitment)
@@ -167,12 +166,12 @@ def commit(
 
 def reveal(
     episode: state.Episode,
-    number: int,
+    at_ms: int,
     *,
+    number: int,
     account: str,
     nonce: bytes,
     bundle_sha256: str,
-    at_ms: int,
 ) -> state.Moved | state.Denied:
     """Show what a commitment hid."""
     if denied := state.not_allowed(episode, state.State.CHALLENGE) or _unknown(episode, number):
@@ -206,11 +205,11 @@ def find_failure(episode: state.Episode, challenge: state.Challenge) -> ledger.R
 
 def judge_challenge(
     episode: state.Episode,
-    number: int,
+    at_ms: int,
     *,
+    number: int,
     evidence: BroughtEvidence | None,
     positions: Sequence[Position],
-    at_ms: int,
 ) -> state.Moved | state.Denied:
     """Let a challenge move the credited path, or charge it for the attempt.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def open_episode(episode: state.Episode, *, at_ms: int) -> state.Moved | state.Denied:
+def open_episode(episode: state.Episode, at_ms: int) -> state.Moved | state.Denied:
     """Fix the terms; escrow the house's seed and the budget for rewards."""
     if denied := state.not_allowed(episode, state.State.DRAFT):
         return denied
@@ -43,7 +43,7 @@ def open_episode(episode: state.Episode, *, at_ms: int) -> state.Moved | state.D
     return state.Moved(episode=opened, group=statement.group(), positions=positions)
 
 
-def begin_challenge(episode: state.Episode, *, at_ms: int) -> state.Moved | state.Denied:
+def begin_challenge(episode: state.Episode, at_ms: int) -> state.Moved | state.Denied:
     """From now on evidence can be committed."""
     if denied := state.not_allowed(episode, state.State.OPEN):
         return denied
@@ -55,13 +55,13 @@ def begin_challenge(episode: state.Episode, *, at_ms: int) -> state.Moved | stat
 
 def stake(
     episode: state.Episode,
+    at_ms: int,
     *,
     key: str,
     account: str,
     side: Side,
     amount: int,
     min_shares: int,
-    at_ms: int,
 ) -> state.Moved | state.Denied:
     """Bet on a side. The stake is locked until the episode ends."""
     if denied := state.not_allowed(episode, state.State.OPEN, state.State.CHALLENGE):
@@ -93,7 +93,7 @@ def stake(
 
 
 def freeze(
-    episode: state.Episode, *, seed: bytes, positions: Sequence[Position], at_ms: int
+    episode: state.Episode, at_ms: int, *, seed: bytes, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
     """Reveal the seed, draw the close and the judges, and give late stakes back exactly."""
     if denied := state.not_allowed(episode, state.State.CHALLENGE):
@@ -133,7 +133,7 @@ def freeze(
 
 
 def measure(
-    episode: state.Episode, measurement: Measurement, *, positions: Sequence[Position], at_ms: int
+    episode: state.Episode, at_ms: int, *, measurement: Measurement, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
     """Record a judging measurement: one after the freeze, one after the durability window.
 
@@ -155,7 +155,7 @@ def measure(
 
 
 def conclude_unmeasured(
-    episode: state.Episode, *, positions: Sequence[Position], at_ms: int
+    episode: state.Episode, at_ms: int, *, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
     """Without outside stakes on both sides there is nothing to measure for."""
     if denied := _not_measurable(episode):
@@ -181,7 +181,7 @@ def _find_void(episode: state.Episode, positions: Sequence[Position]) -> VoidRea
 
 
 def close_episode(
-    episode: state.Episode, *, positions: Sequence[Position], at_ms: int
+    episode: state.Episode, at_ms: int, *, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
     """Settle, or void: the measurements decide which, when no dispute can come any more."""
     if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
@@ -209,7 +209,7 @@ def dispute_bond(stakes: int, parameters: state.Parameters) -> int:
 
 
 def raise_dispute(
-    episode: state.Episode, *, key: str, account: str, ground: state.Ground, bond: int, at_ms: int
+    episode: state.Episode, at_ms: int, *, key: str, account: str, ground: state.Ground, bond: int
 ) -> state.Moved | state.Denied:
     """Put a bond against the result, and have 2J+1 judges drawn anew."""
     if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
@@ -244,11 +244,11 @@ def raise_dispute(
 
 def rule_on_dispute(
     episode: state.Episode,
+    at_ms: int,
     *,
     ground_confirmed: bool,
     measurements: tuple[Measurement, Measurement],
     positions: Sequence[Position],
-    at_ms: int,
 ) -> state.Moved | state.Denied:
     """Let the larger panel's measurements stand.
 

@@ -14,20 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, UsageError
+from heretix.economy import ledger
 from heretix.economy import rewards as scoring
-from heretix.economy.ledger import (
-    PPM,
-    AccountKind,
-    Code,
-    Escrow,
-    Group,
-    Reason,
-    Statement,
-    floor_part,
-    require_ppm,
-    require_whole,
-)
-from heretix.economy.market import MarketSettlement, Position, Side, give_back, settle_market
+from heretix.economy.ledger import PPM, AccountKind, Code, Escrow, Reason
+from heretix.economy.market import MarketSettlement, Position, Side, settle_market
 from heretix.economy.rewards import CONTEXT, require_finite
 
 if TYPE_CHECKING:
@@ -54,7 +44,6 @@ class VoidReason(StrEnum):
     NO_OUTSIDE_STAKE = "no_outside_stake"
     """On one side there was nobody but the house."""
     CACHED_SAMPLE = "cached_sample"
-    """A sample of a judging measurement was served from the cache."""
     MODEL_CHANGED = "model_changed"
     LOW_COMPLIANCE = "low_compliance"
     MISSING_QUORUM = "missing_quorum"
@@ -67,7 +56,6 @@ class JudgeReading(Record):
 
     model: str
     provider_model_ids: tuple[str, ...]
-    """Every model id that the provider answered with."""
     before: Decimal | None
     after: Decimal | None
     attempted: int
@@ -75,9 +63,9 @@ class JudgeReading(Record):
     from_cache: int
 
     def __post_init__(self) -> None:
-        require_whole("attempted", self.attempted, least=1)
-        require_whole("compliant", self.compliant, most=self.attempted)
-        require_whole("from_cache", self.from_cache, most=self.attempted)
+        ledger.require_whole("attempted", self.attempted, least=1)
+        ledger.require_whole("compliant", self.compliant, most=self.attempted)
+        ledger.require_whole("from_cache", self.from_cache, most=self.attempted)
         for name, value in (("before", self.before), ("after", self.after)):
             if value is not None:
                 require_finite(f"{self.model}.{name}", value)
@@ -102,7 +90,7 @@ class Measurement(Record):
 
     def __post_init__(self) -> None:
         if self.p_up_ppm is not None:
-            require_ppm("p_up_ppm", self.p_up_ppm)
+            ledger.require_ppm("p_up_ppm", self.p_up_ppm)
         for name, value in (("shift_lo", self.shift_lo), ("shift_hi", self.shift_hi)):
             if value is not None:
                 require_finite(name, value)
@@ -257,7 +245,7 @@ class Settlement:
     market: MarketSettlement
     rewards: scoring.RewardBook | None
     """None when void: then bonds and budget go back whole."""
-    group: Group
+    group: ledger.Group
 
 
 def settle(episode: Episode, positions: Sequence[Position]) -> Settlement:
@@ -269,10 +257,7 @@ def settle(episode: Episode, positions: Sequence[Position]) -> Settlement:
             f"{episode.terms_hash}, got {terms.hash()}; restore the record"
         )
     outcome, counted = episode.decide(positions), episode.select_positions(positions)
-    if outcome.winner is None:
-        market = give_back(counted)
-    else:
-        market = settle_market(counted, outcome.winner, outcome.tau_ppm, fee_ppm=parameters.fee_ppm)
+    market = settle_market(counted, outcome.winner, outcome.tau_ppm, fee_ppm=parameters.fee_ppm)
     rewards = None
     if outcome.q_ppm is not None:
         rewards = scoring.settle_rewards(
@@ -287,7 +272,7 @@ def settle(episode: Episode, positions: Sequence[Position]) -> Settlement:
 
 
 def _pay_stakes(
-    statement: Statement, outcome: Outcome, market: MarketSettlement, platform_ppm: int
+    statement: ledger.Statement, outcome: Outcome, market: MarketSettlement, platform_ppm: int
 ) -> None:
     pot = statement.pot(Escrow.STAKE)
     code = Code.STAKE_REFUND if market.winner is None else Code.PAYOUT
@@ -305,7 +290,7 @@ def _pay_stakes(
             won = {"gain": line.gain, "transfer": market.transfer, "fee": line.fee}
             reason = Reason("bet_won", {**ended, **won})
         statement.move(pot, position.account, line.receives, code, reason)
-    fees, platform = market.fees, floor_part(market.fees, platform_ppm)
+    fees, platform = market.fees, ledger.floor_part(market.fees, platform_ppm)
     for kind, amount, code, reason in (
         (AccountKind.PLATFORM, platform, Code.FEE, Reason.of("fee_platform", fees=fees)),
         (AccountKind.EPC_FUND, fees - platform, Code.FEE, Reason.of("fee_fund", fees=fees)),
@@ -315,7 +300,7 @@ def _pay_stakes(
 
 
 def _pay_rewards(
-    statement: Statement, episode: Episode, rewards: scoring.RewardBook | None
+    statement: ledger.Statement, episode: Episode, rewards: scoring.RewardBook | None
 ) -> None:
     bonds, pot = statement.pot(Escrow.BOND), statement.pot(Escrow.BUDGET)
     fund = statement.house(AccountKind.EPC_FUND)

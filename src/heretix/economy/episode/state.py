@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeAlias
 
 from heretix.core.canonical import Record, digest, encode, require_sha256, sha256_hex
 from heretix.core.errors import ConfigError
@@ -319,6 +320,11 @@ class Denied:
 
     denial: Denial
     reason: Reason
+
+
+_P = ParamSpec("_P")
+Rule: TypeAlias = Callable[Concatenate[Episode, int, _P], Moved | Denied]
+"""A rule takes an episode and the moment in milliseconds, and what else its move needs."""
 
 
 def moved_to(episode: Episode, target: State) -> Episode:

@@ -49,7 +49,6 @@ MAX_TITLE_CHARS: Final = 300
 _FRAME_CHARS: Final = 2_000
 _CHARS_PER_TOKEN: Final = 4
 _ANSWER_TOKENS: Final = 64
-"""An answer with a quote or two."""
 _MINOR_PER_USD: Final = 100
 """One unit of play money stands for one dollar of computing."""
 
@@ -145,7 +144,6 @@ class GateInputs:
     evidence: BroughtEvidence | None
     """For the rules; None when there was nothing to measure, or nothing came of it."""
     reason: Reason | None
-    """Reason why there is none."""
     executions: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 

@@ -11,17 +11,7 @@ from heretix.belief.metrics import MIN_STEMS
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, ConflictError, RefusedError
 from heretix.core.lenses import HEL
-from heretix.economy.episode.state import (
-    HOUR_MS,
-    Denial,
-    Denied,
-    Fate,
-    Ground,
-    Parameters,
-    State,
-    Terms,
-    deny,
-)
+from heretix.economy.episode import state
 from heretix.economy.exchange import UNDRAWN, Source
 from heretix.economy.judging.inputs import recheck
 from heretix.economy.judging.panel import read_lens
@@ -33,11 +23,10 @@ from heretix.providers.catalog import resolve_model
 
 if TYPE_CHECKING:
     from heretix.core.settings import Settings
-    from heretix.economy.episode.state import Episode
     from heretix.economy.exchange import Exchange
     from heretix.economy.judging.panel import GateInputs, Judged, Panel
 
-DAY_MS: Final = 24 * HOUR_MS
+DAY_MS: Final = 24 * state.HOUR_MS
 PRACTICE_MODELS: Final = ("sim:lens?prior=0.4&hel=1.0",)
 PRACTICE_JUDGES: Final = tuple(
     f"sim:judge{n}?prior={prior}&hel={shift}"
@@ -72,8 +61,8 @@ class Proposal:
     candle_ms: int = DAY_MS
     """The last part of that, within which the effective close is drawn."""
     reveal_for_ms: int = DAY_MS
-    """Time after the last bet in which evidence can be revealed."""
-    parameters: Parameters = field(default_factory=Parameters)
+    """How long evidence can be revealed after the last bet."""
+    parameters: state.Parameters = field(default_factory=state.Parameters)
 
     def __post_init__(self) -> None:
         check_claim(self.claim)
@@ -98,7 +87,7 @@ class Proposal:
                 f"{self.candle_ms} of {self.challenge_for_ms} milliseconds"
             )
 
-    def terms(self, *, c0_ppm: int, at_ms: int, settings: Settings) -> Terms:
+    def terms(self, *, c0_ppm: int, at_ms: int, settings: Settings) -> state.Terms:
         """The terms of an episode that is drafted now. Models are named as records name them."""
         read_lens(self.lens)
         bank = load_bank(self.bank)
@@ -113,7 +102,7 @@ class Proposal:
         begin = at_ms + self.challenge_after_ms
         close = begin + self.challenge_for_ms
         same = ("currency", "lens", "bank", "K", "R", "T", "B", "seed_stake", "seed_heretic_ppm")
-        return Terms(
+        return state.Terms(
             **{name: getattr(self, name) for name in same},
             claim=check_claim(self.claim),
             bank_sha256=bank.sha256,
@@ -141,7 +130,7 @@ class JudgedChallenge:
     """One challenge, and what became of it."""
 
     number: int
-    fate: Fate
+    fate: state.Fate
     inputs: GateInputs
 
 
@@ -156,7 +145,7 @@ class EpisodeWorkflow:
         self._panel = panel
         self._settings = settings
 
-    def check(self, proposal: Proposal) -> Terms:
+    def check(self, proposal: Proposal) -> state.Terms:
         """Refuse what can't be drafted, before anything is measured; return terms without c₀."""
         terms = proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
         self._panel.check(terms, proposal.models)
@@ -172,9 +161,9 @@ class EpisodeWorkflow:
         episode = self._exchange.draft(terms, c0=Source(executions=executions), key=key)
         return Drafted(episode, at_ms)
 
-    def require_frozen(self, episode_id: str) -> Episode:
+    def require_frozen(self, episode_id: str) -> state.Episode:
         """Load the episode, if challenges can be judged now."""
-        return _in_state(self._exchange.episode(episode_id), State.FROZEN)
+        return _in_state(self._exchange.episode(episode_id), state.State.FROZEN)
 
     async def judge_next(self, episode_id: str, *, final: bool = False) -> JudgedChallenge | None:
         """Judge the earliest challenge that is left; None when there is none."""
@@ -192,7 +181,7 @@ class EpisodeWorkflow:
         """Name the judging measurement that is due now; None when there is none to make."""
         episode = self.require_frozen(episode_id)
         if not all(challenge.is_judged for challenge in episode.challenges):
-            raise _refused(episode, deny(Denial.OUT_OF_ORDER, "unjudged_challenges"))
+            raise _refused(episode, state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges"))
         positions = episode.select_positions(self._exchange.positions(episode_id))
         if {position.side for position in positions if not position.house} != set(Side):
             return None
@@ -202,10 +191,12 @@ class EpisodeWorkflow:
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
         now = max(self._exchange.clock.now_ms(), episode.clock_ms)
         if now < due:
-            raise _refused(episode, deny(Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now))
+            raise _refused(
+                episode, state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
+            )
         return "second"
 
-    async def measure(self, episode_id: str, *, final: bool = False) -> Episode:
+    async def measure(self, episode_id: str, *, final: bool = False) -> state.Episode:
         """Have the judges measured, or conclude without: whichever is due."""
         stage = self.next_stage(episode_id)
         if stage is None:
@@ -214,16 +205,16 @@ class EpisodeWorkflow:
         source = Source(executions=judged.executions)
         return self._exchange.measure(episode_id, judged.measurement, stage=stage, source=source)
 
-    def require_disputed(self, episode_id: str) -> Episode:
+    def require_disputed(self, episode_id: str) -> state.Episode:
         """Load the episode, if its last dispute waits for a ruling."""
-        episode = _in_state(self._exchange.episode(episode_id), State.DISPUTED)
+        episode = _in_state(self._exchange.episode(episode_id), state.State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
-            raise _refused(episode, deny(Denial.DISPUTE_PENDING, "no_dispute"))
+            raise _refused(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
         return episode
 
     async def rule(
         self, episode_id: str, *, ground_confirmed: bool | None = None, final: bool = False
-    ) -> Episode:
+    ) -> state.Episode:
         """Have the larger panel measure, and rule on the dispute.
 
         Whether a recomputation differs can be worked out, and is unless somebody says so.
@@ -233,7 +224,7 @@ class EpisodeWorkflow:
         if ground_confirmed is None:
             # In a thread, because every number is worked out again: who waits mustn't stand still.
             ground_confirmed = (
-                dispute.ground is Ground.RECOMPUTATION_MISMATCH
+                dispute.ground is state.Ground.RECOMPUTATION_MISMATCH
                 and await asyncio.to_thread(self._differs, episode)
             )
         halves = [
@@ -247,11 +238,11 @@ class EpisodeWorkflow:
             source=Source(executions=tuple(e for half in halves for e in half.executions)),
         )
 
-    def _differs(self, episode: Episode) -> bool:
+    def _differs(self, episode: state.Episode) -> bool:
         told = self._exchange.measurements(episode.id)
         return not all(found.ok for found in recheck(self._exchange.store, episode, told))
 
-    async def _judge(self, episode: Episode, stage: str, *, final: bool) -> Judged:
+    async def _judge(self, episode: state.Episode, stage: str, *, final: bool) -> Judged:
         """Have the judges measured first-hand: for samples of others the rules would void it."""
         judged = await self._panel.judge(episode, stage, final=final)
         shared = sum(reading.from_cache for reading in judged.measurement.readings)
@@ -263,12 +254,12 @@ class EpisodeWorkflow:
         return judged
 
 
-def _in_state(episode: Episode, state: State) -> Episode:
-    if episode.state is not state:
-        wrong = deny(Denial.WRONG_STATE, wanted=state.value, state=episode.state.value)
+def _in_state(episode: state.Episode, wanted: state.State) -> state.Episode:
+    if episode.state is not wanted:
+        wrong = state.deny(state.Denial.WRONG_STATE, wanted=wanted.value, state=episode.state.value)
         raise _refused(episode, wrong)
     return episode
 
 
-def _refused(episode: Episode, denied: Denied) -> RefusedError:
+def _refused(episode: state.Episode, denied: state.Denied) -> RefusedError:
     return refuse_move(episode.id, denied.denial.value, denied.reason, episode.terms.currency)

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from heretix.economy.simulation.table import Books, Table
     from heretix.economy.simulation.world import Bundle
 
-# How a player who reckons well sizes a challenge or a bet, from what it knows.
-#
-# These are guesses that agents act on, so they may be floats; what is paid is the rules' affair.
+# How a player who reckons well sizes a challenge or a bet, from what it knows: guesses that agents
+# act on, so they may be floats; what is paid is the rules' affair.
 
 _STEPS: Final = 10
 _GRID: Final = 1_000
@@ -42,9 +41,9 @@ def direction_of(sign: float) -> Direction:
     return Direction.UP if sign > 0 else Direction.DOWN
 
 
-def side_of(direction: Direction) -> Side:
-    """The pool that a direction is the cause of."""
-    return Side.HERETIC if direction is Direction.UP else Side.ORTHODOX
+def side_of(sign: float) -> Side:
+    """The pool that a shift is the cause of."""
+    return Side.HERETIC if sign > 0 else Side.ORTHODOX
 
 
 def gate_risk(probed: float, *, sd: float, probes: int = 1) -> float:
@@ -94,10 +93,9 @@ def lift_to(market: Market, side: Side, probability: float, *, most: int) -> int
     return min(most, max(0, int(money - market.money)))
 
 
-# Those who don't attack: explorers with real evidence, and traders who know nothing.
-#
-# An agent acts at moments, through the table's public moves, on what it has seen and probed.
-# Money it was given doesn't count as gained, however many accounts it opens.
+# Those who don't attack: explorers with real evidence, and traders who know nothing. An agent acts
+# at moments, through the table's public moves, on what it has seen and probed. Money it was given
+# doesn't count as gained, however many accounts it opens.
 
 PURSE: Final = 10**9
 """Enough never to decide a game: what is asked is whether a strategy pays, not who lasts."""
@@ -119,7 +117,10 @@ class Agent(ABC):
     strategy: ClassVar[str]
     kind: ClassVar[Kind] = Kind.ATTACK
     crew: ClassVar[int] = 1
-    """Number of accounts it has from the start."""
+    """How many accounts it has from the start."""
+    probes: ClassVar[int] = 4
+    """How often what it brings is tried on the lens: a stake is a hundred times what a probe costs,
+    and the best of many texts looks better than it is."""
 
     def __init__(self, name: str, books: Books) -> None:
         self.name = name
@@ -150,9 +151,22 @@ class Agent(ABC):
         """A number between 0 and 1 of its own."""
         return table.world.chance("agent", self.name, table.claim.number, *labels)
 
-    def probe_lens(self, table: Table, bundle: Bundle, times: int) -> float:
-        """Effect of a bundle on the lens, by the mean of several probes."""
-        return sum(table.probe(self.account, bundle) for _ in range(times)) / times
+    def probe_lens(self, table: Table, bundle: Bundle) -> float:
+        """What a bundle does to the lens, by the mean of several probes."""
+        return sum(table.probe(self.account, bundle) for _ in range(self.probes)) / self.probes
+
+    def risk(self, table: Table, lens: float) -> float:
+        """How likely the gate is to fail a text that moved the lens so at home."""
+        return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.probes)
+
+    def plan(
+        self, table: Table, account: str, *, lens: float, q_shift: float, risk: float
+    ) -> StakePlan:
+        """The stake of an account's that makes the best of its hopes."""
+        least, scale, start = table.least_stake(account), table.scale, table.claim.c0_ppm
+        return plan_stake(
+            start, lens_shift=lens, q_shift=q_shift, risk=risk, least=least, scale=scale
+        )
 
     def commit(
         self, table: Table, account: str, bundle: Bundle, direction: Direction, amount: int
@@ -181,8 +195,6 @@ class HonestExplorer(Agent):
 
     strategy = "honest"
     kind = Kind.HONEST
-    lens_probes = 4
-    """A stake is a hundred times what a probe costs: it pays to be sure of the gate."""
     judges_probed = 3
     careless = 0.3
     crowded = 0.8
@@ -200,7 +212,7 @@ class HonestExplorer(Agent):
             bonded = (c for c in table.challenges if c.stake > 2 * table.least_stake(c.account))
             earnest = {challenge.direction for challenge in bonded}
             if len(earnest) == 1:
-                self._lift(table, side_of(earnest.pop()), 0.95, most=20_000)
+                self._lift(table, side_of(sign_of(earnest.pop())), 0.95, most=20_000)
         if moment is Moment.LATE and self.chance(table, "careless") < self.careless:
             self.show(table)
 
@@ -209,33 +221,23 @@ class HonestExplorer(Agent):
         bundle = table.world.discover(table.claim, self.name)
         if bundle is None:
             return None
-        lens = self.probe_lens(table, bundle, self.lens_probes)
+        lens = self.probe_lens(table, bundle)
         first = int(self.chance(table, "judges") * len(POOL))
         probes = [
             table.probe(self.account, bundle, POOL[(first + n) % len(POOL)])
             for n in range(self.judges_probed)
         ]
         shift = (lens + sum(probes)) / (1 + len(probes))
-        if lens * shift <= 0 or self._risk(table, lens) > 0.1:
+        if lens * shift <= 0 or self.risk(table, lens) > 0.1:
             return None
         return bundle, lens, shift
-
-    def _risk(self, table: Table, lens: float) -> float:
-        return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.lens_probes)
 
     def _challenge(self, table: Table, bundle: Bundle, lens: float, shift: float) -> None:
         direction = direction_of(shift)
         taken = any(c.direction is direction for c in table.challenges)
-        risk = self._risk(table, lens)
-        plan = plan_stake(
-            table.claim.c0_ppm,
-            lens_shift=lens,
-            q_shift=shift,
-            risk=max(risk, self.crowded) if taken else risk,
-            least=table.least_stake(self.account),
-            scale=table.scale,
-        )
-        self._lift(table, side_of(direction), 0.75, most=8_000)
+        risk = max(self.risk(table, lens), self.crowded if taken else 0.0)
+        plan = self.plan(table, self.account, lens=lens, q_shift=shift, risk=risk)
+        self._lift(table, side_of(shift), 0.75, most=8_000)
         if plan.expected > 0:
             self.commit(table, self.account, bundle, direction, plan.stake)
 
@@ -259,15 +261,10 @@ class NoiseTrader(Agent):
             table.bet(self.account, side, 200 + int(self.chance(table, "amount") * 2_800))
 
 
-# Those who attack: each plays one attack as well as it can with what it would know.
-#
-# None has real evidence of its own: with it, an attack would only be a detour to an honest
-# reward. What they know is public: the rules, the market, commitments, what was shown, and what
-# any model makes of any text, for the price of asking it.
-
-
-def _shift(tried: tuple[float, Bundle]) -> float:
-    return tried[0]
+# Those who attack: each plays one attack as well as it can with what it would know. None has real
+# evidence of its own: with it, an attack would only be a detour to an honest reward. What they know
+# is public: the rules, the market, commitments, what was shown, and what any model makes of any
+# text, for the price of asking it.
 
 
 class Attacker(Agent):
@@ -275,8 +272,6 @@ class Attacker(Agent):
 
     tries = 8
     """Noise that is tried at home before some is chosen."""
-    probes = 4
-    """Number of tries of the chosen: the best of many looks better than it is."""
     kept = 1
     """Number of texts chosen each way."""
     daring = 0.05
@@ -295,14 +290,10 @@ class Attacker(Agent):
     def tune(self, table: Table) -> list[tuple[float, Bundle]]:
         """Noise with what it did to the lens at home, from the furthest down to the furthest up."""
         texts = [table.world.noise(self.name, table.claim.number, n) for n in range(self.tries)]
-        first = sorted(((table.probe(self.account, text), text) for text in texts), key=_shift)
-        chosen = [text for _, text in (*first[: self.kept], *first[-self.kept :])]
-        again = ((self.probe_lens(table, text, self.probes), text) for text in chosen)
-        return sorted(again, key=_shift)
-
-    def risk(self, table: Table, lens: float) -> float:
-        """Probability that the gate fails a text that was chosen so."""
-        return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.probes)
+        first = sorted(texts, key=lambda text: table.probe(self.account, text))
+        chosen = (*first[: self.kept], *first[-self.kept :])
+        again = ((self.probe_lens(table, text), text) for text in chosen)
+        return sorted(again, key=lambda tried: tried[0])
 
     def find_strongest(self, table: Table) -> tuple[float, Bundle]:
         """Find the noise that moved the lens furthest, either way."""
@@ -322,22 +313,15 @@ class Attacker(Agent):
 
         `risk` is what it knows of failing beyond what the probes of the lens tell.
         """
-        if self.risk(table, lens) > self.daring:
+        failing, maker = self.risk(table, lens), account or self.account
+        if failing > self.daring:
             return False
-        maker = account or self.account
-        plan = plan_stake(
-            table.claim.c0_ppm,
-            lens_shift=lens,
-            q_shift=q_shift,
-            risk=max(risk, self.risk(table, lens)),
-            least=table.least_stake(maker),
-            scale=table.scale,
-        )
+        plan = self.plan(table, maker, lens=lens, q_shift=q_shift, risk=max(risk, failing))
         return self.commit(table, maker, bundle, direction_of(lens), plan.stake)
 
-    def coin(self, table: Table) -> Side:
-        """A side when nothing speaks for either."""
-        return Side.HERETIC if self.chance(table, "coin") < 0.5 else Side.ORTHODOX
+    def coin(self, table: Table) -> int:
+        """A way, up (1) or down (-1), when nothing speaks for either."""
+        return 1 if self.chance(table, "coin") < 0.5 else -1
 
 
 class Whipsawer(Attacker):
@@ -375,7 +359,7 @@ class SybilSplitter(Attacker):
         for account, (lens, bundle) in zip(self.accounts, chosen, strict=True):
             if (lens > 0) == up:
                 self.press(table, bundle, lens=lens, account=account)
-            table.bet(account, side_of(direction_of(1 if up else -1)), 600)
+            table.bet(account, side_of(1 if up else -1), 600)
 
 
 class Sniper(Attacker):
@@ -390,7 +374,7 @@ class Sniper(Attacker):
     def strike(self, table: Table) -> None:
         bonded = sum(sign_of(c.direction) * c.stake for c in table.challenges)
         if bonded:
-            table.bet(self.account, side_of(direction_of(bonded)), 10_000)
+            table.bet(self.account, side_of(bonded), 10_000)
 
 
 class JudgeColluder(Attacker):
@@ -402,11 +386,11 @@ class JudgeColluder(Attacker):
     """Average shift of the median by two bought judges of twelve, by its own reckoning."""
 
     def strike(self, table: Table) -> None:
-        """Noise that moves the lens opens the door; the bought judges are to do the rest."""
+        # Noise that moves the lens opens the door; the bought judges are to do the rest.
         lens, bundle = self.find_strongest(table)
         sign = 1 if lens > 0 else -1
         if self.press(table, bundle, lens=lens, q_shift=sign * self.hoped):
-            table.bet(self.account, side_of(direction_of(lens)), 3_000)
+            table.bet(self.account, side_of(lens), 3_000)
             for model in self.owned:
                 table.buy_judge(model, sign * 6.0)
 
@@ -418,7 +402,7 @@ class Injector(Attacker):
 
     def strike(self, table: Table) -> None:
         """Try texts until one commands the lens, and see how many judges obey it, too."""
-        sign = 1 if self.coin(table) is Side.HERETIC else -1
+        sign = self.coin(table)
         for n in range(self.tries):
             bundle = table.world.order(sign, self.name, table.claim.number, n)
             lens = table.probe(self.account, bundle)
@@ -427,7 +411,7 @@ class Injector(Attacker):
             judges = [table.probe(self.account, bundle, model) for model in POOL]
             self.press(table, bundle, lens=lens, q_shift=median(judges))
             if sum(sign * shift > 1 for shift in judges) > len(POOL) // 3:
-                table.bet(self.account, side_of(direction_of(sign)), 8_000)
+                table.bet(self.account, side_of(sign), 8_000)
             return
 
 
@@ -436,11 +420,11 @@ class WashTrader(Attacker):
 
     strategy = "wash"
     crew = 2
+    moment = Moment.OPEN
 
-    def play(self, table: Table, moment: Moment) -> None:
-        if moment is Moment.OPEN:
-            for account, side in zip(self.accounts, Side, strict=True):
-                table.bet(account, side, 5_000)
+    def strike(self, table: Table) -> None:
+        for account, side in zip(self.accounts, Side, strict=True):
+            table.bet(account, side, 5_000)
 
 
 class NoiseShopper(Attacker):
@@ -453,17 +437,14 @@ class NoiseShopper(Attacker):
     def strike(self, table: Table) -> None:
         """Commit the one that moves the judges most, and bet on it when that looks good."""
         ranked = sorted(self.tune(table), key=lambda pair: -abs(pair[0]))
-        best: tuple[float, float, Bundle] | None = None
-        for lens, bundle in ranked[: self.finalists]:
-            sign = 1 if lens > 0 else -1
-            shift = median(table.probe(self.account, bundle, model) for model in POOL)
-            if best is None or sign * shift > (1 if best[1] > 0 else -1) * best[0]:
-                best = (shift, lens, bundle)
-        assert best is not None
-        shift, lens, bundle = best
+        tried = [
+            (median(table.probe(self.account, bundle, model) for model in POOL), lens, bundle)
+            for lens, bundle in ranked[: self.finalists]
+        ]
+        shift, lens, bundle = max(tried, key=lambda one: one[0] if one[1] > 0 else -one[0])
         passed = self.press(table, bundle, lens=lens, q_shift=shift)
         if passed and shift * lens > 0 and abs(shift) > 0.15:
-            table.bet(self.account, side_of(direction_of(lens)), 2_000)
+            table.bet(self.account, side_of(lens), 2_000)
 
 
 class SelfChallenger(Attacker):
@@ -476,9 +457,9 @@ class SelfChallenger(Attacker):
         """A large bet before anyone else's, then empty challenges from another account."""
         holder, straw = self.accounts
         if moment is Moment.OPEN:
-            table.bet(holder, self.coin(table), 20_000)
+            table.bet(holder, side_of(self.coin(table)), 20_000)
         elif moment is Moment.EARLY:
-            direction = direction_of(1 if self.coin(table) is Side.ORTHODOX else -1)
+            direction = direction_of(-self.coin(table))
             for n in range(3):
                 empty = table.world.noise(self.name, "empty", table.claim.number, n)
                 self.commit(table, straw, empty, direction, table.least_stake(straw))
@@ -499,7 +480,7 @@ class EvidenceThief(Attacker):
             return
         seen = table.shown[0]
         copy = table.world.reword(seen.bundle, self.name, table.claim.number)
-        lens = self.probe_lens(table, copy, self.probes)
+        lens = self.probe_lens(table, copy)
         if lens * sign_of(seen.direction) > 0:
             self.press(table, copy, lens=lens, q_shift=lens, risk=0.5)
 
@@ -546,7 +527,7 @@ class OffsetFarmer(Attacker):
         ranked = self.tune(table)
         lens, bundle = ranked[-1] if leaning > 0 else ranked[0]
         if self.press(table, bundle, lens=lens, q_shift=leaning):
-            table.bet(self.account, side_of(direction_of(lens)), 1_000)
+            table.bet(self.account, side_of(lens), 1_000)
 
 
 class VoidEngineer(Attacker):
@@ -557,7 +538,7 @@ class VoidEngineer(Attacker):
 
     def play(self, table: Table, moment: Moment) -> None:
         """A coin's bet early; a dispute when the loss is larger than the bond."""
-        side = self.coin(table)
+        side = side_of(self.coin(table))
         if moment is Moment.OPEN:
             table.bet(self.account, side, self.stake)
         elif moment is Moment.RESULT:
@@ -577,7 +558,7 @@ class RumourMonger(Attacker):
     strategy = "rumour"
 
     def strike(self, table: Table) -> None:
-        sign = 1 if self.coin(table) is Side.HERETIC else -1
+        sign = self.coin(table)
         bundle = table.world.rumour(sign, self.name, table.claim.number)
         lens = table.probe(self.account, bundle)
         self.press(table, bundle, lens=lens, q_shift=lens / 2)

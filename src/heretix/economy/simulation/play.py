@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from heretix.economy.ledger import Transfer
     from heretix.economy.simulation.agents import Agent
 
-# What each strategy came to: its mean return for an episode, with a 99% interval.
-#
-# A return is whole minor units, net of stakes, bonds, fees and what was spent on asking models.
-# Seats of one strategy in one episode share its luck, so the episode is the unit that is counted.
+# What each strategy came to: its mean return for an episode, with a 99% interval. A return is whole
+# minor units, net of stakes, bonds, fees and what was spent on asking models. Seats of one strategy
+# in one episode share its luck, so the episode is the unit that is counted.
 
 _CONFIDENCE: Final = 0.99
 
@@ -57,20 +56,14 @@ class Source(StrEnum):
     COMPUTE = "compute"
 
 
-_SOURCES: Final[Mapping[Code, Source]] = {
-    Code.STAKE: Source.MARKET,
-    Code.LATE_STAKE_REFUND: Source.MARKET,
-    Code.PAYOUT: Source.MARKET,
-    Code.STAKE_REFUND: Source.MARKET,
-    Code.CHALLENGE: Source.EVIDENCE,
-    Code.CHALLENGE_REFUND: Source.EVIDENCE,
-    Code.BOND_RETURN: Source.EVIDENCE,
-    Code.REWARD: Source.EVIDENCE,
-    Code.RESILIENCE_YIELD: Source.YIELD,
-    Code.DISPUTE: Source.DISPUTES,
-    Code.DISPUTE_RETURN: Source.DISPUTES,
-    Code.BURN: Source.COMPUTE,
+_CODES: Final = {
+    Source.MARKET: (Code.STAKE, Code.LATE_STAKE_REFUND, Code.PAYOUT, Code.STAKE_REFUND),
+    Source.EVIDENCE: (Code.CHALLENGE, Code.CHALLENGE_REFUND, Code.BOND_RETURN, Code.REWARD),
+    Source.YIELD: (Code.RESILIENCE_YIELD,),
+    Source.DISPUTES: (Code.DISPUTE, Code.DISPUTE_RETURN),
+    Source.COMPUTE: (Code.BURN,),
 }
+_SOURCES: Final = {code: source for source, codes in _CODES.items() for code in codes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +112,11 @@ def standing(
     """The mean of a strategy's episodes and its interval, by Student's t."""
     returns = [result.amount / result.seats for result in results]
     mean = fmean(returns) if returns else None
-    half = None
-    if len(returns) > 1:
+    lo = hi = None
+    if mean is not None and len(returns) > 1:
         quantile = t_quantile((1 + _CONFIDENCE) / 2, len(returns) - 1)
         half = quantile * stdev(returns) / math.sqrt(len(returns))
-    lo, hi = (None, None) if mean is None or half is None else (mean - half, mean + half)
+        lo, hi = mean - half, mean + half
     return Standing(
         strategy=strategy,
         kind=kind,
@@ -173,8 +166,6 @@ def t_quantile(share: float, freedom: int) -> float:
     return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, 1))
 
 
-# Plays episodes one after the other, in one ledger, and reports who gained.
-#
 # Explorers and noise traders sit at every table; attacks take turns, so that what one of them
 # loses isn't what another one gains.
 
@@ -185,7 +176,6 @@ DEFAULT_AGENTS: Final[Mapping[str, int]] = {
     NoiseTrader.strategy: 4,
     **{agent.strategy: 1 for agent in ATTACKERS},
 }
-_MOMENTS: Final = (Moment.OPEN, Moment.EARLY, Moment.MIDDLE, Moment.LATE, Moment.CLOSING)
 _POINTS: Final = 200
 """Resolution of the history of wealth."""
 MAX_AGENTS: Final = 1_000
@@ -287,15 +277,10 @@ class Simulation:
         before = {strategy: self._gained(strategy) for strategy in seated}
         table = Table(self.books, self.world, self.world.claim(number), self.setup.parameters)
         _play(table, [agent for strategy in seated for agent in self.agents[strategy]])
-        found = [
-            Result(
-                episode=number,
-                strategy=strategy,
-                seats=len(self.agents[strategy]),
-                amount=self._gained(strategy) - before[strategy],
-            )
-            for strategy in seated
-        ]
+        found = []
+        for strategy in seated:
+            seats, amount = len(self.agents[strategy]), self._gained(strategy) - before[strategy]
+            found.append(Result(episode=number, strategy=strategy, seats=seats, amount=amount))
         # All at once: an interrupted episode leaves no trace in the report.
         self.results += found
         outcome = table.outcome
@@ -363,16 +348,13 @@ def read_agents(text: str) -> dict[str, int]:
 
 def _play(table: Table, agents: Sequence[Agent]) -> None:
     """All moments of an episode; at each one everybody acts, in an order of chance."""
-    for moment in _MOMENTS:
+    for moment in (moment for moment in Moment if moment is not Moment.RESULT):
         for share, agent in _order(table, agents, moment):
             table.set_time(moment, share)
             agent.act(table, moment)
         if moment is Moment.OPEN:
             table.set_time(Moment.EARLY)
             table.begin()
-    for _, agent in _order(table, agents, Moment.REVEAL):
-        table.set_time(Moment.REVEAL)
-        agent.act(table, Moment.REVEAL)
     table.set_time(Moment.RESULT)
     table.freeze()
     table.measure()

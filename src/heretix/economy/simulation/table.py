@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from heretix.core.lenses import HEL
 from heretix.economy import ledger
@@ -18,7 +18,7 @@ from heretix.economy.exploration import failure_rate, min_stake
 from heretix.economy.simulation.world import LENS, POOL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from heretix.economy.episode.settlement import Measurement, Outcome
     from heretix.economy.market import Market, Position, Side
@@ -30,10 +30,14 @@ PROBE_COST: Final = 5
 """Cost of asking one model at home, with and without a bundle."""
 SEED_STAKE: Final = 10_000
 HOUSE_FUNDS: Final = 10**12
+_MINT: Final = ledger.house_account(ledger.AccountKind.ISSUANCE, ledger.PLAY.code).id
 EPISODE_MS: Final = 30 * 24 * state.HOUR_MS
 CHALLENGE_FROM_MS, CLOSE_FROM_MS, CLOSE_UNTIL_MS, FREEZE_MS = (
     hour * state.HOUR_MS for hour in (1, 48, 60, 72)
 )
+
+
+_P = ParamSpec("_P")
 
 
 class Moment(Enum):
@@ -86,21 +90,16 @@ class Books:
 
     def spend(self, account: str, amount: int, key: str) -> bool:
         """Pay for something outside the economy."""
-        issuance = ledger.house_account(ledger.AccountKind.ISSUANCE, ledger.PLAY.code).id
-        return self._post(
-            ledger.client_group(account, key), account, issuance, amount, ledger.Code.BURN
-        )
+        group = ledger.client_group(account, key)
+        return self._post(group, account, _MINT, amount, ledger.Code.BURN)
 
     def _issue(self, account: str, amount: int) -> None:
-        issuance = ledger.house_account(ledger.AccountKind.ISSUANCE, ledger.PLAY.code).id
         self._issued[account] = amount
-        assert self._post(f"issue:{account}", issuance, account, amount, ledger.Code.ISSUE)
+        assert self._post(f"issue:{account}", _MINT, account, amount, ledger.Code.ISSUE)
 
     def _post(self, group: str, debit: str, credit: str, amount: int, code: ledger.Code) -> bool:
-        posted = self.ledger.post(
-            ledger.plain_group(group, [(debit, credit, amount)], ledger.PLAY.code, code)
-        )
-        return isinstance(posted, ledger.Applied)
+        asked = ledger.plain_group(group, [(debit, credit, amount)], ledger.PLAY.code, code)
+        return isinstance(self.ledger.post(asked), ledger.Applied)
 
 
 class Table:
@@ -118,9 +117,7 @@ class Table:
         self._accepted: list[Bundle] = []
         self._bought: dict[str, float] = {}
         self._keys = 0
-        self.episode: state.Episode = state.draft_episode(
-            f"ep-{claim.number}", self._terms(parameters)
-        )
+        self.episode = state.draft_episode(f"ep-{claim.number}", self._terms(parameters))
         for pot in ledger.Escrow:
             books.ledger.add_account(ledger.escrow_account(self.episode.id, pot, ledger.PLAY.code))
         books.ledger.open_episode(self.episode.id)
@@ -165,21 +162,19 @@ class Table:
 
     def probe(self, account: str, bundle: Bundle, model: str = LENS) -> float:
         """Measure at home, for money, what a bundle does to a model."""
-        key = self._key()
-        paid = self.books.spend(account, PROBE_COST, key)
-        assert paid, "every purse covers its probes"
-        return self.world.probe(bundle, model, account, key)
+        return self.world.probe(bundle, model, account, self._pay_probe(account))
 
     def ask_leaning(self, account: str, model: str) -> float:
         """Measure at home how a model's belief differs from the lens's, without evidence."""
-        paid = self.books.spend(account, PROBE_COST, self._key())
-        assert paid, "every purse covers its probes"
+        self._pay_probe(account)
         return self.world.leaning(model, self.claim)
 
     def bet(self, account: str, side: Side, amount: int) -> bool:
         """Stake on a side."""
-        asked = {"account": account, "side": side, "amount": amount, "min_shares": 0}
-        return self._act(moves.stake, key=self._key(), **asked)
+        self.now_ms += 1
+        return self._take(
+            moves.stake, key=self._key(), account=account, side=side, amount=amount, min_shares=0
+        )
 
     def commit(
         self, account: str, bundle: Bundle, direction: state.Direction, amount: int
@@ -187,7 +182,8 @@ class Table:
         """Commit to a bundle; the number of the challenge, or None when it was refused."""
         number, key = len(self.challenges), self._key()
         nonce = sha256(f"{account}/{key}".encode()).digest()
-        taken = self._act(
+        self.now_ms += 1
+        taken = self._take(
             challenges.commit,
             key=key,
             account=account,
@@ -204,8 +200,9 @@ class Table:
     def reveal(self, account: str, number: int) -> bool:
         """Show what one's own commitment hid."""
         nonce, bundle = self._hidden[number]
-        shown = {"account": account, "nonce": nonce, "bundle_sha256": bundle.sha256}
-        if not self._act(challenges.reveal, number=number, **shown):
+        self.now_ms += 1
+        rule, sha = challenges.reveal, bundle.sha256
+        if not self._take(rule, number=number, account=account, nonce=nonce, bundle_sha256=sha):
             return False
         direction = self.challenges[number].direction
         self.shown.append(Shown(challenge=number, direction=direction, bundle=bundle))
@@ -213,8 +210,10 @@ class Table:
 
     def dispute(self, account: str) -> bool:
         """Ask for a larger panel, which rules at once."""
-        asked = {"ground": state.Ground.RECOMPUTATION_MISMATCH, "bond": self.dispute_bond}
-        if not self._act(moves.raise_dispute, key=self._key(), account=account, **asked):
+        self.now_ms += 1
+        ground, bond, key = state.Ground.RECOMPUTATION_MISMATCH, self.dispute_bond, self._key()
+        rule = moves.raise_dispute
+        if not self._take(rule, key=key, account=account, ground=ground, bond=bond):
             return False
         stage = f"dispute-{len(self.episode.disputes)}"
         again = (
@@ -222,8 +221,8 @@ class Table:
             self._measurement(f"{stage}-second", later=True),
         )
         self.now_ms += 1
-        ruling = {"ground_confirmed": False, "measurements": again}
-        self._must(moves.rule_on_dispute, **ruling, positions=self.positions)
+        ruling, bets = moves.rule_on_dispute, self.positions
+        self._must(ruling, ground_confirmed=False, measurements=again, positions=bets)
         return True
 
     def buy_judge(self, model: str, shift: float) -> None:
@@ -268,21 +267,17 @@ class Table:
         if challenge.fate is state.Fate.REVEALED:
             bundle = self._hidden[number][1]
             evidence = self.world.gate(self.claim, self._accepted, bundle, number)
-        brought = {"number": number, "evidence": evidence}
-        self._must(challenges.judge_challenge, **brought, positions=self.positions)
+        rule, bets = challenges.judge_challenge, self.positions
+        self._must(rule, number=number, evidence=evidence, positions=bets)
         passed = self.challenges[number].fate is state.Fate.ACCEPTED
         self.books.attempts[challenge.account].append(passed)
         if passed:
             self._accepted.append(self._hidden[number][1])
 
     def _measurement(self, stage: str, *, later: bool) -> Measurement:
+        judges, bought = self.episode.judges, self._bought
         return self.world.measure(
-            self.claim,
-            self.episode.judges,
-            self._accepted,
-            stage=stage,
-            later=later,
-            bought=self._bought,
+            self.claim, judges, self._accepted, stage=stage, later=later, bought=bought
         )
 
     def _terms(self, parameters: state.Parameters) -> state.Terms:
@@ -310,10 +305,10 @@ class Table:
             parameters=parameters,
         )
 
-    def _take(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> bool:
+    def _take(self, rule: state.Rule[_P], *args: _P.args, **given: _P.kwargs) -> bool:
         """Post what a move asks for; only when the ledger takes it does the episode change."""
-        result = rule(self.episode, **given, at_ms=self.now_ms)
-        if not isinstance(result, state.Moved):
+        result = rule(self.episode, self.now_ms, *args, **given)
+        if isinstance(result, state.Denied):
             return False
         if result.group is not None:
             posted = self.books.ledger.post(result.group)
@@ -323,14 +318,16 @@ class Table:
         self.positions.extend(result.positions)
         return True
 
-    def _act(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> bool:
-        """Make a move of an agent's, a moment after the last."""
-        self.now_ms += 1
-        return self._take(rule, **given)
+    def _must(self, rule: state.Rule[_P], *args: _P.args, **given: _P.kwargs) -> None:
+        taken = self._take(rule, *args, **given)
+        assert taken, rule
 
-    def _must(self, rule: Callable[..., state.Moved | state.Denied], **given: Any) -> None:
-        taken = self._take(rule, **given)
-        assert taken, rule.__name__
+    def _pay_probe(self, account: str) -> str:
+        """Pay for asking one model, under a key that no other payment has."""
+        key = self._key()
+        paid = self.books.spend(account, PROBE_COST, key)
+        assert paid, "every purse covers its probes"
+        return key
 
     def _key(self) -> str:
         self._keys += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import RecordError
 from heretix.core.lenses import NUL
@@ -76,12 +76,10 @@ def _rows(positions: Sequence[Position], currency: Currency) -> list[Part]:
     for number, position in enumerate(positions):
         held[position.side] += position.shares
         pools[position.side] += position.stake
-        following = positions[number + 1] if number + 1 < len(positions) else None
-        if position.house and following is not None and following.house:
+        if position.house and any(following.house for following in positions[number + 1 :][:1]):
             continue
-        market = Market(
-            money=sum(pools.values()), heretic=held[Side.HERETIC], orthodox=held[Side.ORTHODOX]
-        )
+        heretic, orthodox = (held[side] for side in (Side.HERETIC, Side.ORTHODOX))
+        market = Market(money=sum(pools.values()), heretic=heretic, orthodox=orthodox)
         moment = datetime.fromtimestamp(position.at_ms / 1000, UTC)
         at = moment.isoformat(timespec="milliseconds")
         rows += [
@@ -115,13 +113,8 @@ def _side_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     sides = [side.value for side in Side]
     at = {"x": x, "y": y, "color": _channel("side", sides, [theme.colour(one) for one in sides])}
     dash = _channel("side", sides, [[1, 0], [6, 3]])
-    told = fig.tooltip(
-        ("bet", "quantitative"),
-        ("side", "nominal"),
-        ("price", ".3f"),
-        ("implied", ".1%", "implies"),
-        ("pool", ",.2f"),
-    )
+    which, price = (("bet", "quantitative"), ("side", "nominal")), ("price", ".3f")
+    told = fig.tooltip(*which, price, ("implied", ".1%", "implies"), ("pool", ",.2f"))
     shape = _channel("side", sides, [SHAPES[side] for side in sides])
     point = {**at, "shape": shape, "tooltip": told}
     line = {"interpolate": "step-after", "strokeWidth": 2}
@@ -133,8 +126,10 @@ def _side_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
 
 
 def _names(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
-    """Write the name of each line at its end."""
-    ends = rows[-len(Side) :]
+    """Write the name of each line at its end; apart where they end together, or one is covered."""
+    field, ends = y["field"], rows[-len(Side) :]
+    low, high = sorted(ends, key=lambda end: (end[field], end["side"] == Side.HERETIC))
+    near = high[field] - low[field] <= 0.12 * (high[field] or 1.0)
     return [
         fig.text_layer(
             [{**row, "name": row["side"].capitalize()}],
@@ -142,22 +137,12 @@ def _names(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
             "name",
             align="left",
             dx=10,
-            dy=_apart(row, ends, y["field"]),
+            dy=(-7 if row is high else 7) if near else 0,
             fontWeight="bold",
             color=theme.colour(row["side"]),
         )
         for row in ends
     ]
-
-
-def _apart(row: Mapping[str, Any], ends: Rows, field: str) -> int:
-    """Move names of lines that end together apart: they would cover each other."""
-    other = next(end for end in ends if end is not row)
-    scale = max(row[field], other[field]) or 1.0
-    if abs(row[field] - other[field]) > 0.12 * scale:
-        return 0
-    above = max(row, other, key=lambda end: (end[field], end["side"] == Side.HERETIC))
-    return -7 if above is row else 7
 
 
 # The credited belief path of an episode: where accepted evidence took it, and where q lies.
@@ -184,19 +169,17 @@ def credited_path(
         layers.append(fig.layer("rule", row, {"y": y}, **dashed))
         layers.append(fig.text_layer(row, {"x": {"value": WIDTH}, "y": y}, **name))
     said = f"durable belief q = {durable:.1%}" if durable is not None else missing
-    end = rows[-1]["belief"]
+    start, end = rows[0]["belief"], rows[-1]["belief"]
     steps = counted(len(episode.steps), "accepted step")
     return fig.figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=episode.terms.claim,
         subtitle=[
             f"Episode {fig.shorten(episode.id, 40)}: n = {steps}",
-            f"From {rows[0]['belief']:.1%} to {end:.1%}; {said}",
+            f"From {start:.1%} to {end:.1%}; {said}",
             "▲ raised the belief, ▼ lowered it; hollow: where the lens went beyond the bond.",
         ],
-        description=(
-            f"Credited belief from {rows[0]['belief']:.1%} to {end:.1%} in {steps}; {said}."
-        ),
+        description=f"Credited belief from {start:.1%} to {end:.1%} in {steps}; {said}.",
         theme=theme,
     )
 
@@ -302,10 +285,7 @@ def wealth_by_strategy(
     steps = len({point.at for point in points})
     lines = {summary.strategy: _summary(summary, unit) for summary in summaries}
     said = "; ".join(f"{_name(name)} {lines[name]}" for name in names if name in lines)
-    looks = {
-        name: _look(number, name, emphasised, bystanders, theme)
-        for number, name in enumerate(names)
-    }
+    looks = {n: _look(i, n, emphasised, bystanders, theme) for i, n in enumerate(names)}
     counts = sorted({summary.n for summary in summaries})
     runs = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
     banded = f"{runs} runs each; bands: 95% of the runs" if counts else ""
@@ -332,11 +312,7 @@ class _Look:
 
 
 def _look(
-    number: int,
-    name: str,
-    emphasised: Collection[str],
-    bystanders: Collection[str],
-    theme: Theme,
+    number: int, name: str, emphasised: Collection[str], bystanders: Collection[str], theme: Theme
 ) -> _Look:
     shape = SERIES_SHAPES[number % len(SERIES_SHAPES)]
     if not emphasised:
@@ -391,10 +367,7 @@ def _lines(rows: Rows, looks: Mapping[str, _Look], unit: str, axis: str) -> list
 
 
 def _labels(
-    rows: Rows,
-    looks: Mapping[str, _Look],
-    summaries: Mapping[str, str],
-    theme: Theme,
+    rows: Rows, looks: Mapping[str, _Look], summaries: Mapping[str, str], theme: Theme
 ) -> list[Part]:
     """Write each line's name at its end, the richest first; moved apart where ends lie close."""
     last = {row["strategy"]: row["wealth"] for row in rows}
@@ -402,44 +375,36 @@ def _labels(
     quiet = not any(look.bold for look in looks.values())
     low, high = _range(rows)
     ends = [HEIGHT * (high - last[_name(name)]) / (high - low) for name in ordered]
-    key = [
-        {
-            "name": fig.join_parts(
-                [_name(name), summaries.get(name) or _final(last[_name(name)], quiet)]
-            ),
-            "end": end,
-            "y": place,
-            "colour": looks[name].colour,
-            "ink": theme.ink
-            if looks[name].bold or looks[name].colour != theme.colour(NUL)
-            else theme.muted,
-            "weight": "bold" if looks[name].bold else "normal",
-        }
-        for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True)
-    ]
+    key = []
+    for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True):
+        look, wealth = looks[name], last[_name(name)]
+        # The end of a grey line can't be read off where many lie together.
+        final = "" if quiet else f"{wealth:,.1f}".replace("-", "−")
+        grey = not look.bold and look.colour == theme.colour(NUL)
+        key.append(
+            {
+                "name": fig.join_parts([_name(name), summaries.get(name) or final]),
+                "end": end,
+                "y": place,
+                "colour": look.colour,
+                "ink": theme.muted if grey else theme.ink,
+                "weight": "bold" if look.bold else "normal",
+            }
+        )
     y = {"field": "y", "type": "quantitative", "scale": None}
     at = {"x": {"value": WIDTH + 26}, "y": y, "color": fig.literal("ink")}
-    look = {"align": "left", "baseline": "middle"}
-    leader = {
+    across = {
         "x": {"value": WIDTH + 6},
         "x2": {"value": WIDTH + 22},
-        "y": {**y, "field": "end"},
-        "y2": {"field": "y"},
         "color": fig.literal("colour"),
     }
+    leader = {**across, "y": {**y, "field": "end"}, "y2": {"field": "y"}}
     layers = [fig.layer("rule", key, leader, strokeWidth=1)]
-    texts = [
-        fig.text_layer(
-            [row for row in key if row["weight"] == weight], at, "name", **look, fontWeight=weight
-        )
-        for weight in ("normal", "bold")
-    ]
-    return [*layers, *(text for text in texts if text["data"]["values"])]
-
-
-def _final(wealth: float, quiet: bool) -> str:
-    """Write the end of a grey line: it can't be read off where many lie together."""
-    return "" if quiet else f"{wealth:,.1f}".replace("-", "−")
+    for weight in ("normal", "bold"):
+        if own := [row for row in key if row["weight"] == weight]:
+            how = {"align": "left", "baseline": "middle", "fontWeight": weight}
+            layers.append(fig.text_layer(own, at, "name", **how))
+    return layers
 
 
 def _wealth_apart(ends: Sequence[float]) -> list[float]:
