@@ -183,7 +183,7 @@ class LedgerTransaction:
         return result.transfers
 
     def judge(self, group: ledger.Group, *, episodes: dict[str, bool]) -> ledger.Applied:
-        """What a group comes to, written before or to be written now; or a refusal of it."""
+        """Result of a group, written before or to be written now; or a refusal of it."""
         # Just what the group touches.
         named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
         rows = queries.accounts_by_id(self.connection, named)

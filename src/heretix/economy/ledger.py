@@ -574,7 +574,7 @@ class LedgerState:
     by_id: dict[str, Transfer] = field(default_factory=dict)
     by_group: dict[str, tuple[Transfer, ...]] = field(default_factory=dict)
     episodes: dict[str, bool] = field(default_factory=dict)
-    """Whether each episode is open."""
+    """Tell whether each episode is open."""
     last_seq: int = 0
     last_hash: str = GENESIS
 
@@ -630,7 +630,7 @@ class Ledger:
         return tuple(self.state.by_id.values())
 
     def balance(self, account: str) -> int:
-        """What an account holds; an unknown one holds nothing."""
+        """Balance of an account; an unknown one holds nothing."""
         return self.state.balances.get(account, 0)
 
     def add_account(self, account: Account) -> None:

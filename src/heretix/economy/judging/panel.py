@@ -365,11 +365,8 @@ def draw_stems(terms: Terms) -> tuple[int, ...]:
 
     Left alone, each model would get a choice of its own, and judges could not be paired.
     """
-
-    def rank(stem: int) -> str:
-        return sha256_hex(f"{terms.claim}|{terms.bank_sha256}|{stem}".encode())
-
-    ranked = sorted(range(load_bank(terms.bank).T_bank), key=rank)
+    own, stems = f"{terms.claim}|{terms.bank_sha256}", range(load_bank(terms.bank).T_bank)
+    ranked = sorted(stems, key=lambda stem: sha256_hex(f"{own}|{stem}".encode()))
     return tuple(sorted(ranked[: terms.T]))
 
 

@@ -61,7 +61,7 @@ class Proposal:
     candle_ms: int = DAY_MS
     """The last part of that, within which the effective close is drawn."""
     reveal_for_ms: int = DAY_MS
-    """How long evidence can be revealed after the last bet."""
+    """Time after the last bet in which evidence can be revealed."""
     parameters: state.Parameters = field(default_factory=state.Parameters)
 
     def __post_init__(self) -> None:

@@ -117,10 +117,10 @@ class Agent(ABC):
     strategy: ClassVar[str]
     kind: ClassVar[Kind] = Kind.ATTACK
     crew: ClassVar[int] = 1
-    """How many accounts it has from the start."""
+    """Number of accounts it has from the start."""
     probes: ClassVar[int] = 4
-    """How often what it brings is tried on the lens: a stake is a hundred times what a probe costs,
-    and the best of many texts looks better than it is."""
+    """Tries on the lens of what it brings: a stake is a hundred times what a probe costs, and the
+    best of many texts looks better than it is."""
 
     def __init__(self, name: str, books: Books) -> None:
         self.name = name
@@ -152,11 +152,11 @@ class Agent(ABC):
         return table.world.chance("agent", self.name, table.claim.number, *labels)
 
     def probe_lens(self, table: Table, bundle: Bundle) -> float:
-        """What a bundle does to the lens, by the mean of several probes."""
+        """Effect of a bundle on the lens, by the mean of several probes."""
         return sum(table.probe(self.account, bundle) for _ in range(self.probes)) / self.probes
 
     def risk(self, table: Table, lens: float) -> float:
-        """How likely the gate is to fail a text that moved the lens so at home."""
+        """Probability that the gate fails a text that moved the lens so at home."""
         return gate_risk(lens, sd=table.world.nature.gate_sd, probes=self.probes)
 
     def plan(

@@ -59,7 +59,6 @@ class Moment(Enum):
 class Shown:
     """Evidence that was revealed: everyone can read it from then on."""
 
-    challenge: int
     direction: state.Direction
     bundle: Bundle
 
@@ -205,7 +204,7 @@ class Table:
         if not self._take(rule, number=number, account=account, nonce=nonce, bundle_sha256=sha):
             return False
         direction = self.challenges[number].direction
-        self.shown.append(Shown(challenge=number, direction=direction, bundle=bundle))
+        self.shown.append(Shown(direction=direction, bundle=bundle))
         return True
 
     def dispute(self, account: str) -> bool:
