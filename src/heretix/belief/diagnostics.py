@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from heretix.belief.estimator import (
     DEFAULT_TRIM,
+    Agg,
     Center,
     Templates,
     check_center,
@@ -20,11 +21,14 @@ from heretix.belief.estimator import (
     trim_cut,
     trimmed_mean,
 )
-from heretix.belief.logodds import sigmoid
+from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import NoEstimateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+EXTREME_CLAMP: Final = 0.005
+"""Where answers are held to see what those of exactly 0 or 1 weigh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +91,7 @@ def diagnose(
     """Describe the compliant logits of each template, given in any order."""
     check_center(center=center, trim=trim)
     templates = order_templates(logits_by_template)
-    if not templates:
-        raise NoEstimateError(
-            "`samples`: diagnostics need at least 1 compliant one, got 0; "
-            "see why they were dropped, then sample again"
-        )
+    _require_answers(templates)
     variance, variance_reason = _variance(templates)
     probs = [sigmoid(mean(logits)) for logits in templates.values()]
     one = len(probs) == 1
@@ -102,6 +102,57 @@ def diagnose(
         paraphrase_sd_prob=None if one else _sd(probs),
         paraphrase_reason="only one template has samples" if one else None,
         templates=_rows(templates, center=center, trim=trim),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtremeAnswers:
+    """How much of a belief is answers of exactly 0 or 1, which weigh 13.8 log-odds each."""
+
+    n: int
+    n_extreme: int
+    share: float
+    center_clamped: float
+    """The belief with every answer held within [.005, .995]; in probability."""
+    shift: float
+    """`center_clamped` minus the belief as published."""
+    clamp_sensitive: bool
+    """The two lie further apart than half the published interval is wide."""
+
+
+def weigh_extremes(
+    probs_by_template: Mapping[str, Sequence[float]],
+    *,
+    prob_true: float,
+    ci_width: float,
+    center: Center = "trimmed",
+    trim: float = DEFAULT_TRIM,
+    agg: Agg = "clustered",
+) -> ExtremeAnswers:
+    """Compare a published belief with what it would be, were no answer beyond .005 or .995."""
+    check_center(center=center, trim=trim)
+    answers = [prob for probs in probs_by_template.values() for prob in probs]
+    clamped = order_templates(
+        {
+            template: [logit(min(max(prob, EXTREME_CLAMP), 1 - EXTREME_CLAMP)) for prob in probs]
+            for template, probs in probs_by_template.items()
+        }
+    )
+    _require_answers(clamped)
+    if agg == "simple":
+        middle = mean(sorted(value for logits in clamped.values() for value in logits))
+    else:
+        cut = trim_cut(len(clamped), center=center, trim=trim)
+        middle = trimmed_mean(map(mean, clamped.values()), cut)
+    n_extreme = sum(prob in (0, 1) for prob in answers)
+    center_clamped = sigmoid(middle)
+    return ExtremeAnswers(
+        n=len(answers),
+        n_extreme=n_extreme,
+        share=n_extreme / len(answers),
+        center_clamped=center_clamped,
+        shift=center_clamped - prob_true,
+        clamp_sensitive=abs(center_clamped - prob_true) > ci_width / 2,
     )
 
 
@@ -133,6 +184,14 @@ def split_variance(groups: Sequence[Sequence[float]]) -> VarianceSplit:
         within=within,
         between_share=between / total if total > 0 else None,
     )
+
+
+def _require_answers(templates: Templates) -> None:
+    if not templates:
+        raise NoEstimateError(
+            "`samples`: diagnostics need at least 1 compliant one, got 0; "
+            "see why they were dropped, then sample again"
+        )
 
 
 def _variance(templates: Templates) -> tuple[VarianceSplit | None, str | None]:
