@@ -1,0 +1,1 @@
+"""Studies of validity: design, calibration, coherence, drift. Mathematics on numbers, no files."""
