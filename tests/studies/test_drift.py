@@ -372,3 +372,47 @@ def test_sizes_agree_with_the_t_test_where_the_start_is_known():
     theirs = stats.ttest_rel(y[1], y[0])
     assert got.shift[0, 0] == pytest.approx(y[1].mean() - y[0].mean())
     assert got.shift[0, 0] / got.shift_se[0, 0] == pytest.approx(theirs.statistic)
+
+
+def test_claims_and_waves_without_any_cell_say_nothing():
+    """A claim that was never answered, and a wave in which nobody was."""
+    cells = panel(25, C=30, m=20, drifting=[1], shift=1.0, start=10)
+    cells[0] = np.nan
+    cells[:, 14] = np.nan
+    for variant in ("cells", "wave_means", "ranks"):
+        found = detect_drift(cells, horizon=20, variant=variant)
+        assert found.claims[0].e_value == pytest.approx(1.0)
+        assert [i for i, claim in enumerate(found.claims) if claim.drifted] == [1]
+        assert 10 in found.claims[1].since.waves
+
+
+@pytest.mark.study
+def test_panels_looked_at_every_wave_keep_their_word():
+    """Glitches and gaps, 16 x 1, noise .3: few false alarms, all of .4 log-odds found in time."""
+    rng = np.random.default_rng(26)
+    alarms, named_still, found, false, held = [], [], [], [], []
+    for number in range(24):
+        moved = range(10) if number % 2 else ()
+        cells = panel(rng.integers(2**60), C=200, m=31, drifting=moved, start=10)
+        cells += math.sqrt(0.3) * 0.3 * rng.normal(size=(1, 31, 16))
+        glitch = rng.random(cells.shape) < 0.01
+        cells[glitch] += 4 * rng.choice([-1, 1], glitch.sum())
+        cells[rng.random(cells.shape) < 0.05] = np.nan
+        ever, named = np.zeros(200, bool), np.zeros(200, bool)
+        for m in range(2, 32):
+            e_values = weigh_evidence(cells[:, :m], horizon=30).e_value
+            ever |= e_values >= 20
+            named |= select_by_e_values(e_values)
+        alarms.append(ever[10:].mean())
+        if moved:
+            found.append(named[:10].mean())
+            false.append(named[10:].sum() / max(1, named.sum()))
+            claims = detect_drift(cells, horizon=30).claims[:10]
+            held += [10 in claim.since.waves for claim in claims if claim.drifted]
+        else:
+            named_still.append(named.any())
+    assert np.mean(alarms) <= 0.02
+    assert np.mean(named_still) <= 0.05
+    assert np.mean(false) <= 0.05
+    assert np.mean(found) >= 0.95
+    assert np.mean(held) >= 0.88

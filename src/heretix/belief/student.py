@@ -17,8 +17,6 @@ from heretix.core.errors import NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["LEVEL", "TInterval", "f_quantile", "mean_t", "t_interval", "t_quantile", "two_sided_p"]
-
 LEVEL: Final = 0.95
 """Of every interval here."""
 _TINY: Final = 1e-300

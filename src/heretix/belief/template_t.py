@@ -27,19 +27,6 @@ from heretix.core.errors import NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "METHOD_PAIRED_T",
-    "METHOD_PAIRED_T_TRIMMED",
-    "METHOD_TEMPLATE_T",
-    "PairedT",
-    "TemplateT",
-    "combine_probs",
-    "paired_template_t",
-    "paired_template_t_trimmed",
-    "shared_means",
-    "template_t",
-]
-
 METHOD_TEMPLATE_T: Final = "template_t"
 METHOD_PAIRED_T: Final = "paired_template_t"
 METHOD_PAIRED_T_TRIMMED: Final = "paired_template_t_trimmed"

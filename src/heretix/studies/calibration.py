@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
     from heretix.belief.bootstrap import Floats
 
-__all__ = [
-    "Bin",
-    "Calibration",
-    "Comparison",
-    "Forecast",
-    "Score",
-    "calibrate",
-    "compare_models",
-]
-
 SCORES: Final = ("brier", "log_score", "auroc", "ece", "slope", "intercept")
 BINS: Final = 10
 _SPLITS: Final = 200

@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 
     Logits = Mapping[str, Sequence[float]]
 
-__all__ = [
-    "Acquiescence",
-    "NegationPair",
-    "Rule",
-    "Verdict",
-    "check_conjunction",
-    "check_disjunction",
-    "check_entailment",
-    "check_paraphrase",
-    "compare_negation",
-    "summarise_pairs",
-    "violation",
-]
-
 Verdict = Literal["holds", "broken", "undecided"]
 SAME_WITHIN: Final = 0.05
 """Paraphrases whose beliefs lie this close, in probability, are called the same."""

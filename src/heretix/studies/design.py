@@ -22,17 +22,6 @@ from heretix.core.errors import ConfigError, NoEstimateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "Plan",
-    "Price",
-    "VarianceComponents",
-    "best_replicates",
-    "estimate_components",
-    "expected_widths",
-    "find_cheapest",
-    "plan_for",
-]
-
 T_BANK: Final = 16
 R_MAX: Final = 64
 _SIMULATED: Final = 20_000

@@ -31,20 +31,6 @@ if TYPE_CHECKING:
 
     from heretix.belief.bootstrap import Floats
 
-__all__ = [
-    "Drift",
-    "Evidence",
-    "PanelDrift",
-    "Since",
-    "Variant",
-    "detect_drift",
-    "match_anchors",
-    "measure_cell",
-    "select_by_e_values",
-    "start_set",
-    "weigh_evidence",
-]
-
 Variant = Literal["cells", "wave_means", "ranks"]
 """`cells` is the test. `wave_means` is for panels whose claims differ a lot in how much they move
 as a whole from wave to wave. `ranks` looks at the order of answers only, as an audit."""
@@ -85,7 +71,7 @@ class Evidence:
     rho_varies: bool
     """Claims differ in it by more than chance: `wave_means` is the safer variant."""
     shift: Floats
-    """By claim and start: least-squares shift in log-odds; NaN in the variant `ranks`."""
+    """By claim and start: least-squares shift in log-odds; NaN with cells on one side only."""
     shift_se: Floats
     shift_df: Floats
     """By claim."""
