@@ -36,10 +36,11 @@ Index = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim to measure, with the id its file gave it."""
+    """A claim to measure, with the id and the other columns its file gave it."""
 
     text: str
     claim_id: str | None = None
+    columns: tuple[tuple[str, Any], ...] = ()
 
 
 class EvidenceConfig(BaseModel):
@@ -292,24 +293,30 @@ def _read_claims(path: Path) -> list[Claim]:
     if reader is None:
         raise ConfigError(f"`claims_file` must end in .jsonl, .csv or .txt, got {path.name!r}")
     claims: dict[str, Claim] = {}
-    for line, claim, claim_id in reader(path, text):
+    for line, claim, claim_id, columns in reader(path, text):
         try:
             checked = check_claim(claim)
         except ClaimError as exc:
             raise ClaimError(f"{path} line {line}: {exc}") from exc
-        claims.setdefault(checked, Claim(checked, claim_id))
+        claims.setdefault(checked, Claim(checked, claim_id, columns))
     if not claims:
         raise ClaimError(f"`claims_file` {path} holds no claim")
     return list(claims.values())
 
 
-_Row = tuple[int, str, str | None]
+_Row = tuple[int, str, str | None, tuple[tuple[str, Any], ...]]
+
+
+def _own_columns(row: Mapping[str | None, Any]) -> tuple[tuple[str, Any], ...]:
+    """Columns that mean nothing to us, and something to whoever wrote the file."""
+    own = ((name, value) for name, value in row.items() if name not in {None, "claim", "id"})
+    return tuple((str(name), value) for name, value in own if value is not None)
 
 
 def _txt_rows(_path: Path, text: str) -> Iterable[_Row]:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
-            yield number, line, None
+            yield number, line, None, ()
 
 
 def _csv_rows(path: Path, text: str) -> Iterable[_Row]:
@@ -319,7 +326,7 @@ def _csv_rows(path: Path, text: str) -> Iterable[_Row]:
             got = ", ".join(f"`{name}`" for name in reader.fieldnames or ()) or "no header"
             raise ConfigError(f"`claims_file` {path} needs a column `claim`, got {got}")
         for row in reader:
-            yield reader.line_num, row["claim"] or "", row.get("id")
+            yield reader.line_num, row["claim"] or "", row.get("id"), _own_columns(row)
     except csv.Error as exc:
         raise ConfigError(f"`claims_file` {path} line {reader.line_num}: {exc}") from exc
 
@@ -329,7 +336,7 @@ def _jsonl_rows(path: Path, text: str) -> Iterable[_Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=str)
         except ValueError as exc:
             raise ConfigError(f"`claims_file` {path} line {number}: not JSON ({exc})") from exc
         if isinstance(row, str):
@@ -339,4 +346,5 @@ def _jsonl_rows(path: Path, text: str) -> Iterable[_Row]:
                 f"`claims_file` {path} line {number}: needs an object with a text `claim`"
             )
         claim_id = row.get("id")
-        yield number, row["claim"], None if claim_id is None else str(claim_id)
+        claim_id = None if claim_id is None else str(claim_id)
+        yield number, row["claim"], claim_id, _own_columns(row)

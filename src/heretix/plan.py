@@ -10,7 +10,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError, InsufficientEvidenceError
@@ -158,6 +158,8 @@ class Plan:
     """Evidence that the lens shows; None for the raw prior."""
     precision: Precision | None = None
     """Beside the plan, and no part of its identity: why it has this size."""
+    columns: tuple[tuple[str, Any], ...] = ()
+    """Likewise: what else the user's file says of the claim."""
 
     @cached_property
     def run_id(self) -> str:
@@ -274,6 +276,7 @@ def make_plan(
     env_seed: int | None = None,
     evidence: Evidence | None = None,
     precision: Precision | None = None,
+    columns: tuple[tuple[str, Any], ...] = (),
 ) -> Plan:
     """Plan the measurement of one claim by one model. A seed in `config` wins over `env_seed`.
 
@@ -331,6 +334,7 @@ def make_plan(
         pool_size=len(pool),
         evidence=evidence,
         precision=precision,
+        columns=columns,
     )
 
 

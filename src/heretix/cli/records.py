@@ -142,7 +142,7 @@ def _warn_of_changes(ref: str, records: Sequence[RunRecord]) -> None:
 # `heretix export`: runs, samples and transfers as tables for other tools.
 
 export_app = typer.Typer(
-    help="Tables for other tools: JSON Lines or Parquet.", no_args_is_help=True
+    help="Tables for other tools: CSV, JSON Lines or Parquet.", no_args_is_help=True
 )
 
 _NO_TRANSFER: Final = (
@@ -151,7 +151,9 @@ _NO_TRANSFER: Final = (
 
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="FILE.jsonl or FILE.parquet; without it, JSON Lines here."),
+    typer.Option(
+        "--out", "-o", help="FILE.csv, FILE.jsonl or FILE.parquet; without it, JSON Lines here."
+    ),
 ]
 
 
@@ -165,6 +167,18 @@ def export_runs(
 ) -> None:
     """One row a run: claim, model, lens, size, belief, interval, stability."""
     _export("runs", search, out, db)
+
+
+@export_app.command("executions", short_help="One row an invocation: belief, calls, tokens, cost.")
+def executions(
+    search: Annotated[
+        str | None, typer.Argument(help="Only claims, models and ids with this text.")
+    ] = None,
+    out: OutOption = None,
+    db: opt.DbOption = None,
+) -> None:
+    """One row an invocation, the history: claim, `claim_id`, belief, calls, tokens, cost."""
+    _export("executions", search, out, db)
 
 
 @export_app.command(

@@ -21,6 +21,8 @@ class Settings:
     """Settings from the environment. Tests build one; the command line reads one."""
 
     db: str = DEFAULT_DB
+    lake: str | None = None
+    """Where samples are archived: a folder or s3://…"""
     rpl_seed: int | None = None
     no_cache: bool = False
     models_dir: Path | None = None
@@ -36,6 +38,7 @@ class Settings:
         prices_file = env.get("HERETIX_PRICES")
         return cls(
             db=env.get("HERETIX_DB") or DEFAULT_DB,
+            lake=env.get("HERETIX_LAKE") or None,
             rpl_seed=_seed(env.get("HERETIX_RPL_SEED")),
             no_cache=_flag("HERETIX_RPL_NO_CACHE", env.get("HERETIX_RPL_NO_CACHE")),
             models_dir=Path(models_dir) if models_dir else None,

@@ -205,6 +205,7 @@ def plan_json(plan: Plan) -> str:
             "model": plan.model.identity,
             "prompt_version": plan.bank.version,
             "options": plan.options.as_dict(),
+            **({"columns": dict(plan.columns)} if plan.columns else {}),
         }
     )
 

@@ -8,7 +8,7 @@ samples of the one before, and the rule that chose its size is recorded beside i
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.estimator import is_stable_width
 from heretix.core.errors import ConfigError
@@ -75,6 +75,7 @@ class _Recipe:
     order: int
     claim: str
     claim_id: str | None
+    columns: tuple[tuple[str, Any], ...]
     model: ModelId
     evidence: Evidence | None
     template_include: tuple[int, ...] | None
@@ -104,6 +105,7 @@ class Escalation:
             order=len(self._under_way),
             claim=plan.claim,
             claim_id=plan.claim_id,
+            columns=plan.columns,
             model=plan.model,
             evidence=plan.evidence,
             template_include=plan.template_include,
@@ -144,6 +146,7 @@ class Escalation:
             self._measurement.bank,
             self._measurement.config.model_copy(update=changed),
             claim_id=recipe.claim_id,
+            columns=recipe.columns,
             env_seed=self._measurement.settings.rpl_seed,
             evidence=recipe.evidence,
             precision=rule,

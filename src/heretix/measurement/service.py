@@ -167,6 +167,7 @@ class Measurement:
             claim_id=claim.claim_id,
             env_seed=self.settings.rpl_seed,
             evidence=evidence,
+            columns=claim.columns,
         )
 
     @property
@@ -402,6 +403,7 @@ def replan(config_json: str, bank: Bank) -> Plan:
         _config_of(asked),
         claim_id=asked.get("claim_id"),
         env_seed=seed if source == "environment" else None,
+        columns=tuple(asked.get("columns", {}).items()),
     )
     if plan_json(plan) != config_json:
         raise RecordError(
@@ -436,7 +438,9 @@ def prepare_resumption(store: Store, ref: str, settings: Settings) -> Measuremen
         settings=settings,
         bank=bank_of(row),
         models=(model,),
-        claims=(Claim(asked["claim"], asked.get("claim_id")),),
+        claims=(
+            Claim(asked["claim"], asked.get("claim_id"), tuple(asked.get("columns", {}).items())),
+        ),
     )
     # Opening connects to nothing yet, but says what is wrong with a key.
     open_provider(model, settings, options=measurement.config.options)

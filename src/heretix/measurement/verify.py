@@ -47,7 +47,7 @@ from heretix.sample import Finish, Noncompliance, Reading, Sample, columns_of, r
 if TYPE_CHECKING:
     from heretix.core.plugins import Plugin
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.record import EvidenceRecord, MetricsRecord
+    from heretix.measurement.record import EvidenceRecord, MetricsRecord, PriceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,10 +342,9 @@ def _plain(value: Any) -> Any:
 
 def _rebuild(run: RunRecord) -> RunRecord:
     """The record that follows from this one's inputs: claim, model, bank, settings, answers."""
-    plan = _replan(run)
+    plan = plan_of_record(run)
     if len(run.samples) != len(plan.samples):
         raise RecordError(f"{len(run.samples)} samples recorded, {len(plan.samples)} planned")
-    price = run.usage.price
     return build_run(
         plan,
         [
@@ -356,18 +355,24 @@ def _rebuild(run: RunRecord) -> RunRecord:
         started_at=run.started_at,
         finished_at=run.finished_at,
         heretix_version=run.heretix_version,
-        price=None
-        if price is None
-        else Price(
-            Decimal(price.input_usd_per_mtok),
-            Decimal(price.output_usd_per_mtok),
-            date.fromisoformat(price.as_of) if price.as_of else None,
-        ),
+        price=read_price(run.usage.price),
         plugins=run.plugins,
     )
 
 
-def _replan(run: RunRecord) -> Plan:
+def read_price(price: PriceRecord | None) -> Price | None:
+    """Read the price that a cost was counted with."""
+    if price is None:
+        return None
+    return Price(
+        Decimal(price.input_usd_per_mtok),
+        Decimal(price.output_usd_per_mtok),
+        date.fromisoformat(price.as_of) if price.as_of else None,
+    )
+
+
+def plan_of_record(run: RunRecord) -> Plan:
+    """Make the plan again from what a record says was asked for."""
     bank = Bank.of(
         version=run.prompt_version,
         system=run.prompts.system,

@@ -1,10 +1,11 @@
-"""Tables for other tools: runs, samples and transfers, as JSON Lines or Parquet, in pieces. Rows
-are read a page at a time, each in a short transaction of its own. They come in the order of a key
-that never changes, so that what is added meanwhile can't make a row come twice."""
+"""Tables for other tools: runs, executions, samples and transfers, as CSV, JSON Lines or Parquet.
+Rows are read a page at a time, each in a short transaction of its own. They come in the order of a
+key that never changes, so that what is added meanwhile can't make a row come twice."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib
 import io
 import itertools
@@ -15,27 +16,36 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, MissingPartError, RecordError
 from heretix.sample import Sample
 from heretix.store import RunSummary
 from heretix.store import economy as queries
-from heretix.store.runs import RunFilter, select_run_rows, select_sample_rows
+from heretix.store.runs import (
+    RunFilter,
+    select_execution_rows,
+    select_run_rows,
+    select_sample_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, RowMapping
 
     from heretix.store import Store
 
-Format = Literal["jsonl", "parquet"]
+Format = Literal["csv", "jsonl", "parquet"]
 FORMATS: Final[Mapping[Format, str]] = {  # Formats, and the media type of each
+    "csv": "text/csv; charset=utf-8",
     "jsonl": "application/jsonl",
     "parquet": "application/vnd.apache.parquet",
 }
 
 _PAGE: Final = 2_000
+_RECORDS_PAGE: Final = 200
+"""Executions are read with their records, which are large."""
 Row = dict[str, Any]
 Column = tuple[str, str]  # A name, and a type as Parquet calls it
 
@@ -70,6 +80,39 @@ def _columns_of(record: type[Any], **others: str) -> tuple[Column, ...]:
     )
 
 
+_EXECUTION: Final[tuple[Column, ...]] = (
+    ("execution_id", "string"),
+    ("run_id", "string"),
+    ("claim", "string"),
+    ("claim_id", "string"),
+    ("model", "string"),
+    ("provider", "string"),
+    ("prompt_version", "string"),
+    ("lens", "string"),
+    ("variant", "string"),
+    ("K", "int64"),
+    ("R", "int64"),
+    ("T", "int64"),
+    ("B", "int64"),
+    ("status", "string"),
+    ("prob_true_rpl", "float64"),
+    ("ci_lo", "float64"),
+    ("ci_hi", "float64"),
+    ("stability_score", "float64"),
+    ("rpl_compliance_rate", "float64"),
+    ("attempted", "int64"),
+    ("compliant", "int64"),
+    ("failed", "int64"),
+    ("from_cache", "int64"),
+    ("called", "int64"),
+    ("tokens_in", "int64"),
+    ("tokens_out", "int64"),
+    ("cost_usd", "float64"),
+    ("created_at", "string"),
+    ("finished_at", "string"),
+    ("columns_json", "string"),
+)
+
 _TRANSFER: Final[tuple[Column, ...]] = (
     ("seq", "int64"),
     ("id", "string"),
@@ -87,6 +130,32 @@ _TRANSFER: Final[tuple[Column, ...]] = (
 )
 
 
+def _read_runs(connection: Connection, search: str | None, after: Any) -> list[Row]:
+    wanted = RunFilter(search=search)
+    rows = [dict(row) for row in select_run_rows(connection, wanted, limit=_PAGE, after=after)]
+    for row in rows:
+        row["claim_id"] = json.loads(row.pop("config_json")).get("claim_id")
+    return rows
+
+
+def _read_executions(connection: Connection, search: str | None, after: Any) -> list[Row]:
+    wanted = RunFilter(search=search)
+    rows = select_execution_rows(connection, wanted, limit=_RECORDS_PAGE, after=after)
+    return [_execution_row(row) for row in rows]
+
+
+def _execution_row(row: RowMapping) -> Row:
+    """Make the row of one invocation; what a record says is missing where there is none (yet)."""
+    asked = json.loads(row["config_json"])
+    found = json.loads(row["record_json"] or row["summary_json"] or "{}")
+    belief, usage = found.get("aggregates", {}), found.get("usage", {})
+    ci_lo, ci_hi = belief.get("ci95") or (None, None)
+    known = {**asked, **dict(row), **belief, **usage, "ci_lo": ci_lo, "ci_hi": ci_hi}
+    # The user's own, of the file of claims: which there are differs from file to file.
+    known["columns_json"] = canonical_json(asked["columns"]) if "columns" in asked else None
+    return {name: known.get(name) for name, _ in _EXECUTION}
+
+
 def _read_transfers(connection: Connection, episode: str | None, after: Any) -> list[Row]:
     found = queries.stream_transfers(connection, after_seq=after or 0, episode=episode)
     return [{name: row[name] for name, _ in _TRANSFER} for row in itertools.islice(found, _PAGE)]
@@ -95,12 +164,14 @@ def _read_transfers(connection: Connection, episode: str | None, after: Any) -> 
 _TABLES: Final[Mapping[str, _Table]] = {
     "runs": _Table(
         # Seeds go up to 2^64-1.
-        columns=_columns_of(RunSummary, seed="uint64", bootstrap_seed="uint64"),
-        read=lambda connection, search, after: select_run_rows(
-            connection, RunFilter(search=search), limit=_PAGE, after=after
+        columns=(
+            *_columns_of(RunSummary, seed="uint64", bootstrap_seed="uint64"),
+            ("claim_id", "string"),
         ),
+        read=_read_runs,
         key="run_id",
     ),
+    "executions": _Table(columns=_EXECUTION, read=_read_executions, key="execution_id"),
     "samples": _Table(
         columns=_columns_of(Sample),
         read=lambda connection, run_id, after: select_sample_rows(
@@ -114,9 +185,14 @@ _TABLES: Final[Mapping[str, _Table]] = {
 
 def format_of(path: Path) -> Format:
     """Return the format that a file's name asks for."""
-    endings: Mapping[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+    endings: Mapping[str, Format] = {
+        ".csv": "csv",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".parquet": "parquet",
+    }
     if (found := endings.get(path.suffix.lower())) is None:
-        raise ConfigError(f"`--out` must end in .jsonl or .parquet, got {path.name!r}")
+        raise ConfigError(f"`--out` must end in .csv, .jsonl or .parquet, got {path.name!r}")
     return found
 
 
@@ -124,23 +200,56 @@ def export(
     store: Store, name: str, wanted: Format, *, chosen: str | None = None
 ) -> Iterator[bytes]:
     """Make a table in pieces, as they are taken. What can't work is refused before the first."""
+    columns = columns_of(name)
+    pages = read_pages(store, name, chosen)
+    if wanted == "parquet":
+        return _parquet(arrow_schema(columns), pages)
+    return _texts(wanted, [column for column, _ in columns], pages)
+
+
+def columns_of(name: str) -> tuple[Column, ...]:
+    """Name the columns of a table, with their types."""
     if name not in _TABLES:
         raise ConfigError(f"`table` must be one of {', '.join(_TABLES)}, got {name!r}")
-    pages = _read_pages(store, _TABLES[name], chosen)
-    if wanted == "jsonl":
-        return (_lines(page) for page in pages)
-    return _parquet(_pyarrow(), _TABLES[name].columns, pages)
+    return _TABLES[name].columns
 
 
-def _read_pages(store: Store, table: _Table, chosen: str | None) -> Iterator[list[Row]]:
-    after = None
+def read_pages(store: Store, name: str, chosen: str | None) -> Iterator[list[Row]]:
+    """Read a table page by page; `chosen` is what it chooses its rows by."""
+    table, after = _TABLES[name], None
     while True:
         with store.reading() as connection:
             rows = [dict(row) for row in table.read(connection, chosen, after)]
-        yield rows
-        if len(rows) < _PAGE:
+        if not rows:
             return
+        yield rows
         after = rows[-1][table.key]
+
+
+def write_rows(wanted: Format, schema: Any, pages: Iterator[list[Row]]) -> Iterator[bytes]:
+    """Make rows of an Arrow schema into pieces of a file."""
+    return _parquet(schema, pages) if wanted == "parquet" else _texts(wanted, schema.names, pages)
+
+
+def _texts(wanted: Format, names: Sequence[str], pages: Iterator[list[Row]]) -> Iterator[bytes]:
+    if wanted == "jsonl":
+        return (_lines(page) for page in pages)
+    header = [dict(zip(names, names, strict=True))]
+    return (_separated(names, page) for page in itertools.chain([header], pages))
+
+
+def _separated(names: Sequence[str], page: Sequence[Row]) -> bytes:
+    """Write lines of CSV; what is missing is empty."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerows([row[name] for name in names] for row in page)
+    return sink.getvalue().encode("utf-8", "backslashreplace")
+
+
+def arrow_schema(columns: Sequence[Column]) -> Any:
+    """Return columns as Arrow has them."""
+    arrow = load_arrow()
+    return arrow.schema([(name, getattr(arrow, kind)()) for name, kind in columns])
 
 
 def write_export(path: Path, pieces: Iterator[bytes]) -> int:
@@ -164,36 +273,40 @@ def write_export(path: Path, pieces: Iterator[bytes]) -> int:
 
 
 def _lines(page: Sequence[Row]) -> bytes:
-    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in page)
+    text = "".join(
+        json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n" for row in page
+    )
     # Half a surrogate pair, which a model may have written, has no UTF-8; escaped, it is JSON.
     return text.encode("utf-8", "backslashreplace")
 
 
-def _pyarrow() -> ModuleType:
+def load_arrow() -> ModuleType:
+    """Import pyarrow, or say how to install it."""
     try:
         module = importlib.import_module("pyarrow")
         importlib.import_module("pyarrow.parquet")
     except ImportError as exc:
         raise MissingPartError(
             "`parquet` needs pyarrow, which isn't installed: `uv sync --extra parquet`, or "
-            "`pip install '.[parquet]'` in the clone; JSON Lines needs nothing"
+            "`pip install '.[parquet]'` in the clone; CSV and JSON Lines need nothing"
         ) from exc
     return module
 
 
-def _parquet(
-    pyarrow: ModuleType, columns: tuple[Column, ...], pages: Iterator[list[Row]]
-) -> Iterator[bytes]:
+def _parquet(schema: Any, pages: Iterator[list[Row]]) -> Iterator[bytes]:
     """Make each page a row group, handed on as soon as it is written."""
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in columns])
-    sink = _Sink()
+    pyarrow, sink = load_arrow(), _Sink()
     with pyarrow.parquet.ParquetWriter(sink, schema) as writer:
         for page in pages:
-            rows = [{name: _storable(value) for name, value in row.items()} for row in page]
-            if rows:
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+            if page:
+                writer.write_table(pyarrow.Table.from_pylist(storable(page), schema=schema))
             yield sink.take()
     yield sink.take()
+
+
+def storable(page: Sequence[Row]) -> list[Row]:
+    """Rows with half characters spelt out: Arrow has no escape for them."""
+    return [{name: _storable(value) for name, value in row.items()} for row in page]
 
 
 def _storable(value: object) -> object:

@@ -26,8 +26,17 @@ from heretix.core.canonical import sha256_text
 from heretix.core.clock import utc_now
 from heretix.core.errors import BankError, RecordError
 from heretix.core.lenses import SHOWING
+from heretix.store.archive import read_archived_record, select_linkable
 from heretix.store.db import conflict_insert, where_given
-from heretix.store.schema import execution_samples, executions, prompts, results, runs, samples
+from heretix.store.schema import (
+    archived_records,
+    execution_samples,
+    executions,
+    prompts,
+    results,
+    runs,
+    samples,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -204,10 +213,13 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
         insert(results),
         [{column.name: getattr(result, column.name) for column in results.c} for result in ended],
     )
+    keys = [cache_key for result in ended for cache_key, _ in result.samples]
+    linkable = select_linkable(connection, keys)
     used = [
         {"execution_id": result.execution_id, "cache_key": cache_key, "from_cache": from_cache}
         for result in ended
         for cache_key, from_cache in result.samples
+        if cache_key in linkable
     ]
     if used:
         connection.execute(insert(execution_samples), _ordered(used, "cache_key"))
@@ -363,14 +375,15 @@ def select_lens_records(connection: Connection, *, limit: int = 10_000) -> list[
         .subquery()
     )
     statement = (
-        select(results.c.record_json)
+        select(results.c.execution_id, results.c.record_json)
         .join(runs, runs.c.execution_id == results.c.execution_id)
         .join(seen, (seen.c.claim == runs.c.claim) & (seen.c.model == runs.c.model))
         .where(runs.c.prob_true_rpl.is_not(None), runs.c.variant.is_(None))
         .order_by(runs.c.updated_at.desc(), runs.c.run_id)
         .limit(limit)
     )
-    return list(connection.scalars(statement))
+    rows = connection.execute(statement).all()
+    return [row.record_json or read_archived_record(connection, row[0]) for row in rows]
 
 
 def find_record(connection: Connection, ref: str) -> StoredRecord:
@@ -401,7 +414,10 @@ def select_record(connection: Connection, ref: str) -> StoredRecord | None:
     """
     statement = _BY_RUN if ref.startswith("heretix-") else _BY_EXECUTION
     found = connection.execute(statement, {"ref": ref}).mappings().one_or_none()
-    return None if found is None else StoredRecord(**found)
+    if found is None:
+        return None
+    whole = found["record_json"] or read_archived_record(connection, found["execution_id"])
+    return StoredRecord(**{**found, "record_json": whole})
 
 
 def select_latest_execution(connection: Connection, run_id: str) -> str | None:
@@ -459,6 +475,27 @@ def _candidates(connection: Connection, wanted: str) -> list[str]:
 # Pages, each from where the one before it ended: a slow reader holds nothing, and a long list costs
 # the same at its end as at its beginning.
 
+_EXECUTION: Final = (
+    select(
+        executions.c.execution_id,
+        executions.c.run_id,
+        executions.c.claim,
+        executions.c.model,
+        runs.c.provider,
+        runs.c.prompt_version,
+        runs.c.lens,
+        runs.c.variant,
+        executions.c.config_json,
+        executions.c.created_at,
+        results.c.finished_at,
+        results.c.status,
+        results.c.record_json,
+        archived_records.c.summary_json,
+    )
+    .join(runs, runs.c.run_id == executions.c.run_id)
+    .outerjoin(results, results.c.execution_id == executions.c.execution_id)
+    .outerjoin(archived_records, archived_records.c.execution_id == executions.c.execution_id)
+)
 _SAMPLE: Final = select(samples)
 
 
@@ -500,7 +537,16 @@ def select_run_rows(
     connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read rows of runs by id, from behind `after` on: an order that no measurement changes."""
-    return _page(connection, _fitting(_SUMMARY, wanted), runs.c.run_id, limit, after)
+    statement = _fitting(_SUMMARY.add_columns(runs.c.config_json), wanted)
+    return _page(connection, statement, runs.c.run_id, limit, after)
+
+
+def select_execution_rows(
+    connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
+) -> Sequence[RowMapping]:
+    """Read executions by id with what was asked and the record, or what is kept of it."""
+    statement = _fitting(_EXECUTION, wanted)
+    return _page(connection, statement, executions.c.execution_id, limit, after)
 
 
 def select_sample_rows(

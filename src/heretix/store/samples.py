@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, or_, select, updat
 
 from heretix.core.errors import HeretixError, StoreError
 from heretix.sample import Sample
+from heretix.store.archive import select_archived
 from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
 from heretix.store.schema import leases, samples
 
@@ -40,13 +41,21 @@ _ANSWERS: Final = _SAMPLES.where(samples.c.error.is_(None))
 
 
 def select_answers(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
-    """Read the answers that are known already, by `cache_key`. A failed call is no answer."""
-    return _look_up(connection, _ANSWERS, cache_keys)
+    """Read the answers that are known already, by `cache_key`. A failed call is no answer.
+
+    One that was moved to a lake is read from there.
+    """
+    found = _look_up(connection, _ANSWERS, cache_keys)
+    found |= select_archived(connection, [key for key in cache_keys if key not in found])
+    return found
 
 
 def select_samples(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
-    """Read what is stored under `cache_keys`, answers and failures."""
-    return _look_up(connection, _SAMPLES, cache_keys)
+    """Read what is stored under `cache_keys`, answers and failures; answers in lakes, too."""
+    found = _look_up(connection, _SAMPLES, cache_keys)
+    lacking = [key for key in cache_keys if key not in found or found[key].failed]
+    found |= select_archived(connection, lacking)
+    return found
 
 
 def save_samples(

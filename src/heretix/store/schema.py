@@ -17,6 +17,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -210,13 +211,42 @@ results: Final = _table(
 
 execution_samples: Final = _table(
     "execution_samples",
-    Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
+    # The sample comes first: whoever deletes one has to find its links.
     Column("cache_key", ForeignKey(samples.c.cache_key), primary_key=True),
+    Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
     *_required(Boolean, "from_cache"),
     # Nothing but its key and one bit: the key alone is the table.
     sqlite_with_rowid=False,
 )
 """Samples that an execution used, and whether it had to ask for them."""
+
+archives: Final = _table(
+    "archives",
+    Column("archive_id", Integer, primary_key=True),
+    *_required(String, "lake_id", "location", "part"),
+    UniqueConstraint("lake_id", "part"),
+)
+"""Parts of lakes that samples and records were moved to: which lake, where it was, which part."""
+
+archived_samples: Final = _table(
+    "archived_samples",
+    Column("cache_key", LargeBinary(32), primary_key=True),
+    # What a sample says that its row in the lake doesn't: there it follows from the recipe.
+    *_required(LargeBinary(32), "prompt_sha256"),
+    Column("archive_id", ForeignKey(archives.c.archive_id), nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Answers that were moved to a lake. They are paid for: a look-up that finds one here reads it
+there, and fails when it can't. A row of `samples` under the same key is newer, and comes first."""
+
+archived_records: Final = _table(
+    "archived_records",
+    Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
+    Column("archive_id", ForeignKey(archives.c.archive_id), nullable=False),
+    *_required(AnyText, "summary_json"),
+)
+"""Executions whose record was moved to a lake (their `record_json` is empty), with what lists and
+accounts need of it."""
 
 prompts: Final = _table(
     "prompts",

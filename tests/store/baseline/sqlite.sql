@@ -14,6 +14,14 @@ CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL,
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
+CREATE TABLE archives (
+	archive_id INTEGER NOT NULL,
+	lake_id VARCHAR NOT NULL,
+	location VARCHAR NOT NULL,
+	part VARCHAR NOT NULL,
+	CONSTRAINT pk_archives PRIMARY KEY (archive_id),
+	CONSTRAINT uq_archives_lake_id_part UNIQUE (lake_id, part)
+);
 CREATE TABLE attempts (
 	subject TEXT NOT NULL,
 	count INTEGER NOT NULL,
@@ -222,6 +230,14 @@ CREATE TABLE statements (
 	CONSTRAINT pk_statements PRIMARY KEY (group_id)
 );
 CREATE INDEX ix_statements_episode_id_first_seq ON statements (episode_id, first_seq);
+CREATE TABLE archived_samples (
+	cache_key BLOB NOT NULL,
+	prompt_sha256 BLOB NOT NULL,
+	archive_id INTEGER NOT NULL,
+	CONSTRAINT pk_archived_samples PRIMARY KEY (cache_key),
+	CONSTRAINT fk_archived_samples_archive_id FOREIGN KEY(archive_id) REFERENCES archives (archive_id)
+)
+ WITHOUT ROWID;
 CREATE TABLE episode_measurements (
 	episode_id VARCHAR NOT NULL,
 	stage VARCHAR NOT NULL,
@@ -366,6 +382,14 @@ CREATE INDEX ix_transfers_debit_seq ON transfers (debit, seq);
 CREATE INDEX ix_transfers_episode_seq ON transfers (episode, seq);
 CREATE INDEX ix_transfers_group_id ON transfers (group_id);
 CREATE UNIQUE INDEX ix_transfers_id ON transfers (id);
+CREATE TABLE archived_records (
+	execution_id VARCHAR NOT NULL,
+	archive_id INTEGER NOT NULL,
+	summary_json TEXT NOT NULL,
+	CONSTRAINT pk_archived_records PRIMARY KEY (execution_id),
+	CONSTRAINT fk_archived_records_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id),
+	CONSTRAINT fk_archived_records_archive_id FOREIGN KEY(archive_id) REFERENCES archives (archive_id)
+);
 CREATE TABLE batch_samples (
 	execution_id VARCHAR NOT NULL,
 	cache_key VARCHAR NOT NULL,
@@ -380,12 +404,12 @@ CREATE TABLE batch_samples (
  WITHOUT ROWID;
 CREATE INDEX ix_batch_samples_batch_id ON batch_samples (batch_id);
 CREATE TABLE execution_samples (
-	execution_id VARCHAR NOT NULL,
 	cache_key VARCHAR NOT NULL,
+	execution_id VARCHAR NOT NULL,
 	from_cache BOOLEAN NOT NULL,
-	CONSTRAINT pk_execution_samples PRIMARY KEY (execution_id, cache_key),
-	CONSTRAINT fk_execution_samples_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id),
-	CONSTRAINT fk_execution_samples_cache_key FOREIGN KEY(cache_key) REFERENCES samples (cache_key)
+	CONSTRAINT pk_execution_samples PRIMARY KEY (cache_key, execution_id),
+	CONSTRAINT fk_execution_samples_cache_key FOREIGN KEY(cache_key) REFERENCES samples (cache_key),
+	CONSTRAINT fk_execution_samples_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id)
 )
  WITHOUT ROWID;
 CREATE TABLE results (

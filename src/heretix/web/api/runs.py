@@ -166,8 +166,8 @@ exports = resource.reads("export")
 )
 def export_table(
     app: App,
-    table: Literal["runs", "samples", "transfers"],
-    ending: Annotated[Format, Path(description="JSON Lines, or Parquet.")],
+    table: Literal["runs", "executions", "samples", "transfers"],
+    ending: Annotated[Format, Path(description="CSV, JSON Lines, or Parquet.")],
     only: resource.Text = None,
 ) -> StreamingResponse:
     """A table, one row each. `only` chooses: runs by text, samples by run, transfers by episode."""

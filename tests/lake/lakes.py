@@ -1,0 +1,3 @@
+"""What the stores of these tests hold."""
+
+CLAIMS = [f"Claim {number} of “tea” and coffee 🙂." for number in range(6)]
