@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
-    from heretix.api import Belief, BeliefVector, load, measure, measure_async, measure_many
+    from heretix.api import (
+        Belief,
+        BeliefVector,
+        frame,
+        load,
+        measure,
+        measure_async,
+        measure_many,
+    )
     from heretix.core.errors import (
         HeretixError,
         InsufficientEvidenceError,
@@ -41,6 +49,7 @@ __all__ = [
     "UsageError",
     "Verification",
     "__version__",
+    "frame",
     "load",
     "measure",
     "measure_async",
@@ -62,6 +71,7 @@ _HOMES = {
     "StoreError": "heretix.core.errors",
     "UsageError": "heretix.core.errors",
     "Verification": "heretix.measurement.verify",
+    "frame": "heretix.api",
     "load": "heretix.api",
     "measure": "heretix.api",
     "measure_async": "heretix.api",

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, overload
 
 from heretix.config import EvidenceConfig, RunConfig, parse_lenses
-from heretix.core.errors import ConfigError, InsufficientEvidenceError, NoEstimateError
+from heretix.core.errors import (
+    ConfigError,
+    InsufficientEvidenceError,
+    MissingPartError,
+    NoEstimateError,
+)
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import needs_documents
 from heretix.core.settings import Settings
@@ -28,6 +34,7 @@ from heretix.measurement.service import (
 )
 from heretix.measurement.service import measure as run_measurement
 from heretix.measurement.verify import read_artifacts
+from heretix.report.export import arrow_schema, columns_of, load_arrow, read_pages, storable
 from heretix.report.words import missing_reason, no_estimate_reason
 from heretix.store import Store
 
@@ -35,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
     from heretix.config import Claim
-    from heretix.measurement.record import MetricsRecord
+    from heretix.measurement.record import MetricsRecord, SampleRecord
     from heretix.measurement.runner import Observer
     from heretix.providers.catalog import ModelId
 
-__all__ = ["Belief", "BeliefVector", "load", "measure", "measure_async", "measure_many"]
+__all__ = ["Belief", "BeliefVector", "frame", "load", "measure", "measure_async", "measure_many"]
 
 _T = TypeVar("_T")
 
@@ -80,6 +87,41 @@ class Belief:
             raise NoEstimateError(no_estimate_reason(self.record.reason) or "no estimate")
         return value
 
+    def to_dict(self) -> dict[str, Any]:
+        """The belief as one flat row; a number that there isn't is None, with the `reason`."""
+        record, belief = self.record, self.record.aggregates
+        ci_lo, ci_hi = belief.ci95 or (None, None)
+        return {
+            "claim": record.claim,
+            "claim_id": record.claim_id,
+            "model": record.model,
+            "lens": record.lens,
+            "prob": belief.prob_true_rpl,
+            "ci_lo": ci_lo,
+            "ci_hi": ci_hi,
+            "ci_width": belief.ci_width,
+            "stability": belief.stability_score,
+            "stability_band": belief.stability_band,
+            "compliance": belief.rpl_compliance_rate,
+            **record.sampling.model_dump(),
+            "calls": record.usage.called,
+            "tokens_in": record.usage.tokens_in,
+            "tokens_out": record.usage.tokens_out,
+            "cost_usd": record.usage.cost_usd,
+            "status": record.status,
+            "reason": no_estimate_reason(record.reason) or None,
+            "finished_at": record.finished_at,
+            "run_id": record.run_id,
+            "execution_id": record.execution_id,
+        }
+
+    def to_frame(self, *, as_: FrameKind = "pandas") -> Any:
+        """The belief's samples as a data frame, one row each; `frame(beliefs)` has a row a belief.
+
+        `as_` is "pandas", "polars" or "arrow".
+        """
+        return _frame(_SAMPLE_COLUMNS, [_sample_row(self, s) for s in self.record.samples], as_)
+
     def save(self, path: str | Path) -> None:
         """Write the artifact of this belief."""
         write_artifact(Path(path), Artifact.of([self.record]))
@@ -89,6 +131,15 @@ class Belief:
         from heretix.report.document import belief_html
 
         return belief_html(self.record)
+
+    def __repr__(self) -> str:
+        belief = self.record.aggregates
+        found = f"no estimate: {no_estimate_reason(self.record.reason)!r}"
+        if belief.prob_true_rpl is not None and belief.ci95 is not None:
+            found = (
+                f"prob={belief.prob_true_rpl:.3f}, ci=({belief.ci95[0]:.3f}, {belief.ci95[1]:.3f})"
+            )
+        return f"Belief({_cut(self.claim)}, model={self.model!r}, lens={self.record.lens}, {found})"
 
     def __str__(self) -> str:
         belief = self.record.aggregates
@@ -152,6 +203,13 @@ class BeliefVector:
             + [f"<div>{code}: {escape(said)}</div>" for code, said in self.missing.items()]
         )
 
+    def __repr__(self) -> str:
+        probs = {run.lens: run.aggregates.prob_true_rpl for run in self.artifact.runs}
+        shown = ", ".join(
+            f"{lens}={'none' if prob is None else f'{prob:.3f}'}" for lens, prob in probs.items()
+        )
+        return f"BeliefVector({_cut(self.claim)}, model={self.model!r}, {shown})"
+
     def __str__(self) -> str:
         lines = [f"{code} {belief}" for code, belief in self.beliefs.items()]
         unmeasured = self.missing.keys() - self.beliefs.keys()
@@ -159,6 +217,81 @@ class BeliefVector:
 
 
 Measured = Belief | BeliefVector
+FrameKind = Literal["pandas", "polars", "arrow"]
+_REPR_CHARS = 60
+
+
+def _cut(claim: str) -> str:
+    """A claim in one short line."""
+    return repr(claim if len(claim) <= _REPR_CHARS else f"{claim[: _REPR_CHARS - 1]}…")
+
+
+def frame(
+    what: str | Belief | BeliefVector | Iterable[Belief | BeliefVector],
+    *,
+    only: str | None = None,
+    store: str | None = None,
+    as_: FrameKind = "pandas",
+) -> Any:
+    """A data frame of a table ("runs", "executions", "samples", "transfers") or of beliefs.
+
+    A table is read from the store; `only` chooses rows: runs and executions by text in the claim,
+    model or id, samples by run, transfers by episode. Beliefs give one row each, of `to_dict()`.
+    `as_` is "pandas", "polars" or "arrow"; each is imported when it is asked for.
+    """
+    if not isinstance(what, str):
+        given = [what] if isinstance(what, Belief | BeliefVector) else what
+        beliefs = [
+            belief
+            for one in given
+            for belief in (one.beliefs.values() if isinstance(one, BeliefVector) else (one,))
+        ]
+        return _frame(_BELIEF_COLUMNS, [belief.to_dict() for belief in beliefs], as_)
+    columns = columns_of(what)
+    with Store.open(store or Settings.from_env().db, create=False) as opened:
+        rows = [row for page in read_pages(opened, what, only) for row in page]
+    return _frame(columns, rows, as_)
+
+
+def _frame(columns: Sequence[tuple[str, str]], rows: list[dict[str, Any]], as_: str) -> Any:
+    if as_ not in get_args(FrameKind):
+        raise ConfigError(f"`as_` must be one of {', '.join(get_args(FrameKind))}, got {as_!r}")
+    table = load_arrow().Table.from_pylist(storable(rows), schema=arrow_schema(columns))
+    if as_ == "arrow":
+        return table
+    try:
+        library = import_module(as_)
+    except ImportError as exc:
+        raise MissingPartError(
+            f"`as_={as_}` needs {as_}, which isn't installed: `pip install {as_}`, or ask for "
+            "another frame"
+        ) from exc
+    return table.to_pandas() if as_ == "pandas" else library.from_arrow(table)
+
+
+_BELIEF_COLUMNS: Final = (
+    *((name, "string") for name in ("claim", "claim_id", "model", "lens")),
+    *((name, "float64") for name in ("prob", "ci_lo", "ci_hi", "ci_width", "stability")),
+    ("stability_band", "string"),
+    ("compliance", "float64"),
+    *((name, "int64") for name in ("K", "R", "T", "N", "calls", "tokens_in", "tokens_out")),
+    ("cost_usd", "float64"),
+    *((name, "string") for name in ("status", "reason", "finished_at", "run_id", "execution_id")),
+)
+_OF_BELIEF: Final = (("claim", "string"), ("model", "string"), ("lens", "string"))
+_SAMPLE_COLUMNS: Final = (
+    *_OF_BELIEF,
+    ("slot", "int64"),
+    ("from_cache", "bool_"),
+    ("compliant", "bool_"),
+    *columns_of("samples"),
+)
+
+
+def _sample_row(belief: Belief, sample: SampleRecord) -> dict[str, Any]:
+    values = {**asdict(sample), "run_id": belief.record.run_id}
+    values |= {name: getattr(belief.record, name) for name, _ in _OF_BELIEF}
+    return {name: values[name] for name, _ in _SAMPLE_COLUMNS}
 
 
 @overload
