@@ -102,7 +102,23 @@ def test_diff_is_paired_when_the_banks_agree(heretix):
     itself = json.loads(heretix("diff", a.run_id, a.run_id, "--json").out)["difference"]
     assert itself["diff_prob"] == 0.0
     assert itself["diff_prob_lo"] <= 0 <= itself["diff_prob_hi"]
-    assert "paired over 16 templates" in heretix("diff", a.run_id, b.run_id).out
+    shown = heretix("diff", a.run_id, b.run_id).out
+    assert "paired over 16 templates" in shown
+    t = found["paired_template_t"]["diff_prob"]
+    assert f"{t['value']:+.3f}   95% CI {t['lo']:+.3f} … {t['hi']:+.3f}" in shown
+    assert (t["lo"] <= 0 <= t["hi"]) == (t["p_value"] >= 0.05)
+    assert found["paired_template_t_trimmed"]["n_pairs"] == 16
+    assert "can't be relied on" not in shown
+
+
+def test_diff_warns_under_8_shared_wordings(heretix):
+    """Five wordings in common: the p-values stand there, and so does the warning."""
+    a = measure(heretix, "x", "-T", 5, "-K", 5, "-R", 1)
+    b = measure(heretix, "x", "-T", 5, "-K", 5, "-R", 2)
+    assert a.sampler.tpl_indices == b.sampler.tpl_indices
+    shown = heretix("diff", a.run_id, b.run_id).out
+    assert "over 5 shared wordings" in shown
+    assert "only 5 wordings shared: with fewer than 8" in shown
 
 
 def test_diff_is_unpaired_when_the_banks_differ(heretix, folder):
@@ -116,6 +132,7 @@ def test_diff_is_unpaired_when_the_banks_differ(heretix, folder):
     result = heretix("diff", a.execution_id, b.execution_id)
     assert result.code == 0
     assert "unpaired" in result.out
+    assert "no p-value: fewer than 2 wordings are shared" in result.out
     assert b.prompts.source == "mine.yaml"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from heretix.belief.metrics import joint_bootstrap, movement
+from heretix.belief.template_t import paired_template_t
 from heretix.config import Claim, RunConfig
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError
@@ -29,10 +30,16 @@ from heretix.measurement.experiments import (
     with_experiments,
 )
 from heretix.measurement.gather import gather_bundles
-from heretix.measurement.record import Artifact, ExperimentRecord, RunRecord, artifact_json
+from heretix.measurement.record import (
+    Artifact,
+    ExperimentRecord,
+    RunRecord,
+    artifact_json,
+    digest_of,
+)
 from heretix.measurement.runner import Silence
 from heretix.measurement.service import Measurement, assemble, prepare
-from heretix.measurement.vector import logits_by_stem
+from heretix.measurement.vector import logits_by_stem, unchanged_runs
 from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import evidence_of, make_plan
 from heretix.report.words import missing_reason
@@ -546,6 +553,56 @@ def test_a_forged_experiment_is_found(experiments):
     )
     changed = artifact.model_copy(update={"experiments": [forged, *artifact.experiments[1:]]})
     assert "experiments[0].difference.value" in complaints(changed)
+
+
+def test_metrics_have_the_paired_t_of_their_lenses_beside_them(experiments):
+    """Movement, index, gap and bits are one statistic: one p-value, and 0 in or out together."""
+    artifact = experiments[2]
+    by_lens = {run.lens: logits_by_stem(run) for run in unchanged_runs(artifact.runs, DST)}
+    metrics = artifact.metrics[artifact.runs[0].model]
+    expected = paired_template_t(by_lens["RPL"], by_lens["HEL"]).diff_prob
+    moved = metrics.beside.movement["HEL"].paired_template_t
+    assert (moved.lo, moved.value, moved.hi, moved.p_value) == pytest.approx(
+        (expected.lo, expected.value, expected.hi, expected.p_value), abs=1e-12
+    )
+    shock = metrics.beside.shock_index.paired_template_t
+    bits = metrics.beside.information_gain["HEL"].paired_template_t
+    assert shock.value == abs(moved.value)
+    assert shock.p_value == bits.p_value == moved.p_value
+    for found in (moved, bits):
+        assert found.lo <= found.value <= found.hi
+        assert (found.lo <= 0 <= found.hi) == (found.p_value >= 0.05)
+    assert metrics.beside.amplification_gap == metrics.beside.movement["MEL"]
+    for record in artifact.experiments:
+        for found in (record.beside.paired_template_t, record.beside.paired_template_t_trimmed):
+            assert (found.lo <= 0 <= found.hi) == (found.p_value >= 0.05)
+
+
+def test_what_stands_beside_a_vector_is_verified_and_not_taken_away(experiments):
+    """A forged p-value and a block that is gone are found; older artifacts had none at all."""
+    artifact = experiments[2]
+    model, metrics = next(iter(artifact.metrics.items()))
+    bare = metrics.model_copy(update={"beside": None})
+    stripped = artifact.model_copy(update={"metrics": {model: bare}})
+    assert any(path.startswith("metrics") for path in complaints(stripped))
+    none = {"beside": None}
+    runs = [run.model_copy(update=none) for run in artifact.runs]
+    older = artifact.model_copy(
+        update={
+            "runs": [run.model_copy(update={"sha256": digest_of(run)}) for run in runs],
+            "metrics": {model: bare},
+            "lenses": [line.model_copy(update=none) for line in artifact.lenses],
+            "experiments": [record.model_copy(update=none) for record in artifact.experiments],
+        }
+    )
+    assert complaints(older) == []
+    first = artifact.experiments[0]
+    t = first.beside.paired_template_t.model_copy(update={"p_value": 0.5})
+    forged = first.model_copy(
+        update={"beside": first.beside.model_copy(update={"paired_template_t": t})}
+    )
+    changed = artifact.model_copy(update={"experiments": [forged, *artifact.experiments[1:]]})
+    assert "experiments[0].beside.paired_template_t.p_value" in complaints(changed)
 
 
 def test_a_negation_is_read_as_its_complement(experiments):

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from heretix.api import measure
+from heretix.belief.diagnostics import weigh_extremes
+from heretix.belief.template_t import template_t
 from heretix.core.errors import RecordError
 from heretix.measurement.record import (
     Artifact,
@@ -210,3 +213,47 @@ def test_another_type_of_the_same_value_is_found(measured_record, change, place)
     artifact = json.loads(text_of(measured_record))
     change(artifact["runs"][0])
     assert any(place in str(mismatch) for mismatch in found(json.dumps(artifact)))
+
+
+def test_the_block_beside_follows_from_the_answers(measured_record):
+    """The interval by Student's t and the clamped center are what their functions give."""
+    logits, probs = {}, {}
+    for sample in measured_record.samples:
+        if sample.compliant:
+            logits.setdefault(sample.prompt_sha256, []).append(sample.logit)
+            probs.setdefault(sample.prompt_sha256, []).append(sample.prob_true)
+    belief, beside = measured_record.aggregates, measured_record.beside
+    expected = template_t(logits)
+    assert beside.template_t.ci95 == (expected.ci_lo, expected.ci_hi)
+    assert expected.prob_true == pytest.approx(belief.prob_true_rpl, abs=1e-12)
+    extremes = weigh_extremes(probs, prob_true=belief.prob_true_rpl, ci_width=belief.ci_width)
+    assert (beside.n_extreme, beside.center_clamped, beside.clamp_sensitive) == (
+        extremes.n_extreme,
+        extremes.center_clamped,
+        extremes.clamp_sensitive,
+    )
+
+
+@pytest.mark.parametrize("change", [{"center_clamped": 0.5}, {"clamp_sensitive": True}])
+def test_a_forged_block_beside_is_found(measured_record, change):
+    """What stands beside the estimate is derived again as the estimate is."""
+    forged = resigned(measured_record, beside=measured_record.beside.model_copy(update=change))
+    assert found(text_of(forged)) == [f"beside.{name}" for name in change]
+
+
+def test_a_record_of_an_older_version_keeps_its_digest_and_verifies(measured_record):
+    """It has nothing beside, and neither reading nor verifying puts something there."""
+    older = resigned(measured_record, beside=None)
+    text = text_of(older)
+    assert '"beside"' not in text
+    assert parse_artifacts(text, source="x")[0].runs[0] == older
+    assert found(text) == []
+
+
+def test_the_legacy_aggregation_and_a_lone_wording_have_no_t_interval(tmp_path):
+    """Where Student's t has nothing to go by, the block says null, and extremes still stand."""
+    for options in ({"agg": "simple"}, {"T": 1, "K": 4}, {"T": 3, "K": 3, "trim": 0.4}):
+        belief = measure("A claim.", model="mock:m", store=str(tmp_path / "s"), B=200, **options)
+        assert belief.record.beside.template_t is None
+        assert belief.record.beside.extreme_share == 0
+        assert verify_run(belief.record).ok

@@ -5,8 +5,18 @@ from typing import get_args
 import pytest
 
 from heretix.evidence.bundle import DropReason, Shortfall
-from heretix.measurement.record import ReasonRecord
-from heretix.report.words import DROP_PHRASES, drop_detail, missing_reason, no_estimate_reason
+from heretix.measurement.record import BesideRecord, ReasonRecord, TRecord, TwinsRecord
+from heretix.report.words import (
+    DROP_PHRASES,
+    beside_text,
+    drop_detail,
+    missing_reason,
+    no_estimate_reason,
+    p_text,
+    twins_text,
+    warn_clamp_sensitive,
+    warn_few_pairs,
+)
 
 PARAMS = {
     DropReason.WRONG_CLASS: ({"cls": "contested"}, "its class is contested"),
@@ -74,3 +84,36 @@ def test_a_shortfall_survives_its_json():
     )
     assert Shortfall.from_json(lacks.to_json()) == lacks
     assert "4 off_topic" in str(lacks)
+
+
+def test_a_belief_that_extreme_answers_decide_is_called_clamp_sensitive():
+    """The eight answers of the design: .928 as published, .757 held at .005."""
+    beside = BesideRecord(
+        template_t=None,
+        n_extreme=3,
+        extreme_share=3 / 8,
+        center_clamped=0.757,
+        clamp_sensitive=True,
+    )
+    assert warn_clamp_sensitive(beside) == (
+        "clamp-sensitive: 38% of the answers are exactly 0 or 1; with every answer held within "
+        ".005 and .995 the belief would be 0.757"
+    )
+    assert warn_clamp_sensitive(beside.model_copy(update={"clamp_sensitive": False})) is None
+    assert warn_clamp_sensitive(None) is None
+    assert beside_text(beside) == "38% of answers exactly 0 or 1, 0.757 with them held at .005"
+    plain = beside.model_copy(update={"n_extreme": 0})
+    assert beside_text(plain) == ""
+
+
+def test_each_p_value_stands_beside_the_interval_of_its_statistic():
+    twins = TwinsRecord(
+        paired_template_t=TRecord(value=0.048, lo=-0.005, hi=0.101, p_value=0.0712),
+        paired_template_t_trimmed=TRecord(value=0.05, lo=0.01, hi=0.09, p_value=0.00001),
+    )
+    assert twins_text(twins) == (
+        "+0.048 [-0.005, +0.101] p=0.0712; trimmed +0.050 [+0.010, +0.090] p<0.0001"
+    )
+    assert p_text(1.0) == "p=1.0000"
+    assert warn_few_pairs(8) is None
+    assert "only 1 wording shared" in warn_few_pairs(1)

@@ -271,6 +271,11 @@ def bernoulli_kl_bits(p: float, q: float) -> float:
     return float(_kl_bits(_array(p), _array(q)))
 
 
+def signed_bits(post: float, pre: float) -> float:
+    """Bits by which a belief moved from `pre` to `post`, below 0 when it fell; both clamped."""
+    return float(_signed_bits(_array(post), _array(pre)))
+
+
 def folded(metric: Metric) -> Metric:
     """The size of a signed number: its interval is folded at 0."""
     lo, hi = sorted((abs(metric.lo), abs(metric.hi)))

@@ -97,7 +97,7 @@ def diff(
         return
     for ref, run in ((a, one), (b, other)):
         _warn_of_changes(ref, [run])
-    output.console().print(difference_view(one, other, comparison.difference))
+    output.console().print(difference_view(one, other, comparison))
 
 
 def _read_single(ref: str, db: str | None) -> RunRecord:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.belief.diagnostics import diagnose
+from heretix.belief.diagnostics import diagnose, weigh_extremes
 from heretix.belief.estimator import METHOD, METHOD_MEAN, METHOD_SIMPLE, Estimate, estimate
+from heretix.belief.template_t import template_t
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import NoEstimateError
@@ -339,6 +340,7 @@ def build_run(
             cache_hit_rate=sum(row.from_cache for row in rows) / len(rows),
         ),
         diagnostics=_diagnostics(plan, logits) if belief else None,
+        beside=_beside(plan, belief, logits, compliant) if belief else None,
         precision=_precision(plan, belief, compliance),
         usage=_usage(rows, price),
         status="ok" if belief else "no_estimate",
@@ -437,6 +439,44 @@ def _diagnostics(plan: Plan, logits: dict[str, list[float]]) -> records.Diagnost
             )
             for row in sorted(found.templates, key=lambda row: index_of[row.template])
         ],
+    )
+
+
+def _beside(
+    plan: Plan,
+    belief: Estimate,
+    logits: dict[str, list[float]],
+    compliant: Sequence[SampleRecord],
+) -> records.BesideRecord:
+    probs: dict[str, list[float]] = {}
+    for row in compliant:
+        if row.prob_true is not None:
+            probs.setdefault(row.prompt_sha256, []).append(row.prob_true)
+    extremes = weigh_extremes(
+        probs,
+        prob_true=belief.prob_true,
+        ci_width=belief.ci_width,
+        center=plan.center,
+        trim=plan.trim,
+        agg=plan.agg,
+    )
+    return records.BesideRecord.fill(
+        extremes,
+        template_t=_template_t(plan, logits) if plan.agg == "clustered" else None,
+        extreme_share=extremes.share,
+    )
+
+
+def _template_t(plan: Plan, logits: dict[str, list[float]]) -> records.TemplateTRecord | None:
+    try:
+        found = template_t(logits, center=plan.center, trim=plan.trim)
+    except NoEstimateError:
+        return None
+    return records.TemplateTRecord(
+        ci95=(found.ci_lo, found.ci_hi),
+        ci_width=found.ci_width,
+        se_logit=found.logit.se,
+        df=found.logit.df,
     )
 
 

@@ -56,13 +56,17 @@ class PluginRecord(_Record):
 
 
 class _Extensible(_Record):
-    """A record that plug-ins may have a part in. It says so only where one had."""
+    """A record with parts that some lack: plug-ins, and what older versions put nothing beside.
+
+    A part that isn't there is left out, so that older records keep their digests.
+    """
 
     @model_serializer(mode="wrap")
-    def _leave_out_no_plugins(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        if not content.get("plugins", True):
-            del content["plugins"]
+        for name in ("plugins", "beside"):
+            if not content.get(name, True):
+                del content[name]
         return content
 
 
@@ -168,6 +172,29 @@ class DiagnosticsRecord(_Record):
     paraphrase_range_prob: float | None
     paraphrase_sd_prob: float | None
     templates: list[TemplateRow]
+
+
+class TemplateTRecord(_Record):
+    """The interval of the belief by Student's t over wordings (`template_t`), about its center."""
+
+    ci95: tuple[float, float]
+    ci_width: float
+    se_logit: float
+    df: float
+
+
+class BesideRecord(_Record):
+    """Beside the frozen estimate: another interval, and what answers of exactly 0 or 1 weigh."""
+
+    template_t: TemplateTRecord | None
+    """Null where trimming leaves a single wording, and for the legacy aggregation."""
+    n_extreme: int
+    """Answers of exactly 0 or 1."""
+    extreme_share: float
+    center_clamped: float
+    """The belief with every answer held within [.005, .995]."""
+    clamp_sensitive: bool
+    """It lies further from the published one than half the published interval is wide."""
 
 
 class Served(_Record):
@@ -305,6 +332,8 @@ class RunRecord(_Extensible):
     paraphrase_balance: Balance
     aggregates: Aggregates
     diagnostics: DiagnosticsRecord | None
+    beside: BesideRecord | None = None
+    """Null without an estimate, and in records of older versions; left out then."""
     precision: PrecisionRecord | None
     """Null unless the run's size was chosen by `until_width`."""
     usage: Usage
@@ -320,7 +349,7 @@ class RunRecord(_Extensible):
     """SHA-256 of the canonical JSON of everything above."""
 
 
-class LensRecord(_Record):
+class LensRecord(_Extensible):
     """One line of the belief vector."""
 
     lens: LensCode
@@ -329,6 +358,7 @@ class LensRecord(_Record):
     model: str
     prob_true: Prob
     ci95: tuple[float, float] | None
+    beside: BesideRecord | None = None
     bundle_id: str | None
     trusted: bool | None
     status: Literal["ok", "no_estimate", "insufficient_evidence"]
@@ -348,6 +378,34 @@ class InformationRecord(MetricRecord):
 
     corrected: float
     p_value: float
+
+
+class TRecord(MetricRecord):
+    """A number by Student's t over wordings: interval and p-value are of one statistic."""
+
+    p_value: float
+    """Two-sided, of 0."""
+
+
+class TwinsRecord(_Record):
+    """A difference by the paired t of plain means, and by its robust twin."""
+
+    paired_template_t: TRecord
+    paired_template_t_trimmed: TRecord
+
+
+class MetricsBesideRecord(_Record):
+    """Beside the frozen intervals: the same metrics by Student's t over the shared wordings."""
+
+    movement: dict[str, TwinsRecord]
+    evidence_effect: dict[str, TwinsRecord]
+    wrapper_effect: TwinsRecord | None
+    shock_index: TwinsRecord | None
+    """The movement of HEL, folded at 0."""
+    amplification_gap: TwinsRecord | None
+    directed_gap: TwinsRecord | None
+    information_gain: dict[str, TwinsRecord]
+    """The movement and the ends of its interval in bits, with the raw prior held where it is."""
 
 
 class ConcentrationRecord(_Record):
@@ -394,9 +452,11 @@ class MetricsRecord(_Extensible):
     source_concentration: dict[str, ConcentrationRecord]
     plugins: dict[str, PluginMetricRecord] = Field(default_factory=dict)
     """Metrics of plug-ins, by name. Left out where there are none."""
+    beside: MetricsBesideRecord | None = None
+    """Null without differences, and in records of older versions; left out then."""
 
 
-class ExperimentRecord(_Record):
+class ExperimentRecord(_Extensible):
     """A lens as it is against a variant of it; the difference is the lens minus the variant."""
 
     variant: str
@@ -408,6 +468,8 @@ class ExperimentRecord(_Record):
     prob_whole: Prob
     prob_changed: Prob
     difference: MetricRecord | None
+    beside: TwinsRecord | None = None
+    """The difference by Student's t; left out without one, and in records of older versions."""
     reason: ReasonRecord | None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
 from heretix.belief.metrics import MIN_STEMS, BeliefVector, joint_bootstrap
+from heretix.belief.template_t import PairedT, paired_template_t, paired_template_t_trimmed
 from heretix.core.errors import NoEstimateError
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
 from heretix.core.plugins import Plugin, Registry
@@ -18,10 +19,13 @@ from heretix.measurement.record import (
     InformationRecord,
     LensRecord,
     MetricRecord,
+    MetricsBesideRecord,
     MetricsRecord,
     PluginMetricRecord,
     PluginRecord,
     ReasonRecord,
+    TRecord,
+    TwinsRecord,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +121,9 @@ def metrics_record(
         floor = metrics.noise_floor(
             logits[RPL], seed=rpl.bootstrap_seed, B=rpl.B, center=rpl.center, trim=rpl.trim
         )
-        given |= _between(vector, measured[RPL].aggregates.ci95)
+        prior = measured[RPL].aggregates.ci95
+        given |= _between(vector, prior)
+        given["beside"] = _beside(vector, prior)
         given |= {"noise_floor": floor, "plugins": _add_plugins(vector, plugins)}
     return MetricsRecord.fill(**given)
 
@@ -208,6 +214,66 @@ def _plain(metric: metrics.Metric) -> MetricRecord:
     return MetricRecord.fill(metric)
 
 
+def _beside(vector: BeliefVector, prior: tuple[float, float] | None) -> MetricsBesideRecord:
+    """The metrics by Student's t; `prior` is the interval published with the raw prior."""
+    others = [lens for lens in vector.centers if lens != RPL]
+    shown = [lens for lens in others if lens != NUL] if NUL in others else []
+    lo, hi = prior or (0.0, 1.0)
+    leans = MEL in others and not lo <= 0.5 <= hi
+    return MetricsBesideRecord(
+        movement={lens: twins(vector, lens) for lens in others},
+        evidence_effect={lens: twins(vector, lens, NUL) for lens in shown},
+        wrapper_effect=twins(vector, NUL) if NUL in others else None,
+        shock_index=twins(vector, HEL, show=_fold) if HEL in others else None,
+        amplification_gap=twins(vector, MEL) if MEL in others else None,
+        directed_gap=twins(vector, MEL, show=_as_is if lo > 0.5 else _reversed) if leans else None,
+        information_gain={lens: twins(vector, lens, show=_in_bits) for lens in others},
+    )
+
+
+def _as_is(found: PairedT) -> metrics.Metric:
+    of = found.diff_prob
+    return metrics.Metric(value=of.value, lo=of.lo, hi=of.hi)
+
+
+def _reversed(found: PairedT) -> metrics.Metric:
+    of = found.diff_prob
+    return metrics.Metric(value=-of.value, lo=-of.hi, hi=-of.lo)
+
+
+def _fold(found: PairedT) -> metrics.Metric:
+    return metrics.folded(_as_is(found))
+
+
+def _in_bits(found: PairedT) -> metrics.Metric:
+    """The move and the ends of its interval, told in bits from where it began."""
+    of, pre = found.diff_prob, found.prob_a
+    value, lo, hi = (metrics.signed_bits(pre + move, pre) for move in (of.value, of.lo, of.hi))
+    return metrics.Metric(value=value, lo=lo, hi=hi)
+
+
+def twins(
+    vector: BeliefVector,
+    lens: str,
+    base: str = RPL,
+    *,
+    show: Callable[[PairedT], metrics.Metric] = _as_is,
+) -> TwinsRecord:
+    """`lens` minus `base` by the paired t and its trimmed twin, over the stems of the vector."""
+    a, b = (
+        {stem: [mean] for stem, mean in zip(vector.stems, vector.means[side].tolist(), strict=True)}
+        for side in (base, lens)
+    )
+    plain, trimmed = (
+        TRecord.fill(show(found), p_value=found.diff_prob.p_value)
+        for found in (
+            paired_template_t(a, b),
+            paired_template_t_trimmed(a, b, center_logit=vector.centers[base]),
+        )
+    )
+    return TwinsRecord(paired_template_t=plain, paired_template_t_trimmed=trimmed)
+
+
 def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
     """Every variant against its lens as it is: the lens's belief minus the variant's.
 
@@ -225,10 +291,11 @@ def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRe
         if run.claim != claim:
             variant = "negation"
             logits = {stem: [-value for value in values] for stem, values in logits.items()}
-        difference, reason = None, None
+        difference, beside, reason = None, None, None
         try:
             vector = _resample({"whole": logits_by_stem(same), "changed": logits}, same.aggregation)
             difference = _plain(metrics.movement(vector, "whole", "changed"))
+            beside = twins(vector, "whole", "changed")
         except NoEstimateError as exc:
             reason = _too_few(exc.params["got"], [run.lens, variant or ""])
         found.append(
@@ -240,6 +307,7 @@ def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRe
                 prob_whole=same.aggregates.prob_true_rpl,
                 prob_changed=run.aggregates.prob_true_rpl,
                 difference=difference,
+                beside=beside,
                 reason=reason,
             )
         )

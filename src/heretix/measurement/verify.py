@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from heretix.belief.logodds import logit
 from heretix.belief.paired import Difference, paired_difference, unpaired_difference
+from heretix.belief.template_t import PairedT, paired_template_t, paired_template_t_trimmed
 from heretix.config import RunConfig, check_claim
 from heretix.core.errors import BankError, HeretixError, RecordError
 from heretix.core.lenses import LENSES
@@ -58,21 +60,32 @@ class Comparison:
     b: str
     paired: bool
     difference: Difference
+    paired_template_t: PairedT | None
+    """Over the shared wordings; null with fewer than 2 of them, as where the banks differ."""
+    paired_template_t_trimmed: PairedT | None
 
 
 def compare(a: RunRecord, b: RunRecord) -> Comparison:
     """Paired by template when the banks agree: what the wordings share then cancels out."""
-    shared = set(logits_by_stem(a)) & set(logits_by_stem(b))
-    paired = a.prompts.bank_sha256 == b.prompts.bank_sha256 and len(shared) >= 2
+    one, other = logits_by_stem(a), logits_by_stem(b)
+    paired = a.prompts.bank_sha256 == b.prompts.bank_sha256 and len(one.keys() & other.keys()) >= 2
     difference = (paired_difference if paired else unpaired_difference)(
-        logits_by_stem(a),
-        logits_by_stem(b),
+        one,
+        other,
         B=a.aggregation.B,
         center=a.aggregation.center,
         trim=a.aggregation.trim,
         seed=a.aggregation.bootstrap_seed ^ b.aggregation.bootstrap_seed,
     )
-    return Comparison(a.execution_id, b.execution_id, paired, difference)
+    center = logit(difference.prob_a)
+    return Comparison(
+        a.execution_id,
+        b.execution_id,
+        paired,
+        difference,
+        paired_template_t(one, other) if paired else None,
+        paired_template_t_trimmed(one, other, center_logit=center) if paired else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +247,8 @@ def verify_run(run: RunRecord) -> Verification:
     checked = 1
     try:
         rebuilt = _rebuild(run)
+        if run.beside is None:
+            rebuilt = rebuilt.model_copy(update={"beside": None})  # an older version's record
     except (HeretixError, ArithmeticError, ValueError, KeyError, IndexError) as exc:
         differences.append(Mismatch("(plan)", "a plan", f"none: {exc}"))
     else:
@@ -300,10 +315,15 @@ def verify_vector(artifact: Artifact) -> Verification:
             # Those that can't be computed here stand as they were written.
             both = {**record.plugins, **derived[model].plugins}
             derived[model] = derived[model].model_copy(update={"plugins": both})
+    experiments = compare_variants(runs, claim)
+    if not any(run.beside for run in runs):  # by an older version, which put nothing beside
+        none = {"beside": None}
+        derived = {model: found.model_copy(update=none) for model, found in derived.items()}
+        experiments = [found.model_copy(update=none) for found in experiments]
     sides: dict[str, tuple[Any, Any]] = {
         "metrics": (recorded, derived),
         "lenses": (artifact.lenses or [], lines),
-        "experiments": (artifact.experiments or [], compare_variants(runs, claim)),
+        "experiments": (artifact.experiments or [], experiments),
     }
     pairs = [pair for name, both in sides.items() for pair in _compare(name, *map(_plain, both))]
     differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]

@@ -19,12 +19,18 @@ from heretix.report.words import (
     MISQUOTED,
     NO_ESTIMATE,
     QUOTED_NOTHING,
+    beside_text,
     drop_detail,
+    metric_text,
     missing_reason,
     no_estimate_reason,
+    p_text,
     percent,
     run_warnings,
     span,
+    twins_text,
+    warn_clamp_sensitive,
+    warn_few_pairs,
     warning_label,
 )
 
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions
 
-    from heretix.belief.paired import Difference
+    from heretix.belief.template_t import PairedT
     from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import (
         Artifact,
@@ -41,9 +47,10 @@ if TYPE_CHECKING:
         MetricRecord,
         MetricsRecord,
         RunRecord,
+        TwinsRecord,
     )
     from heretix.measurement.service import Estimate, Measurement
-    from heretix.measurement.verify import Verification
+    from heretix.measurement.verify import Comparison, Verification
     from heretix.plan import Plan
     from heretix.store import RunSummary, StartedExecution
 
@@ -155,6 +162,8 @@ def run_headline(run: RunRecord) -> RenderableType:
         headline.append("   stability ")
         headline.append(f"{belief.stability_score:.2f} ({band})", style=_BAND_STYLE[band])
         lines += [headline, IntervalBar(belief.prob_true_rpl, lo, hi)]
+        if run.beside and (said := beside_text(run.beside)):
+            lines.append(Text(f"beside it {said}", style="dim"))
     lines += [Text(warning, style="yellow") for warning in run_warnings(run)]
     lines.append(_counts(run))
     if (shown := run.evidence) and shown.items:
@@ -321,8 +330,9 @@ def verification_view(found: Verification) -> RenderableType:
     return Group(head, *lines)
 
 
-def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> RenderableType:
+def difference_view(a: RunRecord, b: RunRecord, found: Comparison) -> RenderableType:
     """Show two runs side by side, and the difference of their beliefs."""
+    difference = found.difference
     table = plain_table("~", "~A", "~B")
     for name, left, right in (
         ("claim", a.claim, b.claim),
@@ -335,7 +345,7 @@ def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> Rende
         table.add_row(name, Text(left), Text(right, style="" if left == right else "yellow"))
     pairs = getattr(difference, "n_pairs", None)
     how = (
-        "unpaired: the banks differ, so the interval is wider"
+        "unpaired: too few wordings are shared, so the interval is wider"
         if pairs is None
         else f"paired over {pairs} templates"
     )
@@ -348,7 +358,24 @@ def difference_view(a: RunRecord, b: RunRecord, difference: Difference) -> Rende
         if lo > 0 or hi < 0
         else "the interval holds 0: no difference can be told"
     )
-    return Group(table, Text(""), line, Text(verdict, style="dim"))
+    return Group(table, Text(""), line, Text(verdict, style="dim"), *_paired_lines(found))
+
+
+def _paired_lines(found: Comparison) -> Iterator[RenderableType]:
+    """Show the difference by Student's t over the shared wordings, each p with its interval."""
+    plain, trimmed = found.paired_template_t, found.paired_template_t_trimmed
+    if plain is None or trimmed is None:
+        yield Text("no p-value: fewer than 2 wordings are shared", style="dim")
+        return
+    if warning := warn_few_pairs(plain.n_pairs):
+        yield Text(warning, style="yellow")
+    yield facts_table([("paired t", _t_text(plain)), ("  trimmed", _t_text(trimmed))])
+
+
+def _t_text(found: PairedT) -> str:
+    of = found.diff_prob
+    said = f"{of.value:+.3f}   95% CI {of.lo:+.3f} … {of.hi:+.3f}   {p_text(of.p_value)}"
+    return f"{said}   over {found.n_pairs} shared wordings"
 
 
 def _shape(run: RunRecord) -> str:
@@ -508,11 +535,11 @@ def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> Iterator[RenderableT
 
 
 def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableType:
-    table = plain_table("lens", ">p(true)", "95% CI", "~")
+    table = plain_table("lens", ">p(true)", "95% CI", "by t", "~")
     notes = []
     for line in lines:
         if line.prob_true is None or line.ci95 is None:
-            table.add_row(line.lens, "—", "—", Text(line.status, style="yellow"))
+            table.add_row(line.lens, "—", "—", "—", Text(line.status, style="yellow"))
             if not (lacking_told and line.status == "insufficient_evidence"):
                 notes.append(Text(f"{line.lens}: {missing_reason(line.reason)}", style="yellow"))
             continue
@@ -520,8 +547,11 @@ def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableT
             line.lens,
             f"{line.prob_true:.3f}",
             span(*line.ci95),
+            span(*by_t.ci95) if line.beside and (by_t := line.beside.template_t) else "—",
             IntervalBar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style),
         )
+        if warning := warn_clamp_sensitive(line.beside):
+            notes.append(Text(f"{line.lens}: {warning}", style="yellow"))
         if line.trusted is False:
             wrong = MISQUOTED if line.bundle_id else QUOTED_NOTHING
             notes.append(Text(f"{line.lens}: {wrong}", style="yellow"))
@@ -541,6 +571,8 @@ def _metric_lines(found: MetricsRecord) -> list[RenderableType]:
 
 
 def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
+    """Name each metric with its frozen interval, and below it what Student's t gives."""
+    beside = found.beside
     if found.shock_index:
         floor = (
             "noise floor unknown with R=1"
@@ -548,21 +580,31 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
             else f"noise floor {found.noise_floor:.3f}"
         )
         yield "Shock Index", f"{_write_interval(found.shock_index)}   ({floor})"
+        yield from _by_t(beside.shock_index if beside else None, plus=False)
     if found.amplification_gap:
         yield "Amplification Gap", _write_signed(found.amplification_gap)
+        yield from _by_t(beside.amplification_gap if beside else None)
         yield "  towards the prior", _write_direction(found.directed_gap)
     for lens, gain in _in_order(found.information_gain):
         if lens != NUL:
-            yield f"Information Gain {lens}", f"{_write_signed(gain)} bits   p={gain.p_value:.4f}"
+            yield f"Information Gain {lens}", f"{_write_signed(gain)} bits"
+            yield from _by_t(beside.information_gain[lens] if beside else None)
     for lens, effect in _in_order(found.evidence_effect):
         yield f"evidence effect {lens}", _write_signed(effect)
+        yield from _by_t(beside.evidence_effect[lens] if beside else None)
     if found.wrapper_effect:
         yield "wrapper effect", _write_signed(found.wrapper_effect)
+        yield from _by_t(beside.wrapper_effect if beside else None)
     if found.dispersion_bits:
         yield "dispersion", f"{_write_interval(found.dispersion_bits)} bits"
     for lens, sources in _in_order(found.source_concentration):
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
+
+
+def _by_t(found: TwinsRecord | None, *, plus: bool = True) -> Iterator[tuple[str, str]]:
+    if found:
+        yield "  by paired t", twins_text(found, plus=plus)
 
 
 def _in_order(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
@@ -580,7 +622,7 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
         for bundle in artifact.bundles or []
         for item in bundle["items"]
     }
-    table = plain_table("lens", "variant", "p(true)", "lens − variant", "~")
+    table = plain_table("lens", "variant", "p(true)", "lens − variant", "by paired t", "~")
     for record in found:
         left_out = record.variant.removeprefix("without:")
         table.add_row(
@@ -590,9 +632,17 @@ def _experiment_lines(artifact: Artifact, model: str) -> list[RenderableType]:
             _write_signed(record.difference)
             if record.difference
             else f"— {missing_reason(record.reason)}",
+            _t_cell(record.beside),
             one_line(titles.get((shown.get(record.execution_id), left_out), "")),
         )
     return [Text(""), table]
+
+
+def _t_cell(found: TwinsRecord | None) -> str:
+    if found is None:
+        return "—"
+    plain = found.paired_template_t
+    return f"{metric_text(plain)} {p_text(plain.p_value)}"
 
 
 def _write_direction(metric: MetricRecord | None) -> str:

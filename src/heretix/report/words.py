@@ -13,7 +13,13 @@ from heretix.providers.catalog import MADE_UP_BY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heretix.measurement.record import ReasonRecord, RunRecord
+    from heretix.measurement.record import (
+        BesideRecord,
+        MetricRecord,
+        ReasonRecord,
+        RunRecord,
+        TwinsRecord,
+    )
 
 DEMONSTRATION: Final = "demonstration model: not a belief worth quoting"
 MADE_UP: Final = "made-up answers: no model was asked, so this is nobody's belief"
@@ -134,11 +140,66 @@ def warn_few_wordings(run: RunRecord) -> str | None:
     )
 
 
+def warn_clamp_sensitive(beside: BesideRecord | None) -> str | None:
+    """Warn of a belief that answers of exactly 0 or 1 decide."""
+    if beside is None or not beside.clamp_sensitive:
+        return None
+    return (
+        f"clamp-sensitive: {percent(beside.extreme_share)} of the answers are exactly 0 or 1; with "
+        f"every answer held within .005 and .995 the belief would be {beside.center_clamped:.3f}"
+    )
+
+
+def warn_few_pairs(pairs: int) -> str | None:
+    """Warn of a difference over fewer shared wordings than its interval needs."""
+    if pairs >= _ENOUGH:
+        return None
+    return (
+        f"only {counted(pairs, 'wording')} shared: with fewer than {_ENOUGH} a difference can't be "
+        "relied on; measure both with the same wordings"
+    )
+
+
+def beside_text(beside: BesideRecord) -> str:
+    """Say what stands beside a belief: the interval by Student's t, and extreme answers."""
+    found = beside.template_t
+    interval = f"by Student's t over wordings 95% CI {span(*found.ci95)}" if found else ""
+    extreme = (
+        f"{percent(beside.extreme_share)} of answers exactly 0 or 1, "
+        f"{beside.center_clamped:.3f} with them held at .005"
+        if beside.n_extreme
+        else ""
+    )
+    return " · ".join(part for part in (interval, extreme) if part)
+
+
+def twins_text(found: TwinsRecord, *, plus: bool = True) -> str:
+    """Write a difference by the paired t and its trimmed twin, each with its own p-value."""
+    plain, trimmed = found.paired_template_t, found.paired_template_t_trimmed
+    return (
+        f"{metric_text(plain, plus=plus)} {p_text(plain.p_value)}; "
+        f"trimmed {metric_text(trimmed, plus=plus)} {p_text(trimmed.p_value)}"
+    )
+
+
+def metric_text(found: MetricRecord, *, plus: bool = True) -> str:
+    """Write a number with its interval."""
+    sign = "+" if plus else ""
+    value, lo, hi = (format(number, f"{sign}.3f") for number in (found.value, found.lo, found.hi))
+    return f"{value} [{lo}, {hi}]"
+
+
+def p_text(p_value: float) -> str:
+    """Write a p-value to four digits; a smaller one as that."""
+    return "p<0.0001" if p_value < 0.0001 else f"p={p_value:.4f}"
+
+
 def run_warnings(run: RunRecord) -> list[str]:
     """List everything that a reader of the run's number has to be told beside it."""
     warnings = [
         None if run.aggregates.is_stable in {True, None} else UNSTABLE,
         warn_few_wordings(run),
+        warn_clamp_sensitive(run.beside),
         LEGACY if run.aggregation.agg == "simple" else None,
         warning_label(run),
     ]

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from heretix.belief.paired import PairedDifference, UnpairedDifference
+from heretix.belief.template_t import PairedT
 from heretix.core.errors import RecordError
 from heretix.core.lenses import LensCode
 from heretix.measurement.record import RunRecord, SampleRecord, read_sample
@@ -144,6 +145,9 @@ class ComparisonView(BaseModel):
     b: str
     paired: bool
     difference: PairedDifference | UnpairedDifference
+    paired_template_t: PairedT | None
+    """By Student's t over the shared wordings; null with fewer than 2 of them."""
+    paired_template_t_trimmed: PairedT | None
 
 
 @comparisons.get("/compare")
