@@ -113,6 +113,14 @@ class PrecisionStep:
     unmet: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The execution that a step goes on with."""
+
+    execution_id: str
+    started_at: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The stopping rule of an adaptive measurement, and the steps before this one."""
@@ -121,6 +129,10 @@ class Precision:
     min_compliance: float
     max_samples: int
     steps: tuple[PrecisionStep, ...] = ()
+    interrupted: bool = False
+    """No larger step follows, because the run was stopped."""
+    begun: Begun | None = None
+    """None for the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)

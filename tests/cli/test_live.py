@@ -6,9 +6,10 @@ import signal
 import sqlite3
 from contextlib import closing
 
+import pytest
 from test_run import WHOLE, stored, stuck
 
-from faultserver import FaultServer, answer
+from faultserver import FaultServer, answer, by_prompt, status
 from heretix.measurement.verify import read_artifacts, verify_run
 
 
@@ -152,6 +153,7 @@ def test_precision_is_escalated_and_recorded(heretix):
         100,
         "--json",
     )
+    assert result.code == 1
     run = json.loads(result.out)["runs"][0]
     steps = [(s["K"], s["R"], s["T"]) for s in run["precision"]["steps"]]
     assert steps == [(4, 2, 4), (8, 2, 8), (16, 2, 16), (32, 2, 16), (48, 2, 16)]
@@ -178,14 +180,96 @@ def test_an_interrupted_file_of_claims_continues(folder, heretix, provider):
         "--out",
         "all.jsonl",
     )
-    process = stuck(folder, provider, args, at=40, concurrency=4)
+    process = stuck(folder, provider, (*args, "--json"), at=40, concurrency=4)
+    while json.loads(process.stderr.readline())["event"] != "finished":
+        pass
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 130
-    assert not (folder / "all.jsonl").exists()
+    partial = [run for artifact in read_artifacts("all.jsonl") for run in artifact.runs]
+    assert 0 < len(partial) < 12
+    assert all(verify_run(run).ok for run in partial)
     kept = stored(folder)
     assert 40 <= kept < 192
     assert heretix(*args).code == 0
     runs = [run for artifact in read_artifacts("all.jsonl") for run in artifact.runs]
     assert len(runs) == 12
     assert sum(run.usage.called for run in runs) == 192 - kept
+
+
+ADAPTIVE = ("x", "-m", "mock:m", "--until-width", 0.001, "--max-samples", 64)
+
+
+def test_a_missed_target_is_told_with_how_far_it_was_missed(heretix):
+    """On the screen and by the exit code; the account counts every step."""
+    result = heretix("run", *ADAPTIVE)
+    assert result.code == 1
+    said = " ".join(result.out.split())
+    found = re.search(r"the interval is (0\.\d+) wide, (0\.\d+) more than was asked", said)
+    assert float(found[1]) - float(found[2]) == pytest.approx(0.001, abs=0.0011)
+    assert "target of width 0.001 missed at the limit of 64 samples" in said
+    assert "1 of 1 missed the width of 0.001" in said
+    assert "64/64 samples compliant" in said
+    assert "0 from cache" in said
+    assert re.search(r"\$0\.0000 · [\d,]+ tokens in, [\d,]+ out · 64 calls · [\d.]+ s", result.err)
+    again = heretix("run", *ADAPTIVE, "--json")
+    assert (
+        events(again.err)[-1] | {"calls": 0, "cached": 64, "done": 64, "total": 64}
+        == (events(again.err)[-1])
+    )
+
+
+def test_a_target_that_is_met_ends_well(heretix):
+    """Exit code 0, and nothing is said of a target."""
+    result = heretix("run", "x", "-m", "mock:m", "--until-width", 0.9)
+    assert result.code == 0
+    assert "missed" not in result.out
+
+
+def test_describe_prices_a_target_from_the_first_step_to_the_last(heretix):
+    """At least the plan as it stands, at most the largest step that the cap allows."""
+    result = heretix("describe", *ADAPTIVE, "--json")
+    estimate = json.loads(result.out)["estimate"]
+    assert (estimate["to_call"], estimate["at_most"]["to_call"]) == (16, 64)
+    assert heretix("run", *ADAPTIVE).code == 1
+    estimate = json.loads(heretix("describe", *ADAPTIVE, "--json").out)["estimate"]
+    assert (estimate["to_call"], estimate["at_most"]["to_call"]) == (0, 0)
+    shown = heretix("describe", "y", *ADAPTIVE[1:]).out
+    assert re.search(r"at most +64 calls to make", shown)
+    assert "until 0.001 wide" in shown
+    assert "at_most" not in heretix("describe", "x", "--mock").out
+
+
+def test_a_run_that_is_killed_in_a_later_step_is_resumed_towards_its_target(
+    folder, heretix, provider
+):
+    """The execution grew: resuming it makes the missing calls of that step, and of later ones."""
+    args = ("run", "x", "-m", "openai-compatible:m", "--until-width", "0.001")
+    args += ("--max-samples", "64", "-B", "200")
+    process = stuck(folder, provider, args, at=40, concurrency=1)
+    process.kill()
+    process.communicate()
+    execution = heretix("resume").out.splitlines()[1].split()[0]
+    result = heretix("resume", execution, "--json")
+    assert result.code == 1
+    run = json.loads(result.out)["runs"][0]
+    assert run["sampling"]["N"] == 64
+    assert run["usage"]["called"] == 64 - run["usage"]["from_cache"]
+    assert run["precision"]["stopped"] == "max_samples"
+
+
+def test_what_is_finished_is_written_when_the_provider_goes_down(folder, heretix, provider):
+    """Exit code 3, and the file holds the claims that were done; the rerun holds all."""
+    (folder / "claims.txt").write_text("\n".join(f"Claim {i}." for i in range(6)))
+    args = ("run", "--claims-file", "claims.txt", "-m", "openai-compatible:m", "-B", 200)
+    args += ("--concurrency", 1, "--out", "all.jsonl")
+    provider.script(*[by_prompt()] * 40)
+    provider.always(status(402))
+    stopped = heretix(*args)
+    assert stopped.code == 3
+    assert "what is finished is written to all.jsonl" in stopped.err
+    assert [a.runs[0].claim for a in read_artifacts("all.jsonl")] == ["Claim 0.", "Claim 1."]
+    assert re.search(r" · 41 calls · ", stopped.err)
+    provider.always(by_prompt())
+    assert heretix(*args).code == 0
+    assert len(read_artifacts("all.jsonl")) == 6

@@ -84,8 +84,14 @@ class Keeping(Silence):
         self.records = []
         self.samples = []
         self.cached = 0
+        self.total = 0
 
     def planned(self, plan, cached):
+        self.total += plan.N
+        self.cached += cached
+
+    def extended(self, plan, more, cached):
+        self.total += more
         self.cached += cached
 
     def sampled(self, plan, sample):

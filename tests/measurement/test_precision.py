@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes_support import BANK, PRICES, Keeping, Metered, Watching, plans, register, runner, stored
+from sqlalchemy import text
 
 from heretix.config import Claim, RunConfig
-from heretix.core.errors import BudgetReachedError, ConfigError
+from heretix.core.errors import BudgetReachedError, ConfigError, RejectedError
 from heretix.core.settings import Settings
 from heretix.measurement.precision import (
     DEFAULT_MAX_SAMPLES,
@@ -52,12 +53,13 @@ async def measured(store, measurement):
 
 async def escalated(measurement, running, provider):
     """The same with a provider of the test's own."""
-    escalation = Escalation(measurement, running.observer)
-    running.observer = escalation
-    (model,) = measurement.models
-    await running.run([(provider, escalation.first(model))])
-    while more := escalation.next_round():
-        await running.run([(provider, plans) for plans in more.values()])
+    await measurement.run(running.store, runner=running, opener=lambda *_, **__: provider)
+
+
+def table(store, statement):
+    """Rows of a query."""
+    with store.reading() as connection:
+        return connection.execute(text(statement)).all()
 
 
 def last(records):
@@ -149,7 +151,7 @@ async def test_samples_of_earlier_steps_are_used_again(store):
     """However many steps it took, the calls are those of the last plan."""
     seen = await measured(store, asked(*CLAIMS, until_width=0.06, max_samples=200))
     final = last(seen.records)
-    assert len(seen.records) > len(CLAIMS)
+    assert len(seen.records) == len(CLAIMS)
     assert len(seen.samples) == sum(record.sampling.N for record in final.values())
     assert len(stored(store)) == len(seen.samples)
 
@@ -160,34 +162,121 @@ async def test_claims_escalate_each_for_itself(store):
     final = last(seen.records)
     steps = {claim: len(record.precision.steps) for claim, record in final.items()}
     assert len(set(steps.values())) > 1
-    for claim, count in steps.items():
-        assert sum(record.claim == claim for record in seen.records) == count
     for record in final.values():
         passed = record.aggregates.ci_width <= 0.06
         assert record.precision.stopped == ("gates_passed" if passed else "max_samples")
 
 
 async def test_the_record_tells_every_step_and_why_it_stopped(store):
-    """Sizes, widths and what was lacking, as the records of the earlier steps have them."""
+    """Sizes, widths and what was lacking, as measuring that size alone would give them."""
     seen = await measured(store, asked(until_width=0.001, max_samples=150))
-    final = seen.records[-1]
+    (final,) = seen.records
     expected = [(8, 2, 8), (16, 2, 16), (32, 2, 16), (48, 2, 16), (48, 3, 16)]
     assert shapes(final) == expected
     assert final.precision.stopped == "max_samples"
     assert (final.precision.until_width, final.precision.max_samples) == (0.001, 150)
-    assert [record.precision.stopped for record in seen.records[:-1]] == [None] * 4
-    for number, record in enumerate(seen.records):
-        assert shapes(record) == expected[: number + 1]
-        step = final.precision.steps[number]
-        assert step.ci_width == record.aggregates.ci_width
-        assert step.rpl_compliance_rate == record.aggregates.rpl_compliance_rate
+    for step, (K, R, T) in zip(final.precision.steps, expected, strict=True):
+        (alone,) = (await measured(store, asked(K=K, R=R, T=T))).records
+        assert step.ci_width == alone.aggregates.ci_width
+        assert step.rpl_compliance_rate == alone.aggregates.rpl_compliance_rate
         assert "ci_width" in step.unmet
+
+
+async def test_one_invocation_is_one_execution_with_one_account(store):
+    """All calls, tokens and dollars of all steps; as cached counts only what was there before."""
+    measurement = asked(until_width=0.001, max_samples=64, model="gpt-5")
+    first, seen = Metered(), Keeping()
+    await runner(store, "gpt-5", prices=PRICES).run([(first, plans("Claim.", model="gpt-5", K=4))])
+    running = runner(store, "gpt-5", prices=PRICES, observer=seen)
+    await escalated(measurement, running, provider := Metered())
+    (record,) = seen.records
+    before, made = len(first.asked), len(provider.asked)
+    assert (before, made) == (8, 56)
+    assert (record.usage.attempted, record.usage.called) == (64, made)
+    assert record.usage.from_cache == before
+    assert record.aggregates.cache_hit_rate == before / 64
+    assert record.usage.tokens_in == 1000 * made
+    assert record.usage.cost_usd == pytest.approx(0.00225 * made)
+    assert running.spending.spent_usd == pytest.approx(0.00225 * made)
+    assert seen.total == 64
+    assert seen.cached == before
+    mine = f"execution_id = '{record.execution_id}'"
+    assert table(store, f"SELECT run_id FROM executions WHERE {mine}") == [(record.run_id,)]
+    used = f"SELECT count(*), sum(from_cache) FROM execution_samples WHERE {mine}"
+    assert table(store, used) == [(64, before)]
+    of_run = f"SELECT count(*) FROM samples WHERE run_id = '{record.run_id}'"
+    assert table(store, of_run) == [(64,)]
+    assert verify_run(record).differences == ()
+
+
+async def test_smaller_recipes_leave_no_empty_run_behind(store):
+    """One row for what was measured; a run that somebody measured on its own stays."""
+    await measured(store, asked())
+    seen = await measured(store, asked(until_width=0.001, max_samples=64))
+    sizes = table(store, "SELECT K, R, T FROM runs WHERE prob_true_rpl IS NOT NULL")
+    assert sorted(sizes) == [(8, 2, 8), (32, 2, 16)]
+    assert len(table(store, "SELECT run_id FROM runs")) == 2
+    assert len(table(store, "SELECT * FROM executions")) == 2
+    assert len(seen.records) == 1
+
+
+async def test_without_the_cache_no_step_pays_for_a_sample_twice(store):
+    """What an earlier step of the same invocation asked for is used, whatever the cache is."""
+    await measured(store, asked())
+    measurement, seen = asked(until_width=0.001, max_samples=64), Keeping()
+    running = runner(store, observer=seen, use_cache=False)
+    await escalated(measurement, running, provider := Watching())
+    assert len(provider.asked) == 64
+    assert seen.records[0].usage.called == 64
+    assert seen.records[0].aggregates.cache_hit_rate == 0
+
+
+async def test_calls_that_failed_are_made_again_in_the_next_step(store):
+    """They count as asked for once more; the total that a watcher sees grows with them."""
+    broken = set()
+
+    def fail(request, attempt):
+        key = (request.paraphrase_idx, request.replicate_idx)
+        if request.replicate_idx == 0 and key not in broken and len(broken) < 3:
+            broken.add(key)
+            return RejectedError("no", status=400)
+        return None
+
+    seen = Keeping()
+    running = runner(store, observer=seen)
+    measurement = asked(until_width=0.001, max_samples=32)
+    await escalated(measurement, running, provider := Watching(fail=fail))
+    assert len(provider.asked) == 32 + 3 == seen.total == len(seen.samples)
+    assert seen.records[0].usage.failed == 0
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+async def test_what_is_stopped_in_a_larger_step_ends_with_the_one_before(store, steps):
+    """Its number is had, and says that it was stopped; the same command goes on."""
+    measurement = asked(until_width=0.001, max_samples=64)
+    ends = RejectedError("account is empty", status=402)
+    limit = {1: 20, 2: 40}[steps]
+    seen, provider = Keeping(), Watching()
+    provider._fail = lambda *_: ends if len(provider.asked) > limit else None
+    with pytest.raises(RejectedError):
+        await escalated(measurement, runner(store, observer=seen, concurrency=1), provider)
+    (record,) = seen.records
+    assert len(record.precision.steps) == steps
+    assert len(record.samples) == 16 * steps
+    assert record.precision.stopped == "interrupted"
+    assert verify_run(record).differences == ()
+    (row,) = table(store, "SELECT execution_id, run_id FROM executions")
+    assert row == (record.execution_id, record.run_id)
+    seen = Keeping()
+    await escalated(measurement, runner(store, observer=seen), again := Watching())
+    assert len(again.asked) == 64 - limit
+    assert seen.records[0].precision.stopped == "max_samples"
 
 
 async def test_records_of_all_steps_can_be_verified(store):
     """The rule and the gates are derived again with everything else."""
     seen = await measured(store, asked(*CLAIMS[:3], until_width=0.03, max_samples=100))
-    assert len(seen.records) > 3
+    assert max(len(record.precision.steps) for record in seen.records) > 1
     for record in seen.records:
         assert verify_run(record).differences == ()
 
@@ -241,7 +330,7 @@ async def test_poor_compliance_alone_is_asked_for_more(store):
     measurement = asked(until_width=0.19, max_samples=64, model="mock:m?not_json=0.4")
     seen = await measured(store, measurement)
     assert "rpl_compliance_rate" in seen.records[0].precision.steps[0].unmet
-    assert len(seen.records) == 3
+    assert len(seen.records[0].precision.steps) == 3
 
 
 async def test_templates_that_are_left_out_stay_out(store):
@@ -259,8 +348,8 @@ async def test_two_claims_of_one_text_keep_their_own_ids(store):
     claims = (Claim("Same.", "one"), Claim("Same.", "two"))
     seen = await measured(store, replace(measurement, claims=claims))
     for name in ("one", "two"):
-        mine = [record for record in seen.records if record.claim_id == name]
-        assert [record.sampling.N for record in mine] == [16, 32, 64]
+        (mine,) = [record for record in seen.records if record.claim_id == name]
+        assert [K * R for K, R, _ in shapes(mine)] == [16, 32, 64]
     assert len(seen.samples) == 64
 
 
@@ -308,7 +397,9 @@ async def test_a_budget_that_ends_in_the_middle_is_continued_where_it_ended(stor
     with pytest.raises(BudgetReachedError):
         await escalated(measurement, poor, provider)
     assert 70 <= len(provider.asked) <= 73
-    assert [record.sampling.N for record in seen.records[:3]] == [16, 16, 16]
+    assert all(len(record.samples) in {16, 32} for record in seen.records)
+    assert len(seen.records) == 3
+    assert {record.precision.stopped for record in seen.records} == {"interrupted"}
     again, seen = Metered(), Keeping()
     rich = runner(store, "gpt-5", budget_usd=10.0, prices=PRICES, observer=seen)
     await escalated(measurement, rich, again)

@@ -180,7 +180,7 @@ class _Finished:
     def planned(self, *_: object) -> None:
         """Nothing to do."""
 
-    sampled = shared = planned
+    extended = sampled = shared = planned
 
     def finished(self, record: RunRecord) -> None:
         """Keep the name and the number."""

@@ -88,7 +88,7 @@ def lens(
     measurement = with_experiments(measurement, wanted, other_policy=others)
     measurement = replace(measurement, negation=opposite)
     with opt.open_store(db, create=True) as store:
-        results = measure(measurement, store, as_json=as_json)
+        results = measure(measurement, store, out=out, many=False, as_json=as_json)
         deliver(
             results,
             measurement,

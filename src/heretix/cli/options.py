@@ -132,6 +132,14 @@ class PlanOptions(SamplingOptions):
     max_output_tokens: Annotated[
         int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
     ] = None
+    until_width: Annotated[
+        float | None,
+        typer.Option("--until-width", help="Sample on until the interval is this narrow."),
+    ] = None
+    max_samples: Annotated[
+        int | None,
+        typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +157,6 @@ class RunOptions(PlanOptions):
         float | None, typer.Option("--tpm", help="Tokens a minute at most, for each model.")
     ] = None
     budget_usd: BudgetOption = None
-    until_width: Annotated[
-        float | None,
-        typer.Option("--until-width", help="Sample on until the interval is this narrow."),
-    ] = None
-    max_samples: Annotated[
-        int | None,
-        typer.Option("--max-samples", help="With --until-width: the cap for a claim.", min=1),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -61,8 +62,8 @@ def run(
     Every finished sample is stored as it arrives. Stop at any time with Ctrl-C: the same
     command continues where it stopped.
 
-    Exit codes: 0 measured, 1 measured but no estimate, 2 something to put right first,
-    3 the provider, the network or the store failed, 130 stopped.
+    Exit codes: 0 measured, 1 measured but no estimate, wider than --until-width or out of budget,
+    2 something to put right first, 3 the provider, the network or the store failed, 130 stopped.
     """
     request = opt.read_config(config, claim, options, evidence)
     # Imported when the options are known to be sound: a mistake in them is told at once.
@@ -81,7 +82,7 @@ def run(
     if out is not None:
         check_target(out, lines=many)
     with Store.open(settings.db) as store:
-        results = measure(measurement, store, as_json=as_json)
+        results = measure(measurement, store, out=out, many=many, as_json=as_json)
         deliver(results, measurement, store, out=out, many=many, as_json=as_json)
     raise typer.Exit(exit_code(results, measurement))
 
@@ -132,7 +133,7 @@ def resume(
             _list_unfinished(store)
             return
         measurement = prepare_resumption(store, execution, opt.read_settings(db))
-        results = measure(measurement, store, as_json=as_json)
+        results = measure(measurement, store, out=out, many=False, as_json=as_json)
         deliver(results, measurement, store, out=out, many=False, as_json=as_json)
     raise typer.Exit(exit_code(results, measurement))
 
@@ -153,8 +154,13 @@ def _list_unfinished(store: Store) -> None:
         console.print(again, style="dim")
 
 
-def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results:
-    """Measure under the eyes of the user, who may stop it at any time."""
+def measure(
+    measurement: Measurement, store: Store, *, out: Path | None, many: bool, as_json: bool
+) -> Results:
+    """Measure under the eyes of the user, who may stop it at any time.
+
+    Whatever ends it, `out` is written and holds what is finished.
+    """
     # The views are needed at the end; loaded now, they keep nobody waiting then.
     import heretix.report.terminal  # noqa: F401
     from heretix.measurement import service
@@ -164,33 +170,59 @@ def measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results
     for model in measurement.models:
         for name in measurement.ignored_options(model):
             output.warn(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
-    total = measurement.attempts
-    tally: Tally | None = None
+    tally, results = Tally(measurement.attempts, lambda _: None, inf), service.Results()
     # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
     gc.collect()
     gc.freeze()
     try:
-        with watching(output.err_console(), total, as_json=as_json) as tally:
+        with watching(output.err_console(), tally.total, as_json=as_json) as tally:
             results = service.Results(tally)
-            runner = measurement.runner(store, observer=results)
-            tally.runner = runner
-            run_async(service.measure(measurement, store, results, runner=runner))
-    except KeyboardInterrupt:
-        done = tally.done if tally else 0
-        output.warn(
-            f"Stopped. {done:,} of {total:,} samples are stored; the same command continues from "
-            "there."
-        )
-        raise typer.Exit(130) from None
+            tally.runner = measurement.runner(store, observer=results)
+            run_async(service.measure(measurement, store, results, runner=tally.runner))
+    except BaseException as exc:
+        write_out(out, results, measurement, store, many=many)
+        kept = f"; what is finished is written to {out}" if out and results.executions else ""
+        if isinstance(exc, KeyboardInterrupt):
+            output.warn(
+                f"Stopped. {tally.done:,} of {tally.total:,} samples are stored{kept}; the same "
+                "command continues from there."
+            )
+            raise typer.Exit(130) from None
+        if kept:
+            output.warn(kept.removeprefix("; "))
+        raise
     return results
 
 
 def exit_code(results: Results, measurement: Measurement) -> int:
-    """Exit with 3 if every call failed, 1 if a lens has no number, else 0."""
+    """Exit with 3 if every call failed, 1 if a lens has no number or is too wide, else 0."""
     if results.all_failed:
         return 3
     lacking = any(isinstance(bundle, Exception) for bundle in measurement.bundles.values())
-    return 1 if results.without_estimate or lacking else 0
+    return 1 if results.without_estimate or results.missed or lacking else 0
+
+
+def write_out(
+    out: Path | None, results: Results, measurement: Measurement, store: Store, *, many: bool
+) -> None:
+    """Write the artifact of what is finished; all of it is in the store already."""
+    from heretix.core.errors import RecordError
+    from heretix.measurement.record import write_artifact, write_lines
+    from heretix.measurement.service import Artifacts
+
+    if out is None or not results.executions:
+        return
+    artifacts = Artifacts(measurement, results.executions, store)
+    try:
+        if many:
+            write_lines(out, artifacts)
+        else:
+            write_artifact(out, next(iter(artifacts)))
+    except RecordError as exc:
+        ref = next(iter(results.executions.values()))
+        raise RecordError(
+            f"{exc}. Nothing is lost: the store has it (heretix show {ref} --json)"
+        ) from exc
 
 
 def deliver(
@@ -204,22 +236,11 @@ def deliver(
     show: Callable[[Artifacts], None] | None = None,
 ) -> None:
     """Write the artifact and show the results. All records are in the store already."""
-    from heretix.core.errors import RecordError
-    from heretix.measurement.record import artifact_json, write_artifact, write_lines
+    from heretix.measurement.record import artifact_json
     from heretix.measurement.service import Artifacts
 
+    write_out(out, results, measurement, store, many=many)
     artifacts = Artifacts(measurement, results.executions, store)
-    if out is not None and results.executions:
-        try:
-            if many:
-                write_lines(out, artifacts)
-            else:
-                write_artifact(out, next(iter(artifacts)))
-        except RecordError as exc:
-            ref = next(iter(results.executions.values()))
-            raise RecordError(
-                f"{exc}. Nothing is lost: the store has it (heretix show {ref} --json)"
-            ) from exc
     if as_json:
         for artifact in artifacts:
             output.print_json_text(artifact_json(artifact, indent=None if many else 2))
@@ -231,6 +252,10 @@ def deliver(
         show_runs(runs, len(results.executions), store)
     if results.without_estimate:
         output.say(f"{results.without_estimate} without an estimate", style="bold red")
+    if results.missed:
+        width = measurement.config.until_width
+        missed = f"{results.missed} of {len(results.executions)} missed the width of {width:g}"
+        output.say(f"{missed}; raise --max-samples", style="bold red")
     where = f", written to {out}" if out is not None and results.executions else ""
     output.say(f"stored in {store.name}{where}", style="dim")
 
@@ -319,15 +344,20 @@ class _EventTally(Tally):
 def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
     """Make a tally that shows itself as fits: to a terminal, to a file, or to a program."""
     if as_json:
-        tally = _EventTally(total, lambda t: _emit("progress", **t.as_dict()), _EVENTS_S)
+        tally: Tally = _EventTally(total, lambda t: _emit("progress", **t.as_dict()), _EVENTS_S)
         _emit("started", total=total)
-        yield tally
-        _emit("ended", **tally.as_dict())
-    elif console.is_terminal:
-        with _bar() as update:
-            yield Tally(total, update, _LIVE_S)
-    else:
-        yield Tally(total, lambda t: console.print(_line(t), style="dim"), _LINES_S)
+        try:
+            yield tally
+        finally:
+            _emit("ended", **tally.as_dict(), elapsed_s=round(tally.elapsed_s, 1))
+        return
+    update: Callable[[Tally], None] = lambda t: console.print(_line(t), style="dim")  # noqa: E731
+    with _bar() if console.is_terminal else nullcontext(update) as update:
+        tally = Tally(total, update, _LIVE_S if console.is_terminal else _LINES_S)
+        try:
+            yield tally
+        finally:
+            console.print(tally.account(), style="dim")
 
 
 def _emit(event: str, **values: Any) -> None:

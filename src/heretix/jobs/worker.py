@@ -81,8 +81,12 @@ class Tracker:
         self.counts.runner = runner
 
     def planned(self, plan: Plan, cached: int) -> None:
-        """Count a plan. One that is larger than expected sharpens an earlier one."""
-        self._planned += plan.N
+        """Count a plan; there may be more of them than was expected."""
+        self.extended(plan, plan.N, cached)
+
+    def extended(self, plan: Plan, more: int, cached: int) -> None:
+        """Count a plan that goes on, larger."""
+        self._planned += more
         self.counts.total = max(self.counts.total, self._planned)
         self.counts.planned(plan, cached)
 

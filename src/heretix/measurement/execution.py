@@ -29,8 +29,8 @@ from heretix.plan import Plan, PlannedSample, PrecisionStep
 from heretix.providers.prices import Price, cost_micros
 from heretix.sample import Reading, Sample, columns_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
-from heretix.store.runs import finish_executions, start_executions
-from heretix.store.samples import select_answers
+from heretix.store.runs import finish_executions, save_used, select_used, start_executions
+from heretix.store.samples import select_answers, select_samples
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -73,33 +73,49 @@ class Execution:
 def begin(
     store: Store, plans: Sequence[Plan], *, use_cache: bool, price: Price | None
 ) -> list[Execution]:
-    """Write down that executions begin, and give them what the cache holds."""
+    """Write down that executions begin or grow, and give them what the store holds for them."""
     now = utc_now()
-    executions = [Execution(plan, f"exec-{uuid.uuid4()}", now, price) for plan in plans]
-    if use_cache:
+    begun = [plan.precision.begun if plan.precision else None for plan in plans]
+    executions = [
+        Execution(plan, of.execution_id, of.started_at, price)
+        if of
+        else Execution(plan, f"exec-{uuid.uuid4()}", now, price)
+        for plan, of in zip(plans, begun, strict=True)
+    ]
+    used = store.read(select_used, [of.execution_id for of in begun if of]) if any(begun) else {}
+    if use_cache or used:
         keys = [sample.cache_key for plan in plans for sample in plan.samples]
-        cached = store.read(select_answers, keys)
+        known = store.read(select_answers, keys)
         for execution in executions:
+            mine = used.get(execution.execution_id, {})
             for planned in execution.plan.samples:
-                if planned.cache_key in cached:
-                    execution.reuse(cached[planned.cache_key])
-    store.write(
-        start_executions,
-        [
-            ExecutionStart(
-                execution_id=execution.execution_id,
-                run=run_row(execution.plan),
-                config_json=plan_json(execution.plan),
-                created_at=now,
-            )
-            for execution in executions
-        ],
-    )
+                key = planned.cache_key
+                if key not in known or not (use_cache or key in mine):
+                    continue
+                # What an earlier step called for was paid by this execution, and is no cache hit.
+                if mine.get(key, True):
+                    execution.reuse(known[key])
+                else:
+                    execution.held[key] = known[key]
+    starts = [
+        ExecutionStart(
+            execution_id=execution.execution_id,
+            run=run_row(execution.plan),
+            config_json=plan_json(execution.plan),
+            created_at=execution.started_at,
+            grows=of is not None,
+        )
+        for execution, of in zip(executions, begun, strict=True)
+    ]
+    store.write(start_executions, starts)
     return executions
 
 
 def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
-    """Aggregate complete executions, whose samples are stored, and store their records."""
+    """Aggregate complete executions, whose samples are stored, and store their records.
+
+    A step that a larger one has to follow leaves its execution open: what it used is stored.
+    """
     made = [
         build_run(
             execution.plan,
@@ -116,21 +132,45 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
         )
         for execution in executions
     ]
-    store.write(
-        finish_executions,
-        [
-            ExecutionResult(
-                execution_id=record.execution_id,
-                status=record.status,
-                record_json=canonical_json(record.model_dump(mode="json")),
-                finished_at=record.finished_at,
-                run=run_row(execution.plan, record),
-                samples=tuple((s.cache_key, s.from_cache) for s in record.samples),
-            )
-            for execution, record in zip(executions, made, strict=True)
-        ],
-    )
+    results = [
+        ExecutionResult(
+            execution_id=record.execution_id,
+            status=record.status,
+            record_json=canonical_json(record.model_dump(mode="json")),
+            finished_at=record.finished_at,
+            run=run_row(execution.plan, record),
+            samples=tuple((s.cache_key, s.from_cache) for s in record.samples),
+        )
+        for execution, record in zip(executions, made, strict=True)
+        if not is_open(record)
+    ]
+    steps = {
+        # A call that failed is made again in the next step.
+        record.execution_id: {s.cache_key: s.from_cache for s in record.samples if not s.error}
+        for record in made
+        if is_open(record)
+    }
+    with store.writing() as connection:
+        finish_executions(connection, results)
+        save_used(connection, steps)
     return made
+
+
+def is_open(record: RunRecord) -> bool:
+    """Tell a step of an adaptive measurement that a larger one has to follow."""
+    return record.precision is not None and record.precision.stopped is None
+
+
+def close(
+    store: Store, plans: Sequence[Plan], *, use_cache: bool, price: Price | None
+) -> list[RunRecord]:
+    """End executions, whose larger step was interrupted, with the step before: that of `plans`."""
+    executions = begin(store, plans, use_cache=use_cache, price=price)
+    for execution in executions:
+        keys = [planned.cache_key for planned in execution.missing]
+        # All of it was called for, and failed: nothing else is missing from a step that ended.
+        execution.held |= store.read(select_samples, keys)
+    return finish(store, [execution for execution in executions if execution.complete])
 
 
 def make_sample(
@@ -197,6 +237,8 @@ _ASKED: Final = (
     *("seed_source", "max_output_tokens", "template_include", "template_exclude"),
 )
 
+_TARGET: Final = ("until_width", "max_samples")
+
 
 def plan_json(plan: Plan) -> str:
     """The request, as the store keeps it."""
@@ -207,6 +249,7 @@ def plan_json(plan: Plan) -> str:
             "prompt_version": plan.bank.version,
             "options": plan.options.as_dict(),
             **({"columns": dict(plan.columns)} if plan.columns else {}),
+            **({name: getattr(plan.precision, name) for name in _TARGET} if plan.precision else {}),
         }
     )
 
@@ -491,6 +534,8 @@ def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> Precis
         K=plan.K, R=plan.R, T=plan.T, ci_width=width, rpl_compliance_rate=compliance, unmet=unmet
     )
     stopped = "max_samples" if rule.max_samples < larger.N else None
+    if rule.interrupted:
+        stopped = stopped or "interrupted"
     return PrecisionRecord.fill(
         rule, steps=[*rule.steps, this], stopped=stopped if unmet else "gates_passed"
     )

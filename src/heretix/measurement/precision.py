@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.estimator import is_stable_width
 from heretix.core.errors import ConfigError
-from heretix.plan import Plan, Precision, make_plan
+from heretix.plan import Begun, Plan, Precision, PrecisionStep, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heretix.config import RunConfig
     from heretix.measurement.record import RunRecord
     from heretix.measurement.runner import Observer
     from heretix.measurement.service import Measurement
@@ -82,63 +83,111 @@ class _Recipe:
     pool_size: int
 
 
-class Escalation:
-    """Watches a run, and gathers what has to be measured again, larger.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that ended and lacks something: its execution goes on with a larger one."""
 
-    One round measures all claims; the next one those whose gates didn't pass, and so on.
+    recipe: _Recipe
+    begun: Begun
+    taken: tuple[PrecisionStep, ...]
+    """All steps so far; the last one is this."""
+    failed: int
+
+    @property
+    def shape(self) -> Shape:
+        last = self.taken[-1]
+        return Shape(last.K, last.R, last.T)
+
+
+class Escalation:
+    """Watches a run, and has executions go on, larger, until their gates pass.
+
+    One round measures all claims; the next one those whose gates didn't pass, and so on. Whoever
+    watches sees one execution a claim, which grows, and one record.
     """
 
     def __init__(self, measurement: Measurement, observer: Observer) -> None:
         self._measurement = measurement
         self._observer = observer
-        self._rule = _rule(measurement)
+        self._rule = stopping_rule(measurement.config)
         self._under_way: dict[tuple[str, str | None], _Recipe] = {}
         """By run and the claim's own id, which two claims of the same text differ by."""
-        self._rounds: dict[ModelId, list[tuple[_Recipe, Shape, Precision]]] = {}
+        self._open: dict[str, _Step] = {}
+        """By execution: what has to go on."""
         self.sampled = observer.sampled
         self.shared = observer.shared
+        self.extended = observer.extended
 
     def planned(self, plan: Plan, cached: int) -> None:
         """Note what a plan was made from: its record will say whether a larger one is needed."""
-        self._observer.planned(plan, cached)
-        self._under_way[plan.run_id, plan.claim_id] = _Recipe(
-            order=len(self._under_way),
-            claim=plan.claim,
-            claim_id=plan.claim_id,
-            columns=plan.columns,
-            model=plan.model,
-            evidence=plan.evidence,
-            template_include=plan.template_include,
-            pool_size=plan.pool_size,
-        )
+        order = len(self._under_way)
+        self._under_way[plan.run_id, plan.claim_id] = _recipe_of(plan, order)
+        if plan.precision is None or plan.precision.begun is None:
+            self._observer.planned(plan, cached)
+            return
+        before = self._open[plan.precision.begun.execution_id]
+        # What the step before had is counted already; what failed in it is called for again.
+        more, had = plan.N - before.shape.N + before.failed, before.shape.N - before.failed
+        self._observer.extended(plan, more, cached - had)
 
     def finished(self, record: RunRecord) -> None:
-        """Pass a record on, and note what its plan needs next."""
-        self._observer.finished(record)
-        recipe = self._under_way[record.run_id, record.claim_id]
+        """Pass on the record that ends an execution; of any other note what its plan needs next."""
         taken = record.precision
         assert taken is not None, "an adaptive measurement's records say so"
-        if taken.stopped is None:
-            done = Shape(record.sampling.K, record.sampling.R, record.sampling.T)
-            larger = next_shape(done, recipe.pool_size)
-            rule = replace(self._rule, steps=tuple(taken.steps))
-            self._rounds.setdefault(recipe.model, []).append((recipe, larger, rule))
+        self._open.pop(record.execution_id, None)
+        if taken.stopped is not None:
+            self._observer.finished(record)
+            return
+        self._open[record.execution_id] = _Step(
+            recipe=self._under_way[record.run_id, record.claim_id],
+            begun=Begun(record.execution_id, record.started_at),
+            taken=tuple(taken.steps),
+            failed=record.usage.failed,
+        )
 
     def first(self, model: ModelId) -> Iterator[Plan]:
         """The plans of the first round: the sizes that were asked for."""
         for plan in self._measurement.plans(model):
             yield replace(plan, precision=self._rule)
 
+    def largest(self, model: ModelId) -> Iterator[Plan]:
+        """The plans that it comes to if no gate passes."""
+        for plan in self._measurement.plans(model):
+            shape = Shape(plan.K, plan.R, plan.T)
+            shape = largest_shape(shape, plan.pool_size, self._rule.max_samples)
+            yield self._make(_recipe_of(plan, 0), shape, self._rule)
+
     def next_round(self) -> dict[ModelId, Iterator[Plan]]:
         """The plans of the next round, made as they are needed; none when all is measured."""
-        rounds, self._rounds = self._rounds, {}
         self._under_way = {}
         return {
-            model: (self._plan(*entry) for entry in sorted(entries, key=lambda e: e[0].order))
-            for model, entries in rounds.items()
+            model: (
+                self._plan(step, next_shape(step.shape, step.recipe.pool_size), step.taken)
+                for step in steps
+            )
+            for model, steps in self._steps().items()
         }
 
-    def _plan(self, recipe: _Recipe, shape: Shape, rule: Precision) -> Plan:
+    def interrupted(self) -> dict[ModelId, Iterator[Plan]]:
+        """The plans that open executions end with, when no larger step can: those of the last."""
+        return {
+            model: (self._plan(step, step.shape, step.taken[:-1], last=True) for step in steps)
+            for model, steps in self._steps().items()
+        }
+
+    def _steps(self) -> dict[ModelId, list[_Step]]:
+        found: dict[ModelId, list[_Step]] = {}
+        for step in sorted(self._open.values(), key=lambda step: step.recipe.order):
+            found.setdefault(step.recipe.model, []).append(step)
+        return found
+
+    def _plan(
+        self, step: _Step, shape: Shape, taken: tuple[PrecisionStep, ...], *, last: bool = False
+    ) -> Plan:
+        rule = replace(self._rule, steps=taken, begun=step.begun, interrupted=last)
+        return self._make(step.recipe, shape, rule)
+
+    def _make(self, recipe: _Recipe, shape: Shape, rule: Precision) -> Plan:
         changed = asdict(shape) | {"template_include": recipe.template_include}
         return make_plan(
             recipe.claim,
@@ -153,8 +202,21 @@ class Escalation:
         )
 
 
-def _rule(measurement: Measurement) -> Precision:
-    config = measurement.config
+def _recipe_of(plan: Plan, order: int) -> _Recipe:
+    return _Recipe(
+        order=order,
+        claim=plan.claim,
+        claim_id=plan.claim_id,
+        columns=plan.columns,
+        model=plan.model,
+        evidence=plan.evidence,
+        template_include=plan.template_include,
+        pool_size=plan.pool_size,
+    )
+
+
+def stopping_rule(config: RunConfig) -> Precision:
+    """The rule that a configuration with `until_width` asks for."""
     assert config.until_width is not None, "only adaptive measurements escalate"
     first = config.K * config.R
     if config.max_samples is not None and config.max_samples < first:
@@ -167,3 +229,10 @@ def _rule(measurement: Measurement) -> Precision:
         min_compliance=MIN_COMPLIANCE,
         max_samples=config.max_samples or max(DEFAULT_MAX_SAMPLES, first),
     )
+
+
+def largest_shape(shape: Shape, templates: int, max_samples: int) -> Shape:
+    """The last step that `max_samples` allows."""
+    while max_samples >= (larger := next_shape(shape, templates)).N:
+        shape = larger
+    return shape

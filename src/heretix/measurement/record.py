@@ -263,8 +263,9 @@ class PrecisionRecord(_Record):
     max_samples: int
     steps: list[PrecisionStep]
     """This run is the last of them."""
-    stopped: Literal["gates_passed", "max_samples"] | None
-    """Reason why it stopped; null when a larger step followed."""
+    stopped: Literal["gates_passed", "max_samples", "interrupted"] | None
+    """Reason why it stopped; null when a larger step followed, in records from before one
+    execution took all steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from heretix.core.errors import (
     RetryableError,
     StoreError,
 )
-from heretix.measurement.execution import Execution, begin, finish, make_sample
+from heretix.measurement.execution import Execution, begin, close, finish, make_sample
 from heretix.providers.prices import Price, PriceTable, cost_micros
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
 from heretix.store.batches import select_holding_batches
@@ -44,7 +44,7 @@ from heretix.store.samples import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from heretix.measurement.record import RunRecord
     from heretix.plan import Plan, PlannedSample
@@ -86,6 +86,8 @@ class Spending:
         self._tokens = dict.fromkeys(models, (0, 0))
         """Read and written, per model: a sum of many small costs is rounded once, not each."""
         self._unknown = False
+        self.calls = 0
+        """Calls that were made, those that failed or were made again included."""
         unpriced = [model for model, price in self._prices.items() if price is None]
         if budget_usd is not None and unpriced:
             raise ConfigError(
@@ -100,13 +102,17 @@ class Spending:
     def charge(self, model: ModelId, tokens_in: int | None, tokens_out: int | None) -> None:
         """Add a call that was answered."""
         price = self._prices[model]
-        if price is not None and price.is_free:
-            return
-        if price is None or tokens_in is None or tokens_out is None:
-            self._unknown = True
-            return
         read, written = self._tokens[model]
-        self._tokens[model] = (read + tokens_in, written + tokens_out)
+        self._tokens[model] = (read + (tokens_in or 0), written + (tokens_out or 0))
+        told = tokens_in is not None and tokens_out is not None
+        if price is None or not (told or price.is_free):
+            self._unknown = True
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Calls made, and tokens read and written as far as the providers told."""
+        read, written = zip(*self._tokens.values(), strict=True)
+        return {"calls": self.calls, "tokens_in": sum(read), "tokens_out": sum(written)}
 
     @property
     def spent_usd(self) -> float | None:
@@ -562,6 +568,10 @@ class Lane:
             )
         )
 
+    def count_call(self) -> None:
+        """A call is made now."""
+        self._runner.spending.calls += 1
+
     def halt(self, reason: HeretixError) -> None:
         """Start nothing new; `run` returns `reason` once the calls in flight are home."""
         self._halted = self._halted or reason
@@ -691,6 +701,7 @@ class _Trial:
         async with pace.call(self._guess) as reserved:
             self._lane.check_open()
             self.attempts += 1
+            self._lane.count_call()
             clock = asyncio.get_running_loop().time
             begun_s = clock()
             self._lane.idle.discard(task)
@@ -741,6 +752,9 @@ class Observer(Protocol):
     def planned(self, plan: Plan, cached: int) -> None:
         """A plan was taken up; `cached` of its samples need no call."""
 
+    def extended(self, plan: Plan, more: int, cached: int) -> None:
+        """A plan goes on, larger by `more` samples, `cached` of which need no call."""
+
     def sampled(self, plan: Plan, sample: Sample) -> None:
         """A call ended, well or badly, and its sample was handed to the store."""
 
@@ -755,6 +769,9 @@ class Silence:
     """An observer that does nothing; others may override what they care for."""
 
     def planned(self, plan: Plan, cached: int) -> None:
+        """Do nothing."""
+
+    def extended(self, plan: Plan, more: int, cached: int) -> None:
         """Do nothing."""
 
     def sampled(self, plan: Plan, sample: Sample) -> None:
@@ -834,6 +851,14 @@ class Runner:
             if (reason := task.result()) is not None:
                 raise reason
 
+    def close(self, plans: Mapping[ModelId, Iterable[Plan]]) -> None:
+        """End executions with steps that are measured, because no larger one will be."""
+        for model, steps in plans.items():
+            for chunk in chunked(steps, _PLANS_AHEAD):
+                price = self.spending.price_of(model)
+                for record in close(self.store, chunk, use_cache=self.use_cache, price=price):
+                    self.observer.finished(record)
+
     def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
         with contextlib.suppress(StoreError):
@@ -866,6 +891,11 @@ class Tally(Silence):
         self.cached += cached
         self._advance(cached)
 
+    def extended(self, plan: Plan, more: int, cached: int) -> None:
+        """Expect so many more."""
+        self.total += more
+        self.planned(plan, cached)
+
     def sampled(self, plan: Plan, sample: Sample) -> None:
         """Count a call that ended."""
         self.doing = f"measuring {plan.label}"
@@ -880,8 +910,12 @@ class Tally(Silence):
     @property
     def rate(self) -> float:
         """Calls a second since the beginning."""
-        elapsed = time.monotonic() - self._begun
-        return (self.done - self.cached) / elapsed if elapsed > 0 else 0.0
+        return (self.done - self.cached) / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begun
 
     @property
     def eta_s(self) -> float | None:
@@ -899,6 +933,7 @@ class Tally(Silence):
             "in_flight": status.in_flight if status else 0,
             "window": status.window if status else 0,
             "spent_usd": status.spent_usd if status else None,
+            **(self.runner.spending.totals if self.runner else {}),
             "per_second": round(self.rate, 2),
             "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
         }
@@ -916,6 +951,17 @@ class Tally(Silence):
         parts += [f"{self.cached:,} cached"] if self.cached else []
         parts += [f"{self.failed:,} failed"] if self.failed else []
         return ", ".join(parts)
+
+    def account(self) -> str:
+        """What it took, in one line: dollars, tokens, calls, seconds."""
+        if self.runner is None:
+            return f"no calls · {self.elapsed_s:,.1f} s"
+        spending = self.runner.spending
+        spent, totals = spending.spent_usd, spending.totals
+        dollars = "cost unknown" if spent is None else f"${spent:,.4f}"
+        tokens = f"{totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out"
+        calls = f"{totals['calls']:,} call{'' if totals['calls'] == 1 else 's'}"
+        return f"{dollars} · {tokens} · {calls} · {self.elapsed_s:,.1f} s"
 
     def _advance(self, count: int) -> None:
         self.done += count

@@ -44,7 +44,7 @@ from heretix.store.runs import find_execution, register_bank, select_bank
 from heretix.store.samples import select_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
@@ -103,6 +103,8 @@ class Estimate:
     cost_usd: float | None
     cost_usd_max: float | None
     price_as_of: str | None
+    at_most: Estimate | None = None
+    """With `until_width`: what its largest step takes, where this is what its first does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +200,14 @@ class Measurement:
 
     def estimate(self, store: Store | None) -> Estimate:
         """Count calls, tokens and cost; a store tells what is cached already."""
+        least = self._estimate(store, self.plans)
+        if self.config.until_width is None:
+            return least
+        return replace(least, at_most=self._estimate(store, Escalation(self, Silence()).largest))
+
+    def _estimate(
+        self, store: Store | None, plans_of: Callable[[ModelId], Iterator[Plan]]
+    ) -> Estimate:
         runs = attempts = to_call = 0
         dates = []
         taken: list[tuple[Price | None, int, int, int]] = []
@@ -205,7 +215,7 @@ class Measurement:
         for model in self.models:
             price = prices.find(model)
             dates += [price.as_of.isoformat()] if price and price.as_of else []
-            for plan in self.plans(model):
+            for plan in plans_of(model):
                 calls = {sample.cache_key: sample for sample in plan.samples}
                 if store is not None and not self.settings.no_cache:
                     for key in store.read(select_answers, list(calls)):
@@ -293,9 +303,14 @@ class Measurement:
                 return
             escalation = Escalation(self, runner.observer)
             runner.observer = escalation
-            await runner.run([(providers[m], escalation.first(m)) for m in self.models])
-            while more := escalation.next_round():
-                await runner.run([(providers[model], plans) for model, plans in more.items()])
+            try:
+                await runner.run([(providers[m], escalation.first(m)) for m in self.models])
+                while more := escalation.next_round():
+                    await runner.run([(providers[model], plans) for model, plans in more.items()])
+            except BaseException:
+                # Whatever ended it: an execution that has a step to show ends with that.
+                runner.close(escalation.interrupted())
+                raise
 
 
 def prepare(
@@ -382,6 +397,7 @@ def _config_of(asked: Mapping[str, Any]) -> RunConfig:
         {
             **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
             **asked["options"],
+            **{name: asked[name] for name in ("until_width", "max_samples") if name in asked},
             "seed": asked["bootstrap_seed"] if asked["seed_source"] == "config" else None,
         },
         source="execution",
@@ -523,20 +539,24 @@ class Results:
         self._keep_records = keep_records
         self._failed: dict[RunName, bool] = {}
         """Runs without an estimate, and whether that is because every call failed."""
+        self.missed = 0
+        """Runs that ended wider than `until_width`, or without another of its gates."""
         self.planned = self._observer.planned
+        self.extended = self._observer.extended
         self.sampled = self._observer.sampled
         self.shared = self._observer.shared
 
     def finished(self, record: RunRecord) -> None:
-        """Keep the record's name; of several steps towards a precision the last one counts."""
+        """Keep the record's name."""
         variant = record.evidence.variant if record.evidence else None
         name = (record.claim, record.model, record.lens, variant)
         self.executions[name] = record.execution_id
         if self._keep_records:
             self.records[name] = record
-        self._failed.pop(name, None)
         if record.status != "ok":
             self._failed[name] = record.usage.failed == record.usage.attempted
+        if record.precision is not None and record.precision.stopped != "gates_passed":
+            self.missed += 1
         self._observer.finished(record)
 
     @property

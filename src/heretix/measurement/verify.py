@@ -427,6 +427,7 @@ def plan_of_record(run: RunRecord) -> Plan:
             min_compliance=precision.min_compliance,
             max_samples=precision.max_samples,
             steps=tuple(precision.steps[:-1]),
+            interrupted=precision.stopped == "interrupted",
         ),
     )
 

@@ -124,6 +124,7 @@ def _tell_size(run: RunRecord) -> Iterator[str]:
     ended = {
         "gates_passed": "it stopped because that was reached",
         "max_samples": "it stopped because more samples weren't allowed",
+        "interrupted": "a larger step was begun, and the run was stopped before its end",
         None: "a larger step followed",
     }[rule.stopped]
     yield (

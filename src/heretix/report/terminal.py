@@ -219,11 +219,23 @@ def estimate_view(measurement: Measurement, estimate: Estimate) -> RenderableTyp
             f" ({len(measurement.claims):,} claims × {len(measurement.models)} models, "
             f"{estimate.attempts:,} attempts)"
         )
-    tokens = (
+    facts = [("calls", calls), ("tokens", _tokens(estimate)), ("cost", _cost(estimate))]
+    if (most := estimate.at_most) is not None:
+        told = f"until {measurement.config.until_width:g} wide: these, if that is so at once"
+        facts += [
+            ("", told),
+            ("at most", f"{most.to_call:,} calls to make, {most.cached:,} already cached"),
+            ("", f"{_tokens(most)} tokens"),
+            ("", _cost(most)),
+        ]
+    return facts_table(facts)
+
+
+def _tokens(estimate: Estimate) -> str:
+    return (
         f"about {estimate.tokens_in:,} in, {estimate.tokens_out:,} out "
         f"(at most {estimate.tokens_out_max:,} out)"
     )
-    return facts_table([("calls", calls), ("tokens", tokens), ("cost", _cost(estimate))])
 
 
 def runs_table(runs: Sequence[RunSummary], *, width: int) -> RenderableType:

@@ -194,9 +194,33 @@ def p_text(p_value: float) -> str:
     return "p<0.0001" if p_value < 0.0001 else f"p={p_value:.4f}"
 
 
+def warn_missed_target(run: RunRecord) -> str | None:
+    """Tell how far a run stayed from the precision that it was to reach; None if it got there."""
+    rule = run.precision
+    if rule is None or rule.stopped in {"gates_passed", None}:
+        return None
+    last = rule.steps[-1]
+    ended = (
+        f"the limit of {rule.max_samples} samples"
+        if rule.stopped == "max_samples"
+        else "the end of the run"
+    )
+    lacks = "no estimate"
+    if last.ci_width is not None and "ci_width" in last.unmet:
+        over = last.ci_width - rule.until_width
+        lacks = f"the interval is {last.ci_width:.3f} wide, {over:.3f} more than was asked"
+    elif "is_stable" in last.unmet:
+        lacks = f"the interval is {last.ci_width:.3f} wide, too wide to be called stable"
+    elif "rpl_compliance_rate" in last.unmet:
+        lacks = f"{percent(last.rpl_compliance_rate)} of the answers were compliant"
+        lacks += f", {percent(rule.min_compliance)} are needed"
+    return f"target of width {rule.until_width:g} missed at {ended}: {lacks}"
+
+
 def run_warnings(run: RunRecord) -> list[str]:
     """List everything that a reader of the run's number has to be told beside it."""
     warnings = [
+        warn_missed_target(run),
         None if run.aggregates.is_stable in {True, None} else UNSTABLE,
         warn_few_wordings(run),
         warn_clamp_sensitive(run.beside),

@@ -15,6 +15,8 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    delete,
+    exists,
     func,
     insert,
     or_,
@@ -56,6 +58,8 @@ class ExecutionStart:
     run: Mapping[str, Any]
     config_json: str
     created_at: str
+    grows: bool = False
+    """It began with a smaller recipe, and goes on with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +184,14 @@ _MOVE_SAMPLE: Final = (
     .where(samples.c.cache_key == bindparam("of_cache_key"), samples.c.run_id != bindparam("to"))
     .values(run_id=bindparam("to"))
 )
+_MOVE_EXECUTION: Final = (
+    update(executions)
+    .where(
+        executions.c.execution_id == bindparam("of_execution_id"),
+        ~exists().where(results.c.execution_id == executions.c.execution_id),
+    )
+    .values(run_id=bindparam("to"), config_json=bindparam("config_json"))
+)
 _OF_RUN: Final = (
     _select_fields(ExecutionSummary)
     .outerjoin(results, results.c.execution_id == executions.c.execution_id)
@@ -194,14 +206,83 @@ def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -
         return
     rows = [_started_run(start) for start in starts]
     insertion = conflict_insert(connection.dialect.name, runs)
-    new = insertion.on_conflict_do_nothing(index_elements=[runs.c.run_id])
-    connection.execute(new, _ordered(rows, "run_id"))
+    # A row that is there is touched, and so locked: `_move_executions` of another process takes
+    # away a row that no execution refers to.
+    new = insertion.on_conflict_do_update(
+        index_elements=[runs.c.run_id], set_={"claim_sha256": insertion.excluded.claim_sha256}
+    )
+    connection.execute(new, _ordered(list({row["run_id"]: row for row in rows}.values()), "run_id"))
     names = ("execution_id", "run_id", "claim", "model", "config_json", "created_at")
     begun = [
         {name: row[name] for name in names} | {"config_json": start.config_json}
         for start, row in zip(starts, rows, strict=True)
+        if not start.grows
     ]
-    connection.execute(insert(executions), begun)
+    if begun:
+        connection.execute(insert(executions), begun)
+    if moves := {start.execution_id: start for start in starts if start.grows}:
+        _move_executions(connection, moves)
+
+
+def _move_executions(connection: Connection, moves: Mapping[str, ExecutionStart]) -> None:
+    """Let executions without a result go on under another recipe, and take their samples along.
+
+    The recipe that they leave is forgotten where nothing else belongs to it.
+    """
+    of_these = executions.c.execution_id.in_(list(moves))
+    left = set(connection.execute(select(executions.c.run_id).where(of_these)).scalars())
+    connection.execute(
+        _MOVE_EXECUTION,
+        [
+            {
+                "of_execution_id": execution_id,
+                "to": moves[execution_id].run["run_id"],
+                "config_json": moves[execution_id].config_json,
+            }
+            for execution_id in sorted(moves)
+        ],
+    )
+    used = select(execution_samples).where(execution_samples.c.execution_id.in_(list(moves)))
+    rows = [
+        {"of_cache_key": row.cache_key, "to": moves[row.execution_id].run["run_id"]}
+        for row in connection.execute(used)
+    ]
+    if rows:
+        connection.execute(_MOVE_SAMPLE, _ordered(rows, "of_cache_key"))
+    left -= {start.run["run_id"] for start in moves.values()}
+    # What somebody else is about to use is locked, and stays.
+    locked = select(runs.c.run_id).where(runs.c.run_id.in_(sorted(left)))
+    free = connection.execute(locked.with_for_update(skip_locked=True)).scalars().all()
+    connection.execute(
+        delete(runs).where(
+            runs.c.run_id.in_(free),
+            ~exists().where(executions.c.run_id == runs.c.run_id),
+            ~exists().where(samples.c.run_id == runs.c.run_id),
+        )
+    )
+
+
+def save_used(connection: Connection, used: Mapping[str, Mapping[str, bool]]) -> None:
+    """Write down what executions have used so far: by id, each key and whether it was cached."""
+    linkable = select_linkable(connection, [key for keys in used.values() for key in keys])
+    rows: list[dict[str, Any]] = [
+        {"execution_id": execution_id, "cache_key": cache_key, "from_cache": from_cache}
+        for execution_id, keys in used.items()
+        for cache_key, from_cache in keys.items()
+        if cache_key in linkable
+    ]
+    if rows:
+        insertion = conflict_insert(connection.dialect.name, execution_samples)
+        connection.execute(insertion.on_conflict_do_nothing(), _ordered(rows, "cache_key"))
+
+
+def select_used(connection: Connection, execution_ids: Sequence[str]) -> dict[str, dict[str, bool]]:
+    """Read what `save_used` wrote."""
+    found: dict[str, dict[str, bool]] = {}
+    wanted = select(execution_samples).where(execution_samples.c.execution_id.in_(execution_ids))
+    for row in connection.execute(wanted):
+        found.setdefault(row.execution_id, {})[row.cache_key] = row.from_cache
+    return found
 
 
 def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) -> None:
@@ -213,16 +294,7 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
         insert(results),
         [{column.name: getattr(result, column.name) for column in results.c} for result in ended],
     )
-    keys = [cache_key for result in ended for cache_key, _ in result.samples]
-    linkable = select_linkable(connection, keys)
-    used = [
-        {"execution_id": result.execution_id, "cache_key": cache_key, "from_cache": from_cache}
-        for result in ended
-        for cache_key, from_cache in result.samples
-        if cache_key in linkable
-    ]
-    if used:
-        connection.execute(insert(execution_samples), _ordered(used, "cache_key"))
+    save_used(connection, {result.execution_id: dict(result.samples) for result in ended})
     # A sample shows the run that used it last, so that asking `samples` for a run that was
     # served from the cache finds its samples. Who else used it stands in `execution_samples`.
     reused = [

@@ -198,7 +198,8 @@ executions: Final = _table(
     *_required(String, "created_at"),
     Index(None, "run_id", "created_at"),
 )
-"""One row an invocation, written when it starts and never updated."""
+"""One row an invocation, written when it starts. One that grows towards a precision moves on to its
+larger recipe; once there is a result, the row never changes."""
 
 results: Final = _table(
     "results",
