@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         measure,
         measure_async,
         measure_many,
+        study,
     )
     from heretix.core.errors import (
         HeretixError,
@@ -54,6 +55,7 @@ __all__ = [
     "measure",
     "measure_async",
     "measure_many",
+    "study",
     "verify_run",
 ]
 
@@ -76,6 +78,7 @@ _HOMES = {
     "measure": "heretix.api",
     "measure_async": "heretix.api",
     "measure_many": "heretix.api",
+    "study": "heretix.api",
     "verify_run": "heretix.measurement.verify",
 }
 

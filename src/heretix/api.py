@@ -45,8 +45,18 @@ if TYPE_CHECKING:
     from heretix.measurement.record import MetricsRecord, SampleRecord
     from heretix.measurement.runner import Observer
     from heretix.providers.catalog import ModelId
+    from heretix.studies.study import Kind, Request, StudyRecord
 
-__all__ = ["Belief", "BeliefVector", "frame", "load", "measure", "measure_async", "measure_many"]
+__all__ = [
+    "Belief",
+    "BeliefVector",
+    "frame",
+    "load",
+    "measure",
+    "measure_async",
+    "measure_many",
+    "study",
+]
 
 _T = TypeVar("_T")
 
@@ -395,6 +405,44 @@ async def measure_async(
 def load(path: str | Path) -> list[Belief]:
     """Read the beliefs in an artifact (JSON) or a file of artifacts (JSONL)."""
     return [Belief(run) for artifact in read_artifacts(path) for run in artifact.runs]
+
+
+def study(
+    kind: Kind,
+    claims: str | Path | Iterable[Mapping[str, Any]],
+    *,
+    models: Iterable[str] | None = None,
+    store: str | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> StudyRecord:
+    """Measure a study ("calibration", "coherence", "variance", "card") and return its record.
+
+    `claims` is a file, `plain` for the packaged ones, or rows with the columns of such a file.
+    Options are those of `measure`.
+    """
+    # Imported when used: most who measure have no study in mind.
+    from heretix.studies import study as studies
+
+    items = (
+        studies.read_items(claims, kind)
+        if isinstance(claims, str | Path)
+        else studies.check_items([studies.make_item(row) for row in claims], kind)
+    )
+    names = tuple(models) if models is not None else None
+    config = RunConfig.parse({**_fold_evidence(options), "models": names})
+    return _wait(_study(studies.Request(kind=kind, items=items, config=config), store, observer))
+
+
+async def _study(request: Request, store: str | None, observer: Observer | None) -> StudyRecord:
+    from heretix.studies.study import finish_study, prepare_study
+
+    settings = Settings.from_env()
+    measurement = await gather_evidence(prepare_study(request, settings))
+    results = Results(observer)
+    with Store.open(store or settings.db) as opened:
+        await run_measurement(measurement, opened, results)
+        return finish_study(request, measurement, results.executions, opened)
 
 
 async def _measure(

@@ -27,6 +27,7 @@ _SEED_MAX: Final = 2**64 - 1
 
 PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
     "default": {},
+    "wide": {"K": 16, "R": 1, "T": 16},
     "legacy": {"K": 7, "R": 3, "B": 2000},
 }
 """Named sampling plans. Keys given beside a preset win over it."""
@@ -90,7 +91,7 @@ class RunConfig(BaseModel):
     models: tuple[str, ...] | None = Field(default=None, min_length=1)
     prompt_version: str = "rpl_v1"
     prompts_file: str | None = None
-    preset: Literal["default", "legacy"] = "default"
+    preset: Literal["default", "wide", "legacy"] = "default"
     K: int = Field(default=8, ge=1, le=10_000)
     R: int = Field(default=2, ge=1, le=1_000)
     T: int | None = Field(default=None, ge=1)

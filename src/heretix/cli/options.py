@@ -69,6 +69,10 @@ BaseUrlOption = Annotated[
 BudgetOption = Annotated[
     float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
 ]
+PresetOption = Annotated[
+    str | None,
+    typer.Option("--preset", help="A named plan: default (8 wordings × 2), wide (16 × 1), legacy."),
+]
 LensOption = Annotated[
     str | None,
     typer.Option("--lens", help=f"Lenses, comma-separated: {', '.join(LENSES)}; or all."),
@@ -111,9 +115,7 @@ class PlanOptions(SamplingOptions):
     agg: Annotated[
         str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
     ] = None
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="A named plan: default, legacy.")
-    ] = None
+    preset: PresetOption = None
     claims_file: Annotated[
         str | None,
         typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.store import Store
 
 RefArgument = Annotated[
     str, typer.Argument(help="A run or execution id (a unique part will do), or an artifact file.")
@@ -49,8 +50,12 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
     """
     from heretix.measurement.verify import verify_artifact
     from heretix.report.terminal import verification_view
+    from heretix.studies.study import is_study, read_study, verify_study
 
-    found = [check for artifact in read_refs([ref], db) for check in verify_artifact(artifact)]
+    if is_study(ref):
+        found = [verify_study(read_study(ref), _store_there(db))]
+    else:
+        found = [check for artifact in read_refs([ref], db) for check in verify_artifact(artifact)]
     if as_json:
         output.print_json([{**asdict(check), "ok": check.ok} for check in found])
     else:
@@ -59,6 +64,16 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
             console.print(verification_view(check))
     if not all(check.ok for check in found):
         raise typer.Exit(1)
+
+
+def _store_there(db: str | None) -> Store | None:
+    """Open the store where there is one: what a study names may be in it."""
+    from heretix.core.errors import RecordError
+
+    try:
+        return opt.open_store(db)
+    except RecordError:
+        return None
 
 
 def runs(

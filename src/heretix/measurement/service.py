@@ -125,6 +125,8 @@ class Measurement:
     """Bundles of another source policy, which some of the variants show."""
     negation: Claim | None = None
     """The negation of the one claim: its raw prior is measured too."""
+    siblings: tuple[tuple[Claim, Claim], ...] = ()
+    """A claim, and another whose raw prior is measured in the same wordings, for a study."""
 
     def plans(self, model: ModelId) -> Iterator[Plan]:
         """The plans of one model, claim by claim and lens by lens, made as they are needed.
@@ -135,11 +137,12 @@ class Measurement:
             yield self.plan(claim, model, lens)
         for claim, evidence in self.variants:
             yield self._make(claim, model, evidence)
-        if self.negation is not None:
-            # The claim's own templates, for its negation: rotation would choose others.
-            chosen = self.plan(self.claims[0], model).tpl_indices
+        denied = ((self.claims[0], self.negation),) if self.negation is not None else ()
+        for claim, sibling in (*denied, *self.siblings):
+            # The claim's own templates, for its sibling: rotation would choose others.
+            chosen = self.plan(claim, model).tpl_indices
             same = self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
-            yield self._make(self.negation, model, None, same)
+            yield self._make(sibling, model, None, same)
 
     def pairs(self) -> Iterator[tuple[Claim, str]]:
         """Claims and lenses that can be measured."""
@@ -175,7 +178,8 @@ class Measurement:
     @property
     def attempts(self) -> int:
         """Samples that the measurement will ask for, cached ones included."""
-        pairs = len(list(self.pairs())) + len(self.variants) + (self.negation is not None)
+        pairs = len(list(self.pairs())) + len(self.variants) + len(self.siblings)
+        pairs += self.negation is not None
         return self.config.K * self.config.R * len(self.models) * pairs
 
     @property

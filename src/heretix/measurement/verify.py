@@ -254,9 +254,9 @@ def verify_run(run: RunRecord) -> Verification:
     else:
         recorded = run.model_dump(mode="json", exclude={"sha256"})
         derived = rebuilt.model_dump(mode="json", exclude={"sha256"})
-        pairs = list(_compare("", recorded, derived))
+        pairs = list(compare_leaves("", recorded, derived))
         checked += len(pairs)
-        differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
+        differences += [pair for pair in pairs if not same_value(pair.recorded, pair.derived)]
         notes.append(_bank_note(run))
     return Verification(
         execution_id=run.execution_id,
@@ -325,8 +325,10 @@ def verify_vector(artifact: Artifact) -> Verification:
         "lenses": (artifact.lenses or [], lines),
         "experiments": (artifact.experiments or [], experiments),
     }
-    pairs = [pair for name, both in sides.items() for pair in _compare(name, *map(_plain, both))]
-    differences += [pair for pair in pairs if not _same(pair.recorded, pair.derived)]
+    pairs = [
+        pair for name, both in sides.items() for pair in compare_leaves(name, *map(_plain, both))
+    ]
+    differences += [pair for pair in pairs if not same_value(pair.recorded, pair.derived)]
     return Verification(
         execution_id="belief vector",
         run_id=runs[0].run_id,
@@ -491,20 +493,20 @@ def _bank_note(run: RunRecord) -> str:
     return f"bank {run.prompt_version} DIFFERS from the packaged one of that version"
 
 
-def _compare(path: str, recorded: Any, derived: Any) -> Iterator[Mismatch]:
+def compare_leaves(path: str, recorded: Any, derived: Any) -> Iterator[Mismatch]:
     """All leaves of two JSON trees, side by side; a leaf only one side has pairs with None."""
     if isinstance(recorded, Mapping) and isinstance(derived, Mapping):
         for key in sorted(recorded.keys() | derived.keys()):
             name = f"{path}.{key}" if path else str(key)
-            yield from _compare(name, recorded.get(key), derived.get(key))
+            yield from compare_leaves(name, recorded.get(key), derived.get(key))
     elif isinstance(recorded, list) and isinstance(derived, list) and len(recorded) == len(derived):
         for index, (one, other) in enumerate(zip(recorded, derived, strict=True)):
-            yield from _compare(f"{path}[{index}]", one, other)
+            yield from compare_leaves(f"{path}[{index}]", one, other)
     else:
         yield Mismatch(path, recorded, derived)
 
 
-def _same(recorded: object, derived: object) -> bool:
+def same_value(recorded: object, derived: object) -> bool:
     if isinstance(recorded, float) and isinstance(derived, float):
         return math.isclose(recorded, derived, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return type(recorded) is type(derived) and recorded == derived

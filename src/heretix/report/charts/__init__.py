@@ -17,7 +17,12 @@ from heretix.report.charts.economy import (
 )
 from heretix.report.charts.figure import Chart
 from heretix.report.charts.output import chart_html, chart_json, chart_svg, embed_script, save_chart
-from heretix.report.charts.studies import JudgedClaim, drift, reliability_diagram
+from heretix.report.charts.studies import (
+    JudgedClaim,
+    drift,
+    expected_width,
+    reliability_diagram,
+)
 
 __all__ = [
     "Chart",
@@ -34,6 +39,7 @@ __all__ = [
     "drift",
     "embed_script",
     "evidence_controls",
+    "expected_width",
     "market_history",
     "model_comparison",
     "reliability_diagram",

@@ -1,4 +1,4 @@
-"""Charts of studies: drift of one recipe over time, and the reliability diagram."""
+"""Charts of studies: drift of one recipe, reliability, and what a plan will give."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
 from heretix.report.words import counted, missing_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from heretix.measurement.record import RunRecord
+    from heretix.studies.design import Plan as DesignPlan
 
 # Drift: the same recipe, measured again and again.
 
@@ -238,3 +239,60 @@ def _reliability_layers(found: Sequence[ReliabilityBin], theme: Theme) -> list[P
         fig.layer("point", rows, {**at, "tooltip": told}, **look, filled=True, size=80, opacity=1),
         fig.text_layer(rows, above, "n", **fig.small_text(theme, baseline="bottom")),
     ]
+
+
+# Design: how wide an interval to expect for how many calls.
+
+_FEWEST_CALLS: Final = 4
+"""Fewer give intervals that would flatten all others."""
+
+
+def expected_width(
+    frontier: Sequence[DesignPlan],
+    marked: Mapping[str, DesignPlan],
+    *,
+    width: float | None = None,
+    title: str = "Expected width of the interval against calls",
+    theme: Theme = LIGHT,
+) -> Chart:
+    """Draw the best width for every number of calls, named plans, and the width asked for."""
+    rows = [_width_row(plan) for plan in frontier if plan.calls >= _FEWEST_CALLS]
+    points = [{**_width_row(plan), "name": name} for name, plan in marked.items()]
+    x = fig.quantity("calls for a claim", scale={"nice": True, "zero": True}, format="d")
+    y = fig.quantity("expected width of the 95% interval, in probability", scale={"zero": True})
+    at = {"x": {**x, "field": "calls"}, "y": {**y, "field": "width"}}
+    told = fig.tooltip(("plan", "nominal"), ("calls", "quantitative"), ("width", ".3f"))
+    scale: Part = {"domain": list(marked), "range": [theme.series(n) for n in range(len(marked))]}
+    shapes: Part = {"domain": list(marked), "range": list(SERIES_SHAPES[: len(marked)])}
+    legend = {"title": "plan", "orient": "bottom"}
+    named: Part = {"field": "name", "type": "nominal", "legend": legend}
+    point: Part = {
+        **at,
+        "color": {**named, "scale": scale},
+        "shape": {**named, "scale": shapes},
+        "tooltip": told,
+    }
+    look = {"color": theme.colour(RPL), "strokeWidth": 2, "interpolate": "step-after"}
+    layers = [
+        fig.layer("line", rows, at, **look),
+        fig.layer("point", points, point, filled=True, size=110, opacity=1),
+    ]
+    if width is not None:
+        line = {"color": theme.muted, "strokeDash": [4, 4]}
+        layers.insert(0, fig.layer("rule", [{"width": width}], {"y": at["y"]}, **line))
+    best = "; ".join(f"{row['calls']} calls {row['width']:.3f}" for row in rows[:20])
+    return fig.figure(
+        {"width": WIDTH, "height": HEIGHT, "layer": layers},
+        title=title,
+        subtitle=[
+            "Line: the best plan for so many calls, as wordings × answers each.",
+            "Dashed: the width asked for." if width is not None else "",
+        ],
+        description=f"Expected width of the interval against calls: {best}.",
+        theme=theme,
+    )
+
+
+def _width_row(plan: DesignPlan) -> Part:
+    shape = f"{plan.T} × {plan.R}"
+    return {"plan": shape, "calls": plan.calls, "width": plan.expected_width}
