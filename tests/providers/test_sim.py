@@ -133,3 +133,22 @@ def test_draws_are_standard_normal_and_keep_their_parts_apart():
     assert uniform("a", "b") != uniform("ab") != uniform("a,b")
     assert uniform(1) != uniform("1")
     assert all(0 < uniform(n) < 1 for n in range(1000))
+
+
+def test_waves_draw_noise_anew_and_shift_what_drifts():
+    """Wave 0 is the model without waves; a planted drift begins in its wave, in its claims."""
+
+    def ask(query, wave, claim="c"):
+        request = Request(model="m", system="", user="", max_output_tokens=1, claim=claim)
+        return asyncio.run(SimProvider(f"m?{query}", wave=wave).ask(request))
+
+    quiet = "noise_sd=0&drift=1&since=2"
+    said = [json.loads(ask(quiet, wave).text)["prob_true"] for wave in range(4)]
+    assert said[0] == said[1]
+    assert said[2] == said[3]
+    assert logit(said[2]) - logit(said[0]) == pytest.approx(1, abs=1e-4)
+    assert ask("noise_sd=0.2", 1).text != ask("noise_sd=0.2", 2).text
+    model = SimProvider("m?drifting=0.3")
+    share = statistics.mean(model.is_drifting(f"claim {n}") for n in range(1000))
+    assert share == pytest.approx(0.3, abs=0.06)
+    assert [ask("renamed=2", wave).provider_model_id for wave in (1, 2)] == ["m", "m-next"]

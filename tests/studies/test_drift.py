@@ -13,6 +13,7 @@ from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.studies.drift import (
     clip_cells,
     detect_drift,
+    detect_drifts,
     match_anchors,
     measure_cell,
     rank_evidence,
@@ -416,3 +417,20 @@ def test_panels_looked_at_every_wave_keep_their_word():
     assert np.mean(false) <= 0.05
     assert np.mean(found) >= 0.95
     assert np.mean(held) >= 0.88
+
+
+def test_groups_are_weighed_apart_and_selected_together():
+    """Each model has its own noise; e-BH sees the claims of all of them, and all models."""
+    groups = [
+        (panel(1, drifting=[2], noise=0.2), panel(11, C=8, noise=0.2)),
+        (panel(2, noise=0.9), panel(12, C=8, noise=0.9, drifting=range(8), shift=2.0)),
+    ]
+    alone = [detect_drift(cells, anchors=known, horizon=20) for cells, known in groups]
+    together = detect_drifts(groups, horizon=20)
+    for one, other in zip(alone, together, strict=True):
+        assert [d.e_value for d in one.claims] == [d.e_value for d in other.claims]
+        assert (one.rho, one.anchors_dropped) == (other.rho, other.anchors_dropped)
+    e_values = np.array([d.e_value for found in together for d in found.claims])
+    chosen = [d.drifted for found in together for d in found.claims]
+    assert chosen == select_by_e_values(e_values).tolist()
+    assert [found.model.drifted for found in together] == [False, True]

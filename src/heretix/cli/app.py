@@ -49,6 +49,7 @@ _COMMANDS: Final = {
         "Play episodes with honest players and attackers: who gains?",
     ),
     "models": ("doctor:models_app", "Model files that run here, without a key."),
+    "panel": ("panel:app", "Panels: the same claims in waves, and what moved."),
     "batch": ("batch:app", "Batches at providers: half the price, within a day."),
     "corpus": ("evidence:corpus_app", "Documents on this machine, to search."),
     "evidence": ("evidence:evidence_app", "Bundles of evidence."),

@@ -402,7 +402,7 @@ class Lane:
         self._halted: HeretixError | None = None
         self._failed_in_a_row = 0
         self._failing_claims: set[str] = set()
-        self._begun_at = utc_now()
+        self._since = runner.since or utc_now()
 
     async def run(self, plans: Iterable[Plan]) -> HeretixError | None:
         """Measure the plans; each is finished as its last sample arrives.
@@ -491,11 +491,11 @@ class Lane:
         return taken - stored.keys(), stored
 
     def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
-        """Read what needs no call: all answers, or without the cache those since the lane began."""
+        """Read what needs no call: all answers, or without the cache the new ones."""
         found = self._runner.store.read(select_answers, keys)
         if self._runner.use_cache:
             return found
-        return {key: found[key] for key in found if found[key].created_at >= self._begun_at}
+        return {key: found[key] for key in found if found[key].created_at >= self._since}
 
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
         sample = None
@@ -804,12 +804,15 @@ class Runner:
         spending: Spending,
         limits: Limits | None = None,
         use_cache: bool = True,
+        since: str | None = None,
         retry: Retry | None = None,
         observer: Observer | None = None,
     ) -> None:
+        """Without the cache, answers count that were made `since` then, or since the run began."""
         self.store = store
         self.spending = spending
         self.use_cache = use_cache
+        self.since = since
         self.retry = retry or Retry()
         self.observer: Observer = observer or Silence()
         self.owner = new_owner()

@@ -127,6 +127,8 @@ class Measurement:
     """The negation of the one claim: its raw prior is measured too."""
     siblings: tuple[tuple[Claim, Claim], ...] = ()
     """A claim, and another whose raw prior is measured in the same wordings, for a study."""
+    since: str | None = None
+    """Answers from before then don't count, though they are in the cache; None is no such limit."""
 
     def plans(self, model: ModelId) -> Iterator[Plan]:
         """The plans of one model, claim by claim and lens by lens, made as they are needed.
@@ -279,7 +281,8 @@ class Measurement:
                 rpm=config.rpm,
                 tpm=config.tpm,
             ),
-            use_cache=not self.settings.no_cache,
+            use_cache=not self.settings.no_cache and self.since is None,
+            since=self.since,
             retry=retry,
             observer=observer,
         )

@@ -3,7 +3,8 @@
 In log-odds, an answer is the planted prior, plus what the frame does, plus what the lens's evidence
 does, plus an effect of the wording that all lenses share, plus the wording's own response to the
 evidence, plus noise. `sim:NAME?prior=0.7&hel=-1.2` plants a prior of 0.7 that heterodox evidence
-moves down by 1.2.
+moves down by 1.2. In the waves of a panel noise is drawn anew, and `drift=0.6&since=5` moves the
+belief from wave 5 on.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import logit, sigmoid
-from heretix.core.canonical import normal
+from heretix.core.canonical import normal, uniform
 from heretix.core.errors import ModelError
 from heretix.core.lenses import LENSES
 from heretix.providers.base import Opening, Provider, Reply, Request
 
 _ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTALL)
 _QUOTE_WORDS: Final = 12
+WAVE_VARIABLE: Final = "HERETIX_SIM_WAVE"
+"""In the environment that a simulated model is opened with: the wave it answers in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,13 @@ class Planted:
     response_sd: float = 0.15
     """Deviation between wordings' responses to the same evidence."""
     noise_sd: float = 0.2
+    drift: float = 0.0
+    """What the belief shifts by from wave `since` of a panel on."""
+    since: float = 1.0
+    drifting: float = 1.0
+    """Share of claims that shift; a claim's text decides whether it is one."""
+    renamed: float = math.inf
+    """The wave from which another build is said to answer."""
 
     def center(self, lens: str) -> float:
         """The planted belief under a lens, in log-odds."""
@@ -54,13 +64,18 @@ class SimProvider:
 
     max_concurrency: int = 256
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, wave: int = 0) -> None:
         self._name, _, query = name.partition("?")
+        self._wave = wave
         self.planted = _parse(name, query)
 
     @classmethod
     def open(cls, opening: Opening) -> Self:
-        return cls(opening.model.name)
+        return cls(opening.model.name, wave=int(opening.settings.env.get(WAVE_VARIABLE, 0)))
+
+    def is_drifting(self, claim: str) -> bool:
+        """Whether the planted drift is in this claim."""
+        return uniform("drifting", self._name, claim) < self.planted.drifting
 
     async def ask(self, request: Request) -> Reply:
         """Draw an answer; with documents, name one and quote it."""
@@ -75,7 +90,7 @@ class SimProvider:
         text = json.dumps(answer, ensure_ascii=False)
         return Reply(
             text=text,
-            provider_model_id=self._name,
+            provider_model_id=self._name + "-next" * (self._wave >= self.planted.renamed),
             tokens_in=math.ceil((len(request.system) + len(request.user)) / 4),
             tokens_out=math.ceil(len(text) / 4),
             temperature=request.temperature,
@@ -90,7 +105,10 @@ class SimProvider:
         log_odds = planted.center(lens) + planted.template_sd * normal("stem", *stem)
         if LENSES[lens].framed:
             log_odds += planted.response_sd * normal("response", *stem, lens)
-        log_odds += planted.noise_sd * normal("noise", *stem, lens, request.seed)
+        if self._wave >= planted.since and self.is_drifting(request.claim):
+            log_odds += planted.drift
+        wave = (self._wave,) if self._wave else ()
+        log_odds += planted.noise_sd * normal("noise", *stem, lens, request.seed, *wave)
         return round(sigmoid(log_odds), 6)
 
 

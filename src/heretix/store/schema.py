@@ -573,3 +573,36 @@ job_runs: Final = _table(
     *_required(String, "finished_at"),
 )
 """Records of a job so far, by recipe: the latest execution of each."""
+
+panels: Final = _table(
+    "panels",
+    Column("panel", String, primary_key=True),
+    *_required(AnyText, "fixed_json", "bundles_json"),
+    *_required(String, "created_at"),
+)
+"""A panel by name: what all of its waves are measured with, which never changes."""
+
+waves: Final = _table(
+    "waves",
+    Column("panel", ForeignKey(panels.c.panel), primary_key=True),
+    Column("wave", Integer, primary_key=True),
+    *_required(String, "started_at"),
+    *_optional(String, "finished_at"),
+)
+"""Waves of panels, from 0 on. Answers older than `started_at` are no part of one."""
+
+wave_runs: Final = _table(
+    "wave_runs",
+    Column("panel", String, primary_key=True),
+    Column("wave", Integer, primary_key=True),
+    Column("execution_id", ForeignKey(executions.c.execution_id), primary_key=True),
+    *_required(AnyText, "claim"),
+    *_required(String, "model", "lens"),
+    *_optional(Double, "prob_true", "ci_lo", "ci_hi"),
+    *_required(AnyText, "cells_json", "served_json"),
+    *_required(Integer, "attempted", "answered", "extreme"),
+    *_required(String, "finished_at"),
+    ForeignKeyConstraint(["panel", "wave"], [waves.c.panel, waves.c.wave]),
+)
+"""What a wave's records say of each claim, model and lens: `cells_json` has the mean log-odds of
+each wording, or null. The records hold the answers themselves."""

@@ -148,35 +148,58 @@ def detect_drift(
     tested against their common movement, and that movement for itself. `horizon` is the number of
     waves after the first that were planned; it stays the same from look to look.
     """
-    cells = _check_cells("cells", cells)
+    return detect_drifts([(cells, anchors)], horizon=horizon, variant=variant, alpha=alpha)[0]
+
+
+def detect_drifts(
+    groups: Sequence[tuple[Floats, Floats | None]],
+    *,
+    horizon: int,
+    variant: Variant = "cells",
+    alpha: float = ALPHA,
+) -> tuple[PanelDrift, ...]:
+    """Find what moved in each of several groups, each with cells and anchors of its own.
+
+    A group is what one model answers. Noise is estimated in each by itself; claims are selected
+    over all groups together, and so are models, so that `alpha` holds for the panel.
+    """
     _check_options(horizon=horizon, variant=variant, alpha=alpha)
-    model: Drift | None = None
-    dropped: tuple[int, ...] = ()
-    if anchors is not None:
-        anchors = _check_cells("anchors", anchors)
-        if anchors.shape[1:] != cells.shape[1:]:
-            raise ConfigError(
-                "`anchors` must have the waves and wordings of the claims, "
-                f"{cells.shape[1:]}, got {anchors.shape[1:]}; measure both in the same waves"
-            )
-        dropped = screen_anchors(anchors, horizon=horizon, alpha=alpha)
-        kept = [a for a in range(len(anchors)) if a not in dropped]
-        common = match_anchors(anchors[kept])
-        model = _describe_all(
-            common[np.newaxis], horizon=horizon, variant="wave_means", alpha=alpha
-        )[0][0]
-        cells = cells - common
-    claims, evidence = _describe_all(cells, horizon=horizon, variant=variant, alpha=alpha)
-    return PanelDrift(
-        variant=variant,
-        n_waves=cells.shape[1],
-        horizon=horizon,
-        alpha=alpha,
-        rho=evidence.rho,
-        rho_varies=evidence.rho_varies,
-        claims=claims,
-        model=model,
-        anchors_dropped=dropped,
+    tested: list[Floats] = []
+    commons: list[Floats] = []
+    dropped: list[tuple[int, ...]] = []
+    for given, known in groups:
+        cells = _check_cells("cells", given)
+        dropped.append(())
+        if known is not None:
+            anchors = _check_cells("anchors", known)
+            if anchors.shape[1:] != cells.shape[1:]:
+                raise ConfigError(
+                    "`anchors` must have the waves and wordings of the claims, "
+                    f"{cells.shape[1:]}, got {anchors.shape[1:]}; measure both in the same waves"
+                )
+            dropped[-1] = screen_anchors(anchors, horizon=horizon, alpha=alpha)
+            kept = [a for a in range(len(anchors)) if a not in dropped[-1]]
+            common = match_anchors(anchors[kept])
+            commons.append(common[np.newaxis])
+            cells = cells - common
+        tested.append(cells)
+    moved = iter(_describe_all(commons, horizon=horizon, variant="wave_means", alpha=alpha))
+    found = _describe_all(tested, horizon=horizon, variant=variant, alpha=alpha)
+    return tuple(
+        PanelDrift(
+            variant=variant,
+            n_waves=cells.shape[1],
+            horizon=horizon,
+            alpha=alpha,
+            rho=evidence.rho,
+            rho_varies=evidence.rho_varies,
+            claims=claims,
+            model=None if known is None else next(moved)[0][0],
+            anchors_dropped=left_out,
+        )
+        for (_, known), cells, (claims, evidence), left_out in zip(
+            groups, tested, found, dropped, strict=True
+        )
     )
 
 
@@ -462,17 +485,24 @@ def _average(log_e: Floats, *, n: int, horizon: int) -> Floats:
 
 
 def _describe_all(
-    cells: Floats, *, horizon: int, variant: Variant, alpha: float
-) -> tuple[tuple[Drift, ...], Evidence]:
-    """Every series of one family, tested together."""
-    evidence = weigh_evidence(cells, horizon=horizon, variant=variant)
-    audit = _average(rank_evidence(cells, evidence.rho), n=cells.shape[1] - 1, horizon=horizon)
-    chosen = select_by_e_values(evidence.e_value, alpha=alpha)
-    described = tuple(
-        _describe(evidence, i, drifted=bool(chosen[i]), audit=float(audit[i]))
-        for i in range(len(cells))
-    )
-    return described, evidence
+    groups: Sequence[Floats], *, horizon: int, variant: Variant, alpha: float
+) -> list[tuple[tuple[Drift, ...], Evidence]]:
+    """Every series of one family, tested together: noise by group, selection over all."""
+    weighed = [weigh_evidence(cells, horizon=horizon, variant=variant) for cells in groups]
+    if not weighed:
+        return []
+    chosen = select_by_e_values(np.concatenate([one.e_value for one in weighed]), alpha=alpha)
+    described = []
+    first = 0
+    for cells, evidence in zip(groups, weighed, strict=True):
+        audit = _average(rank_evidence(cells, evidence.rho), n=cells.shape[1] - 1, horizon=horizon)
+        own = tuple(
+            _describe(evidence, i, drifted=bool(chosen[first + i]), audit=float(audit[i]))
+            for i in range(len(cells))
+        )
+        described.append((own, evidence))
+        first += len(cells)
+    return described
 
 
 def _describe(evidence: Evidence, i: int, *, drifted: bool, audit: float) -> Drift:

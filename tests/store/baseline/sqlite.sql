@@ -156,6 +156,13 @@ CREATE TABLE leases (
 	CONSTRAINT pk_leases PRIMARY KEY (cache_key)
 );
 CREATE INDEX ix_leases_owner ON leases (owner);
+CREATE TABLE panels (
+	panel VARCHAR NOT NULL,
+	fixed_json TEXT NOT NULL,
+	bundles_json TEXT NOT NULL,
+	created_at VARCHAR NOT NULL,
+	CONSTRAINT pk_panels PRIMARY KEY (panel)
+);
 CREATE TABLE people (
 	person_id VARCHAR NOT NULL,
 	name TEXT NOT NULL,
@@ -382,6 +389,14 @@ CREATE INDEX ix_transfers_debit_seq ON transfers (debit, seq);
 CREATE INDEX ix_transfers_episode_seq ON transfers (episode, seq);
 CREATE INDEX ix_transfers_group_id ON transfers (group_id);
 CREATE UNIQUE INDEX ix_transfers_id ON transfers (id);
+CREATE TABLE waves (
+	panel VARCHAR NOT NULL,
+	wave INTEGER NOT NULL,
+	started_at VARCHAR NOT NULL,
+	finished_at VARCHAR,
+	CONSTRAINT pk_waves PRIMARY KEY (panel, wave),
+	CONSTRAINT fk_waves_panel FOREIGN KEY(panel) REFERENCES panels (panel)
+);
 CREATE TABLE archived_records (
 	execution_id VARCHAR NOT NULL,
 	archive_id INTEGER NOT NULL,
@@ -420,6 +435,26 @@ CREATE TABLE results (
 	CONSTRAINT pk_results PRIMARY KEY (execution_id),
 	CONSTRAINT ck_results_status CHECK (status IN ('ok', 'no_estimate', 'interrupted')),
 	CONSTRAINT fk_results_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id)
+);
+CREATE TABLE wave_runs (
+	panel VARCHAR NOT NULL,
+	wave INTEGER NOT NULL,
+	execution_id VARCHAR NOT NULL,
+	claim TEXT NOT NULL,
+	model VARCHAR NOT NULL,
+	lens VARCHAR NOT NULL,
+	prob_true DOUBLE,
+	ci_lo DOUBLE,
+	ci_hi DOUBLE,
+	cells_json TEXT NOT NULL,
+	served_json TEXT NOT NULL,
+	attempted INTEGER NOT NULL,
+	answered INTEGER NOT NULL,
+	extreme INTEGER NOT NULL,
+	finished_at VARCHAR NOT NULL,
+	CONSTRAINT pk_wave_runs PRIMARY KEY (panel, wave, execution_id),
+	CONSTRAINT fk_wave_runs_panel FOREIGN KEY(panel, wave) REFERENCES waves (panel, wave),
+	CONSTRAINT fk_wave_runs_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id)
 );
 INSERT INTO alembic_version VALUES ('0001');
 INSERT INTO chain (id, last_seq, last_hash) VALUES (1, 0, '0000000000000000000000000000000000000000000000000000000000000000');

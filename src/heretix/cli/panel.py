@@ -1,0 +1,229 @@
+"""`heretix panel`: the same claims in waves, and what moved between them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from heretix.cli import options as opt
+from heretix.cli import output
+from heretix.core.errors import ConfigError, HeretixError, ProviderError, RecordError
+from heretix.core.event_loop import run_async
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heretix.store.panels import Wave
+    from heretix.studies.panel import PanelReport
+
+app = typer.Typer(
+    help="Panels: the same claims in waves, and what moved.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_WEBHOOK_S: Final = 20.0
+_NO_WAVE: Final = "no wave was measured here yet; `heretix panel run FILE` measures one"
+
+FileArgument = Annotated[Path, typer.Argument(help="The panel file.", metavar="FILE")]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", help="Write the findings as JUnit XML.", metavar="FILE")
+]
+
+
+@app.command()
+def init(
+    file: FileArgument = Path("panel.yaml"),
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="A model; several are allowed.")
+    ] = None,
+    claims: Annotated[
+        Path | None, typer.Option("--claims", help="Claims: .txt, .csv or .jsonl.", metavar="FILE")
+    ] = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Write a panel file to begin with: example claims, and 20 anchors of known truth."""
+    from heretix.providers.catalog import default_model, parse_model
+    from heretix.studies.panel import load_panel
+
+    if file.exists():
+        raise ConfigError(f"`{file}` is there already; choose another name, or edit it")
+    models = model or [default_model(opt.read_settings(None)).identity]
+    for name in models:
+        parse_model(name)
+    text = resources.files("heretix.studies").joinpath("panel.yaml").read_text(encoding="utf-8")
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._") or "panel"
+    text = text.replace("NAME\n", f"{stem}\n", 1)
+    text = text.replace("  - MODEL\n", "".join(f'  - "{name}"\n' for name in models))
+    if claims is not None:
+        listed = text[text.index("claims:\n") : text.index("# Claims of known truth")]
+        # From the panel file's folder, wherever the command was given.
+        text = text.replace(listed, f'claims_file: "{claims.resolve().as_posix()}"\n\n')
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"`{file}` can't be written: {exc.strerror}; choose another") from exc
+    try:
+        panel = load_panel(file)
+    except ConfigError:
+        file.unlink()
+        raise
+    if as_json:
+        output.print_json(
+            {"file": str(file), "claims": len(panel.claims), "anchors": len(panel.anchors)}
+        )
+        return
+    output.say(f"wrote {file}: {len(panel.claims)} claims, {len(panel.anchors)} anchors")
+    output.say(f"heretix panel run {shlex.quote(str(file))} measures the first wave", style="dim")
+
+
+@app.command()
+def run(
+    file: FileArgument = Path("panel.yaml"),
+    junit: JunitOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Measure the next wave, or go on with one that was stopped; then say what moved.
+
+    Every answer of a wave is new: none comes from the cache. Ctrl-C loses nothing; the same
+    command goes on with the wave.
+
+    Exit codes: 0 nothing moved, 1 something did, 2 something to put right first, 3 a model couldn't
+    be read or findings couldn't be sent, 130 stopped.
+    """
+    from heretix.cli.run import measure
+    from heretix.store import Store
+    from heretix.studies.panel import keep_wave, load_panel, prepare_panel, prepare_wave, read_panel
+
+    panel = load_panel(file)
+    settings = opt.read_settings(db)
+    webhook = panel.webhook_address(settings.env)
+    measurement = prepare_panel(panel, settings)
+    try:
+        with Store.open(settings.db) as store:
+            wave, measurement = run_async(prepare_wave(panel, measurement, store))
+            if not as_json:
+                begun = f"wave {wave.wave} of {panel.name}, begun {wave.started_at}"
+                output.warn(begun, style="dim")
+            results = measure(measurement, store, out=None, many=True, as_json=as_json)
+            keep_wave(panel, store, wave, results.executions.values())
+            report = read_panel(store, panel.name)
+    except HeretixError as exc:
+        if exc.exit_code != 1:
+            raise
+        # A spent budget or a pending batch is no drift, which 1 means here.
+        typer.echo(f"error: {exc}", err=True)
+        raise typer.Exit(3) from exc
+    unsent = _send(webhook, report) if webhook and report.news else None
+    _deliver(report, junit=junit, as_json=as_json)
+    if unsent is not None:
+        output.warn(f"findings weren't sent: {unsent}. The wave is stored")
+    raise typer.Exit(report.exit_code or (3 if unsent else 0))
+
+
+@app.command()
+def status(
+    file: FileArgument = Path("panel.yaml"),
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say which waves were measured, what the next will cost, and what moved."""
+    from heretix.report.panel import advice, findings
+    from heretix.store.panels import select_waves
+    from heretix.studies.panel import load_panel, prepare_panel, read_panel
+
+    panel = load_panel(file)
+    settings = opt.read_settings(db)
+    estimate = prepare_panel(panel, settings, calls=False).estimate(None)
+    waves: list[Wave] = []
+    report = None
+    # Looking creates no store.
+    with contextlib.suppress(RecordError), opt.open_store(db) as store:
+        waves = store.read(select_waves, panel.name)
+        report = read_panel(store, panel.name) if waves else None
+    if as_json:
+        found = list(findings(report)) if report else []
+        output.print_json(
+            {"panel": panel.name, "waves": waves, "next": estimate, "findings": found}
+        )
+        return
+    for wave in waves:
+        output.say(f"wave {wave.wave}  {wave.started_at}  {wave.finished_at or 'not finished'}")
+    cost = "cost unknown" if estimate.cost_usd is None else f"${estimate.cost_usd:,.4f}"
+    output.say(f"next wave: {estimate.attempts:,} calls, {cost}")
+    if report is None:
+        output.say("no wave yet", style="dim")
+        return
+    for line in (*findings(report), *advice(report)):
+        output.say(line)
+
+
+@app.command()
+def report(
+    file: FileArgument = Path("panel.yaml"),
+    junit: JunitOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say what moved, since when and by how much. Calls no model; exits like `run`."""
+    found = _read(file, db)
+    _deliver(found, junit=junit, as_json=as_json)
+    raise typer.Exit(found.exit_code)
+
+
+def _read(file: Path, db: str | None) -> PanelReport:
+    from heretix.studies.panel import load_panel, read_panel
+
+    panel = load_panel(file)
+    with opt.open_store(db, absent=_NO_WAVE) as store:
+        return read_panel(store, panel.name)
+
+
+def _deliver(report: PanelReport, *, junit: Path | None, as_json: bool) -> None:
+    from heretix.report.panel import findings, junit_xml, panel_view
+
+    if junit is not None:
+        from heretix.report.charts.output import write_file
+
+        write_file(junit, junit_xml(report))
+    if as_json:
+        content = {field.name: getattr(report, field.name) for field in fields(report)}
+        said = {"exit_code": report.exit_code, "findings": list(findings(report))}
+        output.print_json({**content, **said})
+        return
+    output.console().print(panel_view(report))
+
+
+def _send(address: str, report: PanelReport) -> str | None:
+    """Post the findings; returns why they couldn't be, or None."""
+    from heretix.report.panel import notice
+
+    try:
+        run_async(_post(address, notice(report)))
+    except ProviderError as exc:
+        return str(exc)
+    return None
+
+
+async def _post(address: str, content: Mapping[str, Any]) -> None:
+    import aiohttp
+
+    # The path of such an address is often a secret: only the host is ever named.
+    host = re.sub(r"^(https?://)(?:[^/@]*@)?([^/?#]*).*$", r"\1\2", address)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WEBHOOK_S)) as session,
+            session.post(address, json=content, allow_redirects=False) as response,
+        ):
+            if response.status >= 300:
+                raise ProviderError(f"`webhook` {host} answered {response.status}")
+    except (TimeoutError, aiohttp.ClientError, OSError) as exc:
+        raise ProviderError(f"`webhook` {host} can't be reached ({type(exc).__name__})") from exc

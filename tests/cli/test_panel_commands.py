@@ -1,0 +1,366 @@
+"""`heretix panel`: waves that are never served from the cache, and what moved between them."""
+
+import json
+import shlex
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from faultserver import FaultServer, by_prompt, document, redirect, status
+from heretix.core.clock import utc_text
+from heretix.measurement.record import RunRecord
+from heretix.measurement.verify import verify_run
+from heretix.providers.sim import SimProvider
+from heretix.store import Store, panels
+from heretix.store.runs import find_record
+from heretix.studies.drift import detect_drift, measure_cell
+from heretix.studies.panel import read_panel
+
+CLAIMS = ["Tea is a drink.", "Salt is sweet.", "Rust is red.", "Tar is thin."]
+ANCHORS = [f"Anchor number {n} holds." for n in range(8)]
+REPOSITORY = Path(__file__).parents[2]
+STORE = "runs/heretix.sqlite"
+
+
+@pytest.fixture
+def panel(folder):
+    """Write a panel file; keys given are laid over a small one."""
+
+    def write(model="sim:m", *, anchors=ANCHORS, **keys):
+        known = [{"claim": text, "truth": n % 2 == 0} for n, text in enumerate(anchors)]
+        content = {
+            "name": "p",
+            "models": [model] if isinstance(model, str) else model,
+            "claims": CLAIMS,
+            "anchors": known,
+            "horizon": 10,
+            "B": 100,
+            **keys,
+        }
+        # JSON is YAML.
+        (folder / "panel.yaml").write_text(json.dumps(content))
+
+    return write
+
+
+def run_waves(heretix, count):
+    return [heretix("panel", "run").code for _ in range(count)]
+
+
+def loaded(heretix, *args):
+    return json.loads(heretix("panel", "report", "--json", *args).out)
+
+
+def drifting(model, texts):
+    provider = SimProvider(model.removeprefix("sim:"))
+    return [text for text in texts if provider.is_drifting(text)]
+
+
+def test_nothing_moves_where_nothing_was_planted(heretix, panel):
+    """Six waves of noise end with 0 each, and the report says so."""
+    panel()
+    assert run_waves(heretix, 6) == [0] * 6
+    result = heretix("panel", "report")
+    assert result.code == 0
+    assert "nothing moved" in result.out
+    found = loaded(heretix)
+    assert (found["exit_code"], found["findings"]) == (0, [])
+    assert len(found["waves"]) == 6
+
+
+def test_a_claim_that_moved_is_found_with_its_start_and_its_size(heretix, panel):
+    """Claims that don't move aren't accused, and the anchors stay silent."""
+    model = "sim:some?drift=0.9&since=4&drifting=0.3"
+    moving = drifting(model, CLAIMS)
+    steady = [text for text in (f"Anchor {n}." for n in range(40)) if not drifting(model, [text])]
+    assert 0 < len(moving) < len(CLAIMS)
+    panel(model, anchors=steady[:8])
+    assert run_waves(heretix, 4) == [0] * 4
+    assert run_waves(heretix, 3)[-1] == 1
+    found = loaded(heretix)
+    moved = [s for s in found["series"] if s["movement"] and s["movement"]["drifted"]]
+    assert [s["claim"] for s in moved] == moving
+    for series in moved:
+        movement = series["movement"]
+        assert 4 in movement["since_waves"]
+        assert movement["size"]["lo"] < 0.9 < movement["size"]["hi"]
+        assert movement["since_at"] == found["waves"][movement["since_wave"]]["started_at"]
+    assert not found["models"][0]["movement"]["drifted"]
+    shown = heretix("panel", "report")
+    assert shown.code == 1
+    assert "this claim moved" in shown.out
+    assert "the model moved" not in shown.out
+
+
+def test_a_common_shift_is_the_models_and_not_the_claims(heretix, panel):
+    """Anchors that move together say that the model moved; no claim is accused."""
+    panel("sim:all?drift=0.9&since=4", T=8)
+    assert run_waves(heretix, 10)[-1] == 1
+    found = loaded(heretix)
+    assert found["models"][0]["movement"]["drifted"]
+    assert not any(s["movement"] and s["movement"]["drifted"] for s in found["series"])
+    assert "the model moved" in heretix("panel", "report").out
+
+
+def test_an_anchor_that_moves_by_itself_is_left_out(heretix, panel):
+    """It is named, and moves neither the model nor the claims."""
+    model = "sim:one?drift=1.5&since=3&drifting=0.15"
+    moving = drifting(model, [f"Fact {n}." for n in range(60)])[:1]
+    steady = [f"Fact {n}." for n in range(60) if not drifting(model, [f"Fact {n}."])]
+    still = [text for text in (f"Claim {n}." for n in range(20)) if not drifting(model, [text])][:3]
+    panel(model, anchors=[*moving, *steady[:8]], claims=still)
+    assert run_waves(heretix, 6) == [0] * 6
+    assert [s["claim"] for s in loaded(heretix)["series"] if s["left_out"]] == moving
+
+
+def test_the_report_is_the_drift_test_on_the_records_of_the_waves(heretix, panel):
+    """Cells and e-values are made again from the records, which later waves leave as they were."""
+    panel(anchors=[])
+    run_waves(heretix, 4)
+    with Store.open(STORE) as store:
+        report = read_panel(store, "p")
+        rows = []
+        for series in report.series:
+            rows.append([])
+            for point in series.points:
+                stored = store.read(find_record, point.execution_id)
+                record = RunRecord.model_validate_json(stored.record_json)
+                assert verify_run(record).ok
+                assert record.usage.from_cache == 0
+                probs = {}
+                for sample in record.samples:
+                    probs.setdefault(sample.paraphrase_idx, []).append(sample.prob_true)
+                rows[-1].append([measure_cell(probs[index]) for index in range(16)])
+    expected = detect_drift(np.array(rows), horizon=10)
+    assert [s.movement.e_value for s in report.series] == [d.e_value for d in expected.claims]
+    # Each wave was asked anew: no two of them are alike.
+    assert len({str(wave) for wave in rows[0]}) == 4
+
+
+def test_a_wave_that_was_stopped_goes_on_with_exactly_what_is_missing(heretix, panel, provider):
+    """Nothing is paid for twice in a wave, and nothing is taken over from the wave before."""
+    panel("openai-compatible:m", concurrency=1)
+    calls = 16 * (len(CLAIMS) + len(ANCHORS))
+    assert heretix("panel", "run").code == 0
+    assert len(provider.calls) == calls
+    provider.calls.clear()
+    provider.script(*[by_prompt()] * 21, status(401))
+    stopped = heretix("panel", "run")
+    assert (stopped.code, len(provider.calls)) == (3, 22)
+    status_now = heretix("panel", "status").out
+    assert "wave 1" in status_now
+    assert "not finished" in status_now
+    assert heretix("panel", "run").code == 0
+    assert len(provider.calls) == 22 + calls - 21
+    waves = json.loads(heretix("panel", "status", "--json").out)["waves"]
+    assert [wave["wave"] for wave in waves] == [0, 1]
+    assert all(wave["finished_at"] for wave in waves)
+    # An ordinary run may use what a wave paid for.
+    provider.calls.clear()
+    heretix("run", CLAIMS[0], "-m", "openai-compatible:m", "-K", 16, "-R", 1, "-T", 16)
+    assert provider.calls == []
+
+
+def test_a_model_that_answers_nothing_leaves_the_wave_open(heretix, panel, provider):
+    """Exit 3, and the next run measures the same wave."""
+    panel("openai-compatible:m", claims=CLAIMS[:1], anchors=[])
+    provider.always(status(400))
+    result = heretix("panel", "run")
+    assert result.code == 3
+    assert "stays open" in result.err
+    provider.always(by_prompt())
+    assert heretix("panel", "run").code == 0
+    assert [wave["wave"] for wave in loaded(heretix)["waves"]] == [0]
+
+
+def test_answers_at_the_ends_alone_cannot_be_read(heretix, panel, provider):
+    """Exit 3: answers of exactly 0 or 1 say nothing about drift."""
+    from faultserver import answer
+
+    panel("openai-compatible:m", claims=CLAIMS[:1], anchors=[])
+    provider.always(answer('{"prob_true": 1}'))
+    result = heretix("panel", "run", "--junit", "out.xml")
+    assert result.code == 3
+    assert "couldn't be read" in result.out
+    assert ET.parse("out.xml").getroot().get("errors") == "1"
+
+
+def test_a_spent_budget_is_no_drift(heretix, panel, provider, folder, monkeypatch):
+    """1 means drift here, so what else would end with 1 ends with 3."""
+    prices = "openai-compatible: {models: {m: {input: 1000, output: 1000, as_of: 2026-01-01}}}\n"
+    (folder / "prices.yaml").write_text(prices)
+    monkeypatch.setenv("HERETIX_PRICES", "prices.yaml")
+    panel("openai-compatible:m", budget_usd=0.0001, concurrency=1)
+    result = heretix("panel", "run")
+    assert result.code == 3
+    assert "`budget_usd`" in result.err
+
+
+def test_another_build_is_an_alert_of_its_own(heretix, panel):
+    """It is told with the wave and both names, and moves no exit code."""
+    panel("sim:m?renamed=2")
+    assert run_waves(heretix, 4) == [0] * 4
+    found = loaded(heretix)
+    assert [(c["wave"], c["before"], c["after"], c["new"]) for c in found["served"]] == [
+        (2, ["m"], ["m-next"], False)
+    ]
+    assert "another model answers" in heretix("panel", "report").out
+
+
+def test_findings_are_posted_when_they_are_new(heretix, panel, monkeypatch):
+    """Once, in the wave that brought them; quiet waves post nothing."""
+    with FaultServer() as hook:
+        hook.always(document({}))
+        monkeypatch.setenv("HOOK", f"{hook.origin}/other/secret")
+        panel("sim:m?renamed=2", webhook="$HOOK")
+        assert run_waves(heretix, 4) == [0] * 4
+        assert [call.body["wave"] for call in hook.calls] == [2]
+        sent = hook.calls[0].body
+        assert sent["exit_code"] == 0
+        assert sent["served"] == [
+            {"model": "sim:m?renamed=2", "wave": 2, "after": ["m-next"], "new": True}
+        ]
+        assert "another model answers" in sent["text"]
+
+
+@pytest.mark.parametrize("outcome", [status(500), redirect("http://127.0.0.1:1/")])
+def test_findings_that_cannot_be_sent_are_told_of(heretix, panel, monkeypatch, outcome):
+    """Exit 3 where nothing moved; the wave is kept, and the secret path isn't printed."""
+    with FaultServer() as hook:
+        hook.always(outcome)
+        panel("sim:m?renamed=1", webhook=f"{hook.origin}/other/secret")
+        codes = run_waves(heretix, 1)
+        result = heretix("panel", "run")
+    assert (codes, result.code) == ([0], 3)
+    assert "weren't sent" in result.err
+    assert "secret" not in result.err
+    assert len(loaded(heretix)["waves"]) == 2
+
+
+def test_junit_has_a_case_for_every_claim(heretix, panel, folder):
+    """Skipped before there are two waves, failed where one moved, whatever characters it has."""
+    odd = 'A <claim> & "more" ]]>.'
+    model = "sim:some?drift=0.9&since=3&drifting=0.3"
+    failing = len(drifting(model, CLAIMS))
+    panel(model, anchors=[], claims=[*CLAIMS, odd])
+    assert heretix("panel", "run", "--junit", "j.xml").code == 0
+    suite = ET.parse(folder / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("skipped"), suite.get("failures")) == ("5", "5", "0")
+    run_waves(heretix, 5)
+    assert heretix("panel", "report", "--junit", "j.xml").code == 1
+    suite = ET.parse(folder / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("5", str(failing))
+    assert "since wave 3" in suite.find("testcase/failure").get("message")
+
+
+@pytest.mark.parametrize(
+    ("keys", "changed"),
+    [
+        ({"claims": CLAIMS[:3]}, "`claims`"),
+        ({"model": "sim:other"}, "`models`"),
+        ({"horizon": 11}, "`horizon`"),
+        ({"T": 8, "K": 16}, "`T`"),
+        ({"temperature": 0.5}, "`temperature`"),
+    ],
+)
+def test_a_panel_that_changed_is_refused(heretix, panel, keys, changed):
+    """Waves compare only with the same; nothing is measured."""
+    panel()
+    run_waves(heretix, 1)
+    panel(**keys)
+    result = heretix("panel", "run")
+    assert result.code == 2
+    assert changed in result.err
+    assert "another `name`" in result.err
+    panel(concurrency=2, webhook="$UNUSED")
+    assert heretix("panel", "report").code == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "a b"}, "`name`"),
+        ({"claims": []}, "`claims` is empty"),
+        ({"anchors": ANCHORS[:3]}, "at least 5, got 3"),
+        ({"anchors": [*ANCHORS, CLAIMS[0]]}, "stands twice"),
+        ({"clams": []}, "unknown key `clams`"),
+        ({"K": 4}, "`K` must be at least `T`"),
+        ({"T": 99}, "at most the 16"),
+        ({"horizon": 0}, "`horizon`"),
+        ({"webhook": "ftp://x"}, "`webhook`"),
+        ({"webhook": "$NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE"),
+        ({"model": "sim:m?drift=x"}, "drift=x"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_at_once(heretix, panel, folder, keys, message):
+    """Exit 2, with the rule; no store is made."""
+    panel(**keys)
+    result = heretix("panel", "run")
+    assert (result.code, message in result.err) == (2, True), result.err
+    assert not (folder / STORE).exists()
+
+
+def test_there_is_no_report_before_the_first_wave(heretix, panel, folder):
+    """Looking makes no store; the message says what to do."""
+    panel()
+    assert "no wave yet" in heretix("panel", "status").out
+    result = heretix("panel", "report")
+    assert result.code == 2
+    assert "heretix panel run" in result.err
+    assert not (folder / STORE).exists()
+
+
+def test_models_and_lenses_are_told_apart(heretix, panel):
+    """Each has its anchors; a lens without documents needs none gathered."""
+    panel(["sim:a", "sim:b?drift=0.9&since=4"], lenses=["RPL", "NUL"], T=4, claims=CLAIMS[:1])
+    assert run_waves(heretix, 10)[-1] == 1
+    moved = {(m["model"], m["lens"]): m["movement"]["drifted"] for m in loaded(heretix)["models"]}
+    assert moved == {
+        ("sim:a", "RPL"): False,
+        ("sim:a", "NUL"): False,
+        ("sim:b?drift=0.9&since=4", "RPL"): True,
+        ("sim:b?drift=0.9&since=4", "NUL"): True,
+    }
+
+
+def test_a_wave_begins_after_the_one_before_whatever_the_clock_says(tmp_path, monkeypatch):
+    """With a clock that was set back, no earlier answer can pass for a new one."""
+    row = panels.PanelRow(panel="p", fixed_json="{}", bundles_json="[]", created_at="x")
+    with Store.open(str(tmp_path / "s.sqlite")) as store:
+        store.write(panels.save_panel, row)
+        first = store.write(panels.begin_wave, "p")
+        assert store.write(panels.begin_wave, "p") == first
+        store.write(panels.finish_wave, "p", 0, [])
+        ended = store.read(panels.select_waves, "p")[0].finished_at
+        monkeypatch.setattr(panels, "utc_now", lambda: utc_text(0))
+        second = store.write(panels.begin_wave, "p")
+    assert second.wave == 1
+    assert second.started_at > ended
+
+
+def test_init_writes_a_panel_that_runs(heretix, folder):
+    """With 20 anchors; a file that is there is never written over."""
+    made = heretix("panel", "init", "my panel.yaml", "-m", "sim:m")
+    assert made.code == 0, made.err
+    assert "20 anchors" in made.out
+    assert heretix("panel", "init", "my panel.yaml").code == 2
+    assert heretix("panel", "run", "my panel.yaml").code == 0
+    (folder / "c.txt").write_text("One.\nTwo.\n")
+    made = heretix("panel", "init", "b.yaml", "-m", "sim:m", "--claims", "c.txt", "--json")
+    assert json.loads(made.out) == {"file": "b.yaml", "claims": 2, "anchors": 20}
+    assert heretix("panel", "init", "c.yaml", "--claims", "none.txt").code == 2
+    assert not (folder / "c.yaml").exists()
+
+
+def test_the_guide_works_as_written(heretix):
+    """Every command of docs/panels.md ends as the guide says, in its order."""
+    guide = (REPOSITORY / "docs" / "panels.md").read_text(encoding="utf-8")
+    lines = [line for line in guide.splitlines() if line.startswith("heretix ")]
+    assert len(lines) > 5
+    for line in lines:
+        command, _, said = line.partition("#")
+        expected = int(said.strip().removeprefix("exit ")) if "exit" in said else 0
+        result = heretix(*shlex.split(command)[1:])
+        assert result.code == expected, (line, result.out, result.err)
