@@ -1,5 +1,6 @@
 """`heretix design`, `study`, `card` and `check`, as people and CI use them."""
 
+import csv
 import json
 import shlex
 import xml.etree.ElementTree as ET
@@ -194,6 +195,43 @@ def test_a_baseline_is_an_artifact_of_the_same_claim(heretix, folder):
     refused = heretix("check", "b.yaml")
     assert refused.code == 2
     assert "must hold one raw prior of 'Silver rusts.'" in refused.err
+
+
+@pytest.mark.parametrize("kind", ["calibration", "coherence", "variance"])
+def test_a_study_is_reported_and_tabled(heretix, four, folder, kind):
+    """As a page that runs nothing, a PDF, and a row a run."""
+    args = ("study", kind, "--claims", four, *MODEL, "-o", "s.json")
+    result = heretix(*args, "--report", "r.html", "--table", "t.csv")
+    assert result.code == 0, result.err
+    page = (folder / "r.html").read_text()
+    assert "<script" not in page
+    assert "Verified:" in page
+    assert "made-up answers" in page
+    runs = 8 if kind == "coherence" else 4
+    with (folder / "t.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == runs
+    assert all(float(row["t_lo"]) < float(row["prob_true"]) < float(row["t_hi"]) for row in rows)
+    assert sum(row["relation"] == "negation" for row in rows) == runs - 4
+    assert heretix("report", "s.json", "--out", "r.pdf").code == 0
+    assert (folder / "r.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_study_with_markup_in_its_claims_is_text(heretix, folder):
+    """What a claim holds is never markup on the page."""
+    evil = "<script>alert(1)</script> & more"
+    rows = [{"claim": f"{evil} {n}", "label": n % 2} for n in range(4)]
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = ("study", "calibration", "--claims", "c.jsonl", *MODEL)
+    assert heretix(*args, "--report", "r.html").code == 0
+    assert "<script>" not in (folder / "r.html").read_text()
+
+
+@pytest.mark.parametrize("given", [("--report", "r.doc"), ("--table", "t.xls"), ("-o", ".")])
+def test_files_that_cannot_be_written_are_refused_first(heretix, four, folder, given):
+    """Nothing is asked before that."""
+    assert heretix("study", "calibration", "--claims", four, *MODEL, *given).code == 2
+    assert not (folder / "runs" / "heretix.sqlite").exists()
 
 
 def test_the_guide_works_as_written(heretix, folder):

@@ -247,7 +247,7 @@ def report(
     refs: Annotated[
         list[str],
         typer.Argument(
-            help="Run or execution ids (a unique part will do), or artifact files.",
+            help="Run or execution ids (a unique part will do), artifact files, or one study.",
             metavar="ID|FILE...",
         ),
     ],
@@ -271,6 +271,11 @@ def report(
     suffix = out.suffix.lower()
     if suffix not in {".html", ".png", ".svg", ".pdf"}:
         raise ConfigError(f"`--out` must end in .html, .png, .svg or .pdf, got {out.name!r}")
+    from heretix.studies.study import is_study
+
+    if any(map(is_study, refs)):
+        _report_study(refs, out, dark=dark, as_json=as_json)
+        return
     artifacts = read_refs(refs, db)
     check_target(out, lines=False)
     with output.err_console().status("drawing …"):
@@ -289,3 +294,25 @@ def report(
         output.print_json({"out": str(out), "runs": count, "bytes": len(content)}, indent=None)
     else:
         typer.echo(f"{count} run{'' if count == 1 else 's'}, written to {out}")
+
+
+def _report_study(refs: Sequence[str], out: Path, *, dark: bool, as_json: bool) -> None:
+    from heretix.core.errors import ConfigError
+    from heretix.measurement.record import check_target
+    from heretix.report.charts.output import write_file
+    from heretix.report.charts.theme import DARK, LIGHT
+    from heretix.report.studies import study_report
+    from heretix.studies.study import read_study
+
+    if len(refs) > 1:
+        raise ConfigError(f"`report` takes one study by itself, got {len(refs)} records")
+    record = read_study(refs[0])
+    check_target(out, lines=False)
+    with output.err_console().status("drawing …"):
+        content = study_report(record, out.suffix.lower(), theme=DARK if dark else LIGHT)
+    write_file(out, content)
+    said = {"out": str(out), "runs": len(record.runs), "bytes": len(content)}
+    if as_json:
+        output.print_json(said, indent=None)
+    else:
+        typer.echo(f"study of {len(record.runs)} runs, written to {out}")

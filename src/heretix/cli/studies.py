@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from heretix.measurement.service import Measurement, Results
     from heretix.store import Store
     from heretix.studies.design import Plan, VarianceComponents
-    from heretix.studies.study import Kind, Request, StudyRun
+    from heretix.studies.study import Kind, Request, StudyRecord, StudyRun
 
 app = typer.Typer(
     help="Calibration, coherence and variance over many claims.", no_args_is_help=True
 )
 
 _MAX_CALLS: Final = 64
+_REPORTS: Final = (".html", ".pdf", ".png", ".svg")
 
 ClaimsOption = Annotated[
     str,
@@ -59,6 +60,16 @@ class StudyOutput:
     ] = False
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the study's record (.json).")
+    ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", help="Write a report: .html, .pdf, .png or .svg.", metavar="FILE"),
+    ] = None
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table", help="Write one row a run: .csv, .jsonl or .parquet.", metavar="FILE"
+        ),
     ] = None
     db: opt.DbOption = None
     as_json: opt.JsonOption = False
@@ -156,12 +167,10 @@ def _study(
 
 def _carry_out(request: Request, outcome: StudyOutput) -> None:
     from heretix.cli.run import with_evidence
-    from heretix.measurement.record import check_target
     from heretix.report.studies import study_view
     from heretix.studies.study import finish_study, prepare_study
 
-    if outcome.out is not None:
-        check_target(outcome.out, lines=False)
+    _check_outputs(outcome)
     settings = opt.read_settings(outcome.db)
     prepared = prepare_study(request, settings, mock=outcome.mock, calls=not outcome.dry_run)
     measurement = with_evidence(prepared)
@@ -171,17 +180,45 @@ def _carry_out(request: Request, outcome: StudyOutput) -> None:
     with opt.open_store(outcome.db, create=True) as store:
         results = _measure(measurement, store, as_json=outcome.as_json)
         record = finish_study(request, measurement, results.executions, store)
-    if outcome.out is not None:
-        from heretix.report.charts.output import write_file
-
-        write_file(outcome.out, f"{record.to_json()}\n".encode())
+    _write_outputs(record, outcome)
     if outcome.as_json:
         output.print_json_text(record.to_json())
     else:
         output.console().print(study_view(record))
-        if outcome.out is not None:
-            output.say(f"written to {outcome.out}", style="dim")
+        written = [str(path) for path in (outcome.out, outcome.report, outcome.table) if path]
+        if written:
+            output.say(f"written to {', '.join(written)}", style="dim")
     raise typer.Exit(0 if record.usable else 1)
+
+
+def _check_outputs(outcome: StudyOutput) -> None:
+    """Refuse, before anything is paid for, what can't be written."""
+    from heretix.core.errors import ConfigError
+    from heretix.measurement.record import check_target
+    from heretix.report.export import format_of, load_arrow
+
+    if outcome.report is not None and outcome.report.suffix.lower() not in _REPORTS:
+        raise ConfigError(
+            f"`--report` must end in one of {', '.join(_REPORTS)}, got {outcome.report.name!r}"
+        )
+    if outcome.table is not None and format_of(outcome.table) == "parquet":
+        load_arrow()
+    for path in (outcome.out, outcome.report, outcome.table):
+        if path is not None:
+            check_target(path, lines=False)
+
+
+def _write_outputs(record: StudyRecord, outcome: StudyOutput) -> None:
+    from heretix.report.charts.output import write_file
+    from heretix.report.studies import study_report, write_table
+
+    if outcome.out is not None:
+        write_file(outcome.out, f"{record.to_json()}\n".encode())
+    if outcome.report is not None:
+        with output.err_console().status("drawing …"):
+            write_file(outcome.report, study_report(record, outcome.report.suffix.lower()))
+    if outcome.table is not None:
+        write_table(record, outcome.table)
 
 
 def _measure(measurement: Measurement, store: Store, *, as_json: bool) -> Results:

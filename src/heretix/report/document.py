@@ -170,7 +170,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
     ]
     by_execution = {section.run.execution_id: section for section in sections}
     claims = list(dict.fromkeys(run.claim for run in plain))
-    page = _environment().get_template("report.html")
+    page = environment().get_template("report.html")
     return page.render(
         title=claims[0] if len(claims) == 1 else f"{len(claims)} claims",
         sections=sections,
@@ -212,14 +212,16 @@ def _shared_figures(
         sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
         if len(sources) > _NAMED_SOURCES:
             sources = (("runs", f"the answers of {len(sources)} runs"),)
-        svg = _draw(fig.with_title(picture.chart, picture.title_of(several)), f"shared-{place}")
+        svg = draw_inline(
+            fig.with_title(picture.chart, picture.title_of(several)), f"shared-{place}"
+        )
         yield _Figure(svg=svg, sources=sources)
 
 
 def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
     sources = ((f"{anchor}-answers", f"all {run.usage.attempted} answers"),)
     for place, picture in enumerate(_own_pictures(run, LIGHT)):
-        svg = _draw(fig.with_title(picture.chart, picture.title), f"{anchor}-{place}")
+        svg = draw_inline(fig.with_title(picture.chart, picture.title), f"{anchor}-{place}")
         yield _Figure(svg=svg, sources=sources)
 
 
@@ -252,14 +254,14 @@ def _provenance(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "record sha256", run.sha256
 
 
-def _draw(chart: dict[str, Any], prefix: str) -> Markup:
+def draw_inline(chart: dict[str, Any], prefix: str) -> Markup:
     from markupsafe import Markup
 
     # The engine escapes every text that it draws; a test draws markup to see that it does.
     return Markup(charts.chart_svg(chart, prefix=prefix))  # noqa: S704
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as exc:
@@ -283,7 +285,7 @@ def _environment() -> Environment:
     return environment
 
 
-_MARGIN: Final = 36
+MARGIN: Final = 36
 _SIZE: Final = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
 _NAMED: Final = 3
 _MOST_RUNS: Final = 200  # More would make a picture too tall for what opens pictures
@@ -291,34 +293,34 @@ _CHARS_AT_1PX: Final = 0.5  # Average width of a character, for each pixel of it
 
 
 @dataclass(slots=True)
-class _Sheet:
+class Sheet:
     """A page that grows downwards."""
 
     theme: Theme
     width: float
     parts: list[str] = field(default_factory=list)
-    y: float = _MARGIN
+    y: float = MARGIN
 
     def text(self, content: str, *, px: int, colour: str, bold: bool = False, gap: int = 6) -> None:
         """Write a paragraph, wrapped to the page."""
-        room = int((self.width - 2 * _MARGIN) / (px * _CHARS_AT_1PX))
+        room = int((self.width - 2 * MARGIN) / (px * _CHARS_AT_1PX))
         weight = ' font-weight="bold"' if bold else ""
         for line in fig.wrap_text(content, room, lines=8):
             self.y += px * 1.35
             self.parts.append(
-                f'<text x="{_MARGIN}" y="{self.y:.1f}" font-size="{px}" fill="{colour}"'
+                f'<text x="{MARGIN}" y="{self.y:.1f}" font-size="{px}" fill="{colour}"'
                 f"{weight}>{escape(line)}</text>"
             )
         self.y += gap
 
     def drawing(self, svg: str) -> None:
         """Place a chart below what is there."""
-        self.parts.append(svg.replace("<svg ", f'<svg x="{_MARGIN - 12}" y="{self.y:.1f}" ', 1))
-        self.y += _size(svg)[1] + 8
+        self.parts.append(svg.replace("<svg ", f'<svg x="{MARGIN - 12}" y="{self.y:.1f}" ', 1))
+        self.y += size_of(svg)[1] + 8
 
     def write(self, label: str) -> str:
         """Write the sheet as SVG."""
-        height = self.y + _MARGIN
+        height = self.y + MARGIN
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
             f'role="img" aria-label="{escape(label, quote=True)}" width="{self.width:.0f}" '
@@ -347,8 +349,8 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
         )
         for number, picture in enumerate(pictures)
     ]
-    widest = max(_size(drawing)[0] for drawing in drawings)
-    sheet = _Sheet(theme=theme, width=widest + 2 * _MARGIN)
+    widest = max(size_of(drawing)[0] for drawing in drawings)
+    sheet = Sheet(theme=theme, width=widest + 2 * MARGIN)
     title = claims[0] if len(claims) == 1 else f"{len(claims)} claims, {len(runs)} runs"
     sheet.text(title, px=22, colour=theme.ink, bold=True)
     if len(runs) == 1:
@@ -367,7 +369,7 @@ def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
         yield Picture(title="Where the interval comes from", chart=replicas, runs=(run,))
 
 
-def _headline(sheet: _Sheet, run: RunRecord) -> None:
+def _headline(sheet: Sheet, run: RunRecord) -> None:
     belief, theme = run.aggregates, sheet.theme
     about = fig.join_parts([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
     sheet.text(about, px=13, colour=theme.muted)
@@ -388,7 +390,7 @@ def _headline(sheet: _Sheet, run: RunRecord) -> None:
         sheet.text(label, px=14, colour=theme.warn)
 
 
-def _made(sheet: _Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:
+def _made(sheet: Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:
     """Write how it was made, whether it verifies, and what it was made from."""
     theme = sheet.theme
     sheet.y += 10
@@ -420,7 +422,7 @@ def _made(sheet: _Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord
     sheet.text(f"heretix {VERSION}", px=10, colour=theme.muted)
 
 
-def _size(svg: str) -> tuple[float, float]:
+def size_of(svg: str) -> tuple[float, float]:
     found = _SIZE.search(svg)
     assert found is not None, "a drawing says how large it is"
     return float(found.group(1)), float(found.group(2))

@@ -200,8 +200,13 @@ def export(
     store: Store, name: str, wanted: Format, *, chosen: str | None = None
 ) -> Iterator[bytes]:
     """Make a table in pieces, as they are taken. What can't work is refused before the first."""
-    columns = columns_of(name)
-    pages = read_pages(store, name, chosen)
+    return write_columns(wanted, columns_of(name), read_pages(store, name, chosen))
+
+
+def write_columns(
+    wanted: Format, columns: Sequence[Column], pages: Iterator[list[Row]]
+) -> Iterator[bytes]:
+    """Make rows of these columns into pieces of a file."""
     if wanted == "parquet":
         return _parquet(arrow_schema(columns), pages)
     return _texts(wanted, [column for column, _ in columns], pages)

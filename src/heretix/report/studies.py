@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from heretix.belief.template_t import template_t
+from heretix.core.errors import NoEstimateError
 from heretix.providers.catalog import MADE_UP_BY
+from heretix.report.charts.theme import LIGHT
 from heretix.report.terminal import facts_table, plain_table
 from heretix.report.words import DEMONSTRATION, MADE_UP, counted
 from heretix.studies import study as s
@@ -16,7 +20,10 @@ from heretix.studies.check import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from heretix.report.charts import Chart
+    from heretix.report.charts.theme import Theme
     from heretix.studies.calibration import Comparison
     from heretix.studies.check import Finding
     from heretix.studies.design import Plan, VarianceComponents
@@ -234,3 +241,210 @@ def design_view(
     )
     lines = [Text(note) for note in notes]
     return Group(facts_table(facts), Text(""), table, Text(""), bars, Text(""), *lines)
+
+
+# A page, a sheet, a table.
+
+_SHOWN_PAIRS: Final = 60
+_SHEET_PX: Final = 640
+_COLUMNS: Final = (
+    *(("claim", "string"), ("label", "bool_"), ("relation", "string"), ("of_claim", "string")),
+    *(("model", "string"), ("lens", "string"), ("prob_true", "float64")),
+    *(("t_lo", "float64"), ("t_hi", "float64"), ("wordings", "int64"), ("answers", "int64")),
+    *(("calls", "int64"), ("cost_usd", "float64")),
+    *(("execution_id", "string"), ("run_id", "string"), ("run_sha256", "string")),
+)
+"""Of a study's table; `relation` is what the claim is to `of_claim`."""
+
+
+def study_rows(record: StudyRecord) -> list[dict[str, Any]]:
+    """List one row a run: the claim, what is known of it, the belief with its `template_t`."""
+    labels = {item.claim: item.label for item in record.items}
+    related = {text: item for item in record.items for text in item.others}
+    rows = []
+    for run in record.runs:
+        item = related.get(run.claim)
+        lo, hi = _ends(run.logits) if run.prob_true is not None else (None, None)
+        rows.append(
+            {
+                "claim": run.claim,
+                "label": labels.get(run.claim),
+                "relation": item.relation if item else None,
+                "of_claim": item.claim if item else None,
+                "model": run.model,
+                "lens": run.lens,
+                "prob_true": run.prob_true,
+                "t_lo": lo,
+                "t_hi": hi,
+                "wordings": len(run.logits),
+                "answers": sum(map(len, run.logits.values())),
+                "calls": run.calls,
+                "cost_usd": run.cost_usd,
+                "execution_id": run.execution_id,
+                "run_id": run.run_id,
+                "run_sha256": run.run_sha256,
+            }
+        )
+    return rows
+
+
+def _ends(logits: Mapping[str, Sequence[float]]) -> tuple[float | None, float | None]:
+    try:
+        found = template_t(logits)
+    except NoEstimateError:
+        return None, None
+    return found.ci_lo, found.ci_hi
+
+
+def write_table(record: StudyRecord, path: Path) -> int:
+    """Write the rows of a study as .csv, .jsonl or .parquet; returns how many there are."""
+    from heretix.report.export import format_of, write_columns, write_export
+
+    rows = study_rows(record)
+    write_export(path, write_columns(format_of(path), _COLUMNS, iter([rows])))
+    return len(rows)
+
+
+def study_pictures(record: StudyRecord, theme: Theme = LIGHT) -> Iterator[tuple[str, Chart]]:
+    """Draw the charts of a study, each with its title."""
+    from heretix.report.charts import JudgedClaim, expected_width, reliability_diagram
+    from heretix.studies.design import expected_widths, plan_for
+
+    found = record.results
+    if isinstance(found, s.CalibrationResults):
+        labels = {item.claim: item.label for item in record.items}
+        for one in found.subjects:
+            judged = [
+                JudgedClaim(prob_true=run.prob_true, is_true=bool(labels[run.claim]))
+                for run in record.runs
+                if (run.model, run.lens) == (one.model, one.lens)
+            ]
+            title = f"Reliability of {one.model}, {one.lens}"
+            yield title, reliability_diagram(judged, title=title, theme=theme)
+    elif isinstance(found, s.CoherenceResults):
+        for coherent in found.subjects:
+            if coherent.pairs:
+                yield (
+                    f"Acquiescence of {coherent.model}",
+                    _acquiescence_chart(coherent, theme),
+                )
+    elif isinstance(found, s.VarianceResults):
+        for varied in found.subjects:
+            if varied.components is not None:
+                named = {
+                    "8 × 2": plan_for(varied.components, T=8, R=2),
+                    "16 × 1": plan_for(varied.components, T=16, R=1),
+                }
+                frontier = expected_widths(varied.components, max_calls=64)
+                title = f"Expected width for {varied.model}, {varied.lens}"
+                yield title, expected_width(frontier, named, title=title, theme=theme)
+
+
+def _acquiescence_chart(one: s.CoherenceOf, theme: Theme) -> Chart:
+    """Draw the acquiescence of each pair; those furthest from 0 where there are many."""
+    from heretix.report.charts import figure as fig
+
+    pairs = sorted(one.pairs, key=lambda pair: -abs(pair.pair.acquiescence.value))[:_SHOWN_PAIRS]
+    rows = [
+        fig.IntervalRow(
+            label=pair.claim,
+            value=pair.pair.acquiescence.value,
+            lo=pair.pair.acquiescence.lo,
+            hi=pair.pair.acquiescence.hi,
+            colour=theme.colour("RPL"),
+        )
+        for pair in pairs
+    ]
+    axis = fig.difference_axis("acquiescence, log-odds", rows)
+    said = with_interval(one.summary.acquiescence, signed=True) if one.summary else "—"
+    return fig.figure(
+        fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
+        title=f"Acquiescence of {one.model}",
+        subtitle=[
+            f"mean {said}; n = {counted(len(one.pairs), 'pair')}",
+            "Half of the sum of both log-odds. Right of 0: yes to a claim and to its negation.",
+        ],
+        description=f"Acquiescence of {one.model} for {len(pairs)} claims: mean {said}.",
+        theme=theme,
+        wide=True,
+    )
+
+
+def study_html(record: StudyRecord) -> str:
+    """Write the report of a study as one page that opens offline, verified while it is made."""
+    from heretix.report.charts.theme import css_variables, dark_css
+    from heretix.report.document import draw_inline, environment
+    from heretix.version import VERSION
+
+    page = environment().get_template("study.html")
+    return page.render(
+        title=_heading(record),
+        facts=study_facts(record),
+        warnings=study_warnings(record),
+        sections=list(study_sections(record)),
+        figures=[
+            draw_inline(chart, f"p{n}") for n, (_, chart) in enumerate(study_pictures(record))
+        ],
+        columns=[name for name, _ in _COLUMNS[:11]],
+        rows=[[_cell(row[name]) for name, _ in _COLUMNS[:11]] for row in study_rows(record)],
+        verification=s.verify_study(record),
+        record=record,
+        palette=css_variables(),
+        recolour=dark_css("figure svg"),
+        version=VERSION,
+    )
+
+
+def study_svg(record: StudyRecord, *, theme: Theme = LIGHT) -> str:
+    """Draw the sheet of a study: charts, tables, and whether it verifies."""
+    from heretix.report.charts import chart_svg
+    from heretix.report.document import MARGIN, Sheet, size_of
+    from heretix.version import VERSION
+
+    drawn = [
+        chart_svg(chart, prefix=f"p{n}")
+        for n, (_, chart) in enumerate(study_pictures(record, theme))
+    ]
+    width = max([_SHEET_PX, *(size_of(drawing)[0] for drawing in drawn)])
+    sheet = Sheet(theme=theme, width=math.ceil(width) + 2 * MARGIN)
+    sheet.text(_heading(record), px=22, colour=theme.ink, bold=True)
+    for name, value in study_facts(record)[1:]:
+        sheet.text(f"{name}: {value}", px=12, colour=theme.muted, gap=0)
+    for warning in study_warnings(record):
+        sheet.text(warning, px=14, colour=theme.warn)
+    for title, _, rows in study_sections(record):
+        sheet.y += 8
+        sheet.text(title, px=15, colour=theme.ink, bold=True)
+        for row in rows:
+            sheet.text(" · ".join(filter(None, row)), px=12, colour=theme.ink, gap=0)
+    sheet.y += 12
+    for drawing in drawn:
+        sheet.drawing(drawing)
+    checked = s.verify_study(record)
+    said = (
+        f"Verified: {checked.checked:,} values were derived again from the record, all equal."
+        if checked.ok
+        else f"NOT verified: {len(checked.differences)} values don't follow from the record"
+    )
+    sheet.text(said, px=12, colour=theme.ink if checked.ok else theme.warn)
+    sheet.text(f"sha256 {record.sha256}, heretix {VERSION}", px=10, colour=theme.muted)
+    return sheet.write(f"Study: {_heading(record)}")
+
+
+def study_report(record: StudyRecord, suffix: str, *, theme: Theme = LIGHT) -> bytes:
+    """Make the report of a study as the bytes of a .html, .pdf, .png or .svg file."""
+    from heretix.report.charts.output import drawing_bytes
+
+    if suffix == ".html":
+        return study_html(record).encode()
+    return drawing_bytes(study_svg(record, theme=theme), suffix)
+
+
+def _heading(record: StudyRecord) -> str:
+    return f"{record.kind.capitalize()}: {record.name or 'plain claims'}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "—"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
