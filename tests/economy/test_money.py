@@ -20,6 +20,7 @@ from heretix.economy.ledger import (
     ceil_part,
     floor_part,
     format_amount,
+    parse_amount,
     require_ppm,
     require_whole,
     share_out,
@@ -99,6 +100,24 @@ def test_amounts_read_as_people_write_them():
     assert format_amount(123_456, PLAY) == "1,234.56 PLAY"
     assert format_amount(-5, PLAY) == "-0.05 PLAY"
     assert format_amount(7, XC) == "7 XC"
+
+
+@pytest.mark.parametrize(
+    ("text", "minor"),
+    [("25", 2_500), (" 12.50 ", 1_250), ("1,234.56", 123_456), ("1,000,000", 100_000_000)],
+)
+def test_amounts_are_read_as_they_are_shown(text, minor):
+    assert parse_amount(text) == minor
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1,5", "12,50", "1,0000", ",100", "1,234,5", "0", "-5", "0.001", "nan", "1e999999999", ""],
+)
+def test_an_amount_that_can_be_misread_is_refused(text):
+    """Where a comma is the decimal point, 1,5 isn't fifteen."""
+    with pytest.raises(UsageError, match="`amount` must be above 0 with at most 2 decimals"):
+        parse_amount(text)
 
 
 @economy_settings(max_examples=300)

@@ -6,6 +6,7 @@ every rounding is in the name of the function that does it.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -108,6 +109,9 @@ def format_amount(amount: int, currency: Currency) -> str:
     return f"{sign}{units:,}{tail} {currency.code}"
 
 
+_WITH_THOUSANDS: Final = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+
+
 def require_currency(code: str) -> Currency:
     """Check that there is such a currency, and return it."""
     if code not in CURRENCIES:
@@ -118,10 +122,17 @@ def require_currency(code: str) -> Currency:
 def parse_amount(
     text: str, currency: str = "PLAY", *, name: str = "amount", most: int = MAX_AMOUNT
 ) -> int:
-    """Read an amount as people write it, in minor units."""
+    """Read an amount as people write it, in minor units.
+
+    Commas part thousands, as they do where amounts are shown; one that stands elsewhere may be
+    meant as a decimal point, and 1,5 mustn't become 15.
+    """
     exponent = require_currency(currency).exponent
+    written = text.strip()
     try:
-        minor = Decimal(text.strip().replace(",", "")).scaleb(exponent)
+        if "," in written and not _WITH_THOUSANDS.fullmatch(written):
+            raise DecimalException
+        minor = Decimal(written.replace(",", "")).scaleb(exponent)
         # Compared before it is spelt out: 1e999999999 is short as it is written, and only so.
         if not (minor.is_finite() and 0 < minor <= most and minor == int(minor)):
             raise DecimalException
