@@ -74,10 +74,9 @@ def test_a_key_means_one_request(open_table, change):
     open_table.exchange.stake(open_table.id, "ann", **asked, key="k")
     before = everything(open_table.store)
     other = asked | change
-    assert (
-        status(lambda: open_table.exchange.stake(open_table.id, "ann", **other, key="k"))
-        == "id_conflict"
-    )
+    with pytest.raises(RefusedError, match=r"^this key was used before") as refusal:
+        open_table.exchange.stake(open_table.id, "ann", **other, key="k")
+    assert refusal.value.status == "id_conflict"
     assert everything(open_table.store) == before
 
 

@@ -168,8 +168,9 @@ class LedgerTransaction:
         if row is None:
             self._new.add(group)
         elif row["request_hash"] != digest(request):
+            name = "this key" if group.startswith("by:") else f"`{group}`"
             raise RefusedError(
-                f"`{group}` was used before for another request; choose another key",
+                f"{name} was used before for another request; choose another key",
                 status=ledger.Status.ID_CONFLICT.value,
             )
         return row
