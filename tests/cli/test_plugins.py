@@ -121,6 +121,7 @@ def test_a_lens_with_a_search_and_a_metric_of_a_package(acme, heretix, monkeypat
     probs = [line["prob_true"] for line in artifact["lenses"]]
     assert spread["value"] == pytest.approx(max(probs) - min(probs), abs=0.05)
     assert spread["lo"] <= spread["value"] <= spread["hi"]
+    assert re.search(rf"spread +{spread['value']:.3f} .*heretix-acme 1\.2", result.out)
     assert heretix("verify", "v.json").code == 0
 
     spread["value"] += 0.01
@@ -139,6 +140,7 @@ def test_a_command_of_a_package(acme, heretix, monkeypatch):
     monkeypatch.setenv("HERETIX_PLUGINS", "0")
     assert "greet" not in heretix("--help").out
     assert heretix("greet", "Tea.").code == 2
+    assert heretix("plugins").out == "plug-ins are turned off by HERETIX_PLUGINS=0\n"
 
 
 def test_plugins_are_listed(acme, heretix):
@@ -180,6 +182,8 @@ def test_a_broken_package_is_told_and_harms_nothing(acme, wreck, heretix, monkey
     assert metrics["plugins"]["wreck"]["value"] is None
     assert metrics["plugins"]["wreck"]["reason"] == "ZeroDivisionError: wrecked"
     assert metrics["plugins"]["spread"]["value"] is not None
+    assert "wreck" in result.out
+    assert "ZeroDivisionError: wrecked" in result.out
     assert heretix("verify", "v.json").code == 0
 
 

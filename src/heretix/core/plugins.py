@@ -92,11 +92,14 @@ class Registry(Generic[T]):
             raise _broken(plugin, f"{type(exc).__name__}: {exc}") from exc
 
 
+def switched_off() -> bool:
+    """Tell whether the environment leaves all plug-ins out."""
+    return os.environ.get(SWITCH, "").strip() == "0"
+
+
 def installed() -> tuple[Plugin, ...]:
     """Every plug-in on the path, sorted; none of them is imported."""
-    if os.environ.get(SWITCH, "").strip() == "0":
-        return ()
-    return _scan(tuple(sys.path))
+    return () if switched_off() else _scan(tuple(sys.path))
 
 
 @cache

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         LensRecord,
         MetricRecord,
         MetricsRecord,
+        PluginMetricRecord,
         RunRecord,
         TwinsRecord,
     )
@@ -612,6 +613,9 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     for lens, sources in _in_order(found.source_concentration):
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
+    for name, number in found.plugins.items():
+        said = f"— {number.reason}" if number.value is None else _write_interval(number)
+        yield name, f"{said}   ({number.package} {number.version})"
 
 
 def _by_t(found: TwinsRecord | None, *, plus: bool = True) -> Iterator[tuple[str, str]]:
@@ -671,5 +675,5 @@ def _write_signed(metric: MetricRecord) -> str:
     return f"{metric.value:+.3f}   [{metric.lo:+.3f}, {metric.hi:+.3f}]"
 
 
-def _write_interval(metric: MetricRecord) -> str:
+def _write_interval(metric: MetricRecord | PluginMetricRecord) -> str:
     return f"{metric.value:.3f}   [{metric.lo:.3f}, {metric.hi:.3f}]"
