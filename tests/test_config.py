@@ -164,3 +164,12 @@ def test_no_claim_at_all_says_how_to_give_one():
     """The remedy stands in the message."""
     with pytest.raises(ClaimError, match="claims_file"):
         RunConfig().claims()
+
+
+@pytest.mark.parametrize(
+    ("lenses", "said"), [("MEL", "should be a list, got 'MEL'"), ([], "should hold at least one")]
+)
+def test_lenses_that_are_no_list_are_told_so_in_the_words_of_the_file(lenses, said):
+    with pytest.raises(ConfigError, match=f"`lenses` {said}") as refusal:
+        RunConfig.parse({"lenses": lenses})
+    assert "uple" not in str(refusal.value)

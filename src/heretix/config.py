@@ -278,6 +278,10 @@ def _explain(error: Any) -> str:
         return message
     if error["type"] == "string_pattern_mismatch" and name == "base_url":
         message = "must begin with http:// or https:// and hold no space"
+    if error["type"] == "tuple_type":
+        message = "should be a list"
+    if error["type"] == "too_short":
+        message = "should hold at least one"
     message = message.removeprefix("Input ").rstrip(".")
     return f"`{name}` {message}, got {error['input']!r}"
 

@@ -113,7 +113,7 @@ class AccountError(UsageError):
 
 
 class AccessError(UsageError):
-    """Whoever asks may not do that."""
+    """The person who asks may not do that."""
 
 
 class SignInError(AccessError):

@@ -24,7 +24,7 @@ class Used(View):
 
 
 class Me(BaseModel):
-    """Whoever asks."""
+    """Person who asks."""
 
     name: str
     role: Role
