@@ -214,7 +214,7 @@ def test_quotes_bets_and_positions(play, heretix, begin):
     assert offer["stake"] == 2_550
     assert offer["worst_case"] == 893
     assert offer["floor_after_fee"] > 0
-    for word in ("average price", "marginal price", "guaranteed floor", "worst case"):
+    for word in ("average price", "marginal price", "gain if it wins", "worst case"):
         assert word in play.done("market", "quote", episode, "heretic", "25.50").out
     bet = ("market", "buy", episode, "heretic", "25.50", "--as", "ada", "--key", "k1")
     first, again = play.data(*bet), play.data(*bet)

@@ -122,9 +122,10 @@ def quote_view(quote: Quote, currency: str) -> RenderableType:
         "average price": _price(quote.average_price),
         "marginal price": f"{_price(quote.marginal_price)} after this bet",
         "implied": f"{_percent(quote.probability)} for {quote.side.value} after this bet",
-        "guaranteed floor": (
-            f"{money(quote.floor_after_fee(tau), currency)} gain at least, if it wins at the full "
-            f"rate of {tau / PPM:.0%}, after a fee of {quote.fee_ppm / PPM:.0%}"
+        "gain if it wins": (
+            f"{money(0, currency)} or more: it grows with the rate at which the episode settles, "
+            f"to at least {money(quote.floor_after_fee(tau), currency)} at the full rate of "
+            f"{tau / PPM:.0%}, after a fee of {quote.fee_ppm / PPM:.0%}"
         ),
         "worst case": f"{money(quote.worst_case, currency)} lost, if the other side wins at it",
         "held or void": f"{money(quote.stake, currency)} comes back whole",
