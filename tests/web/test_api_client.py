@@ -126,7 +126,7 @@ def test_tables_are_exported_to_files(client, tmp_path):
     with pytest.raises(RecordError):
         client.export("samples", tmp_path / "none.jsonl", only="nothing")
     with pytest.raises(ConfigError):
-        client.export("runs", tmp_path / "runs.csv")
+        client.export("runs", tmp_path / "runs.xlsx")
     assert [found.name for found in tmp_path.iterdir() if "none" in found.name] == []
 
 

@@ -133,7 +133,8 @@ def test_injection_by_form_fields(both):
         "/api/v1/export/people.jsonl",
         "/api/v1/export/sqlite_master.jsonl",
         "/api/v1/export/runs.jsonl%00",
-        "/api/v1/export/runs.csv",
+        "/api/v1/export/runs.xlsx",
+        "/api/v1/export/runs.csv%00",
     ],
 )
 def test_injection_by_names_of_files(accounts_site, path):
