@@ -122,9 +122,9 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(heretix, folder, monkey
             "    dear: {input: 1000, output: 1000, as_of: 2026-11-15}\n"
         )
         monkeypatch.setenv("HERETIX_PRICES", "prices.yaml")
-        stopped = heretix(*args, "--budget-usd", 0.01)
+        stopped = heretix(*args, "--budget-usd", 2.7)
         assert stopped.code == 1
-        assert "`budget_usd` 0.01 is spent" in stopped.err
+        assert "`budget_usd` 2.7 is spent" in stopped.err
         paid = len(server.calls)
         assert 0 < paid < 16
         result = heretix(*args, "--budget-usd", 1000, "--json")
@@ -273,3 +273,28 @@ def test_what_is_finished_is_written_when_the_provider_goes_down(folder, heretix
     provider.always(by_prompt())
     assert heretix(*args).code == 0
     assert len(read_artifacts("all.jsonl")) == 6
+
+
+def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider, monkeypatch):
+    """What it held when it died counts as spent; the others stop at what is left, server-counted."""
+    (folder / "prices.yaml").write_text(
+        "openai-compatible:\n  models:\n    m: {input: 1000, output: 1000, as_of: 2026-11-15}\n"
+    )
+    monkeypatch.setenv("HERETIX_PRICES", "prices.yaml")
+    monkeypatch.setenv("HERETIX_BUDGET_USD", "12")
+    process = stuck(folder, provider, WHOLE, at=3)
+    process.kill()
+    process.communicate()
+    stopped = heretix(*WHOLE, "--out", "x.json")
+    assert stopped.code == 1
+    assert "`HERETIX_BUDGET_USD` 12, which all runs of this store share, is spent" in stopped.err
+    assert "for calls that were cut off" in stopped.err
+    with closing(sqlite3.connect(folder / "runs" / "heretix.sqlite")) as connection:
+        tokens = connection.execute("SELECT sum(tokens_in + tokens_out) FROM samples").fetchone()[0]
+        spent, held = connection.execute("SELECT spent_micros, held_micros FROM budgets").fetchone()
+    assert tokens * 1000 <= spent + held <= 12_000_000
+    assert held == 0
+    monkeypatch.setenv("HERETIX_BUDGET_USD", "-1")
+    refused = heretix(*WHOLE)
+    assert refused.code == 2
+    assert "`HERETIX_BUDGET_USD` must be dollars above 0, got '-1'" in refused.err

@@ -11,7 +11,8 @@ from sqlalchemy import select
 
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
-from heretix.measurement.runner import Limits, Retry, Runner, Silence, Spending
+from heretix.measurement.budget import Spending
+from heretix.measurement.runner import Limits, Retry, Runner, Silence
 from heretix.plan import make_plan
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model

@@ -7,11 +7,12 @@ import contextlib
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -55,3 +56,17 @@ def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
             if ours != cord.fileno():
                 signal.set_wakeup_fd(ours)
             loop.remove_reader(bell)
+
+
+async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Run a function in a thread, to its end even when cancelled.
+
+    What it writes must not come after its caller is gone: a lease that is taken then would hold up
+    the next run, and nobody would give it back.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise

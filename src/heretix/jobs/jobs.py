@@ -466,8 +466,8 @@ class Jobs:
         # Imported as needed, here and above: a server answers before anybody submits.
         from heretix.evidence.demo import DEMO_CORPUS
         from heretix.evidence.sources.corpus import corpus_path
+        from heretix.measurement.budget import Spending
         from heretix.measurement.gather import corpora_folder
-        from heretix.measurement.runner import Spending
         from heretix.providers.prices import load_prices
 
         budget_usd, settings = request.budget_usd, self._settings
@@ -579,7 +579,9 @@ def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
     """The budget of a job that is resumed; the old one will do while something is left of it."""
     budget: int | None = row["budget_micros"] if budget_usd is None else _micros(budget_usd)
     spent: int | None = row["spent_micros"]
-    if budget is not None and (spent is None or spent >= budget):
+    # It stops before a call that may cost more than is left.
+    stopped = row["error_kind"] == "BudgetReachedError" and budget == row["budget_micros"]
+    if budget is not None and (stopped or spent is None or spent >= budget):
         raise QuotaError(
             f"`{row['job_id']}` has used up its budget of {_dollars(budget)}; "
             "give a larger `budget_usd`"

@@ -466,13 +466,15 @@ class Worker:
 
     async def _measure(self, claimed: _Claimed, request: MeasureRequest, tracker: Tracker) -> None:
         # A thread, because files are read and hashed here: the heart must go on beating.
-        budget_usd = tracker.budget_left_usd
-        measurement = await asyncio.to_thread(self._prepare, claimed, request, budget_usd)
+        measurement = await asyncio.to_thread(self._prepare, claimed, request)
         runs = sum(1 for _ in measurement.pairs()) + len(measurement.variants)
         runs += measurement.negation is not None
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
         results = service.Results(tracker)
-        runner = measurement.runner(self._store, observer=results, retry=self._retry)
+        # The budget is the job's, whichever workers it takes and whoever of them dies.
+        budget = tracker.budget_micros
+        caps = None if budget is None else {f"job:{claimed.job.id}": budget}
+        runner = measurement.runner(self._store, observer=results, retry=self._retry, caps=caps)
         tracker.watch(runner)
         await service.measure(
             measurement, self._store, results, runner=runner, opener=self._shared_models().open
@@ -487,13 +489,11 @@ class Worker:
         self._models = self._models or SharedModels()
         return self._models
 
-    def _prepare(
-        self, claimed: _Claimed, request: MeasureRequest, budget_usd: float | None
-    ) -> Measurement:
+    def _prepare(self, claimed: _Claimed, request: MeasureRequest) -> Measurement:
         from heretix.jobs import jobs
 
         job = claimed.job
-        measurement = jobs.make_measurement(request, self._settings, budget_usd=budget_usd)
+        measurement = jobs.make_measurement(request, self._settings, budget_usd=None)
         if claimed.bundles_json is not None:
             bundles = jobs.load_bundles(self._store, claimed.bundles_json)
             measurement = replace(measurement, bundles=bundles)

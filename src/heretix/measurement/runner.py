@@ -21,7 +21,6 @@ from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
     BudgetReachedError,
-    ConfigError,
     HeretixError,
     ProviderDownError,
     ProviderError,
@@ -30,8 +29,9 @@ from heretix.core.errors import (
     RetryableError,
     StoreError,
 )
+from heretix.core.event_loop import in_thread
+from heretix.measurement.budget import Escrow, Hold, Spending, holding, run_budget
 from heretix.measurement.execution import Execution, begin, close, finish, make_sample
-from heretix.providers.prices import Price, PriceTable, cost_micros
 from heretix.store import LEASE_S, SampleWriter, Store, new_owner
 from heretix.store.batches import select_holding_batches
 from heretix.store.db import chunked
@@ -69,65 +69,6 @@ _SLOWER: Final = 2.0
 _HEADROOM: Final = 0.95
 """Part of a provider's stated rate that is used: clocks differ, and others may share the key."""
 _PAUSE_CAP_S: Final = 300.0
-
-
-class Spending:
-    """The running total of all lanes, from the providers' own token counts.
-
-    An unknown price makes the total unknown, not zero; a budget then can't be kept and is refused
-    at the door.
-    """
-
-    def __init__(
-        self, prices: PriceTable, models: tuple[ModelId, ...], *, budget_usd: float | None = None
-    ) -> None:
-        self._prices = {model: prices.find(model) for model in models}
-        self.budget_usd = budget_usd
-        self._tokens = dict.fromkeys(models, (0, 0))
-        """Read and written, per model: a sum of many small costs is rounded once, not each."""
-        self._unknown = False
-        self.calls = 0
-        """Calls that were made, those that failed or were made again included."""
-        unpriced = [model for model, price in self._prices.items() if price is None]
-        if budget_usd is not None and unpriced:
-            raise ConfigError(
-                f"`budget_usd` can't be kept: the price of {unpriced[0]} isn't known; "
-                "put it into a table of yours and name that with HERETIX_PRICES"
-            )
-
-    def price_of(self, model: ModelId) -> Price | None:
-        """The price of a model; None where it isn't known."""
-        return self._prices[model]
-
-    def charge(self, model: ModelId, tokens_in: int | None, tokens_out: int | None) -> None:
-        """Add a call that was answered."""
-        price = self._prices[model]
-        read, written = self._tokens[model]
-        self._tokens[model] = (read + (tokens_in or 0), written + (tokens_out or 0))
-        told = tokens_in is not None and tokens_out is not None
-        if price is None or not (told or price.is_free):
-            self._unknown = True
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Calls made, and tokens read and written as far as the providers told."""
-        read, written = zip(*self._tokens.values(), strict=True)
-        return {"calls": self.calls, "tokens_in": sum(read), "tokens_out": sum(written)}
-
-    @property
-    def spent_usd(self) -> float | None:
-        """Dollars spent so far; None once a call's cost couldn't be told."""
-        if self._unknown:
-            return None
-        priced = [(model, price) for model, price in self._prices.items() if price is not None]
-        return sum(cost_micros(price, *self._tokens[model]) for model, price in priced) / 1e6
-
-    @property
-    def exhausted(self) -> bool:
-        """The budget is used up, or can't be kept because a provider told no tokens."""
-        if self.budget_usd is None:
-            return False
-        return self.spent_usd is None or self.spent_usd >= self.budget_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,6 +328,7 @@ class Lane:
         self.retry = runner.retry
         self._runner = runner
         self.provider = provider
+        self._model: ModelId | None = None
         self._writer = writer
         self._tasks = asyncio.Semaphore(most)
         self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
@@ -433,7 +375,7 @@ class Lane:
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
             runner = self._runner
-            await _in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
+            await in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
         if self._halted is None and self._in_batches:
             names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
             return BatchPendingError(
@@ -449,13 +391,14 @@ class Lane:
         if plans is None or self._halted is not None:
             return None
         runner = self._runner
-        price = runner.spending.price_of(plans[0].model)
-        executions = await _in_thread(
+        self._model = plans[0].model
+        price = runner.spending.price_of(self._model)
+        executions = await in_thread(
             begin, runner.store, plans, use_cache=runner.use_cache, price=price
         )
         missing = [(e, planned) for e in executions for planned in e.missing]
         keys = [planned.cache_key for _, planned in missing]
-        mine, stored = await _in_thread(self._lease, keys) if keys else (set(), {})
+        mine, stored = await in_thread(self._lease, keys) if keys else (set(), {})
         return _Chunk(executions, missing, mine, stored)
 
     async def _hand_out(
@@ -543,7 +486,6 @@ class Lane:
         else:
             self._failed_in_a_row = 0
             self._failing_claims.clear()
-            self._runner.spending.charge(plan.model, reply.tokens_in, reply.tokens_out)
         return make_sample(
             plan,
             planned,
@@ -568,6 +510,18 @@ class Lane:
             )
         )
 
+    @contextlib.asynccontextmanager
+    async def holding(self, request: Request) -> AsyncIterator[Hold]:
+        """Hold the money for a call while it is made; where there is none, halt."""
+        runner = self._runner
+        assert self._model is not None, "a call is made for a plan"
+        try:
+            async with holding(runner.spending, runner.escrow, self._model, request) as hold:
+                yield hold
+        except BudgetReachedError as exc:
+            self.halt(exc)
+            raise _StoppedError from exc
+
     def count_call(self) -> None:
         """A call is made now."""
         self._runner.spending.calls += 1
@@ -581,18 +535,6 @@ class Lane:
 
     def check_open(self) -> None:
         """Raise when no further call may be made."""
-        spending = self._runner.spending
-        if self._halted is None and spending.exhausted:
-            why, remedy = f"is spent (${spending.spent_usd or 0.0:.4f})", "with a larger budget"
-            if spending.spent_usd is None:
-                why = "can't be kept: an answer came without the number of tokens it took"
-                remedy = "without a budget"
-            self.halt(
-                BudgetReachedError(
-                    f"`budget_usd` {spending.budget_usd:g} {why}. Everything that was answered is "
-                    f"stored; the same command {remedy} continues"
-                )
-            )
         if self._halted is not None:
             raise _StoppedError
 
@@ -609,7 +551,7 @@ class Lane:
 
     async def _poll(self, calls: asyncio.TaskGroup) -> None:
         """See which awaited samples have come, and take over those that were given up."""
-        stored = await _in_thread(self._stored, list(self._awaited))
+        stored = await in_thread(self._stored, list(self._awaited))
         for key, sample in stored.items():
             for execution, _ in self._awaited.pop(key, ()):
                 await self._receive(execution, sample, reused=True)
@@ -617,13 +559,11 @@ class Lane:
         self._awaited.clear()
         if waiting:
             keys = [planned.cache_key for _, planned in waiting]
-            await self._hand_out(waiting, *await _in_thread(self._lease, keys), calls)
+            await self._hand_out(waiting, *await in_thread(self._lease, keys), calls)
 
     async def _leave_to_batches(self) -> None:
         """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
-        held = await _in_thread(
-            self._runner.store.read, select_holding_batches, list(self._awaited)
-        )
+        held = await in_thread(self._runner.store.read, select_holding_batches, list(self._awaited))
         for key, batch_id in held.items():
             # A call of this lane may have brought it while the store was asked.
             if self._awaited.pop(key, None) is not None:
@@ -647,7 +587,7 @@ class Lane:
                 continue
             # A record must never name a sample that the store doesn't hold yet.
             await self._writer.flush()
-            for record in await _in_thread(finish, self._runner.store, ready):
+            for record in await in_thread(finish, self._runner.store, ready):
                 self._runner.observer.finished(record)
 
 
@@ -698,15 +638,16 @@ class _Trial:
     async def _once(self, task: asyncio.Task[None]) -> Reply:
         self._lane.check_open()
         pace = self._lane.pace
-        async with pace.call(self._guess) as reserved:
+        async with pace.call(self._guess) as reserved, self._lane.holding(self._request) as hold:
             self._lane.check_open()
             self.attempts += 1
             self._lane.count_call()
             clock = asyncio.get_running_loop().time
             begun_s = clock()
             self._lane.idle.discard(task)
+            hold.sent = True
             try:
-                reply = await self._lane.provider.ask(self._request)
+                reply = hold.reply = await self._lane.provider.ask(self._request)
             finally:
                 self._lane.idle.add(task)
                 self._spent_s += clock() - begun_s
@@ -721,20 +662,6 @@ class _Trial:
         wait_s = self._lane.retry.wait_s(self.attempts, exc)
         self._spent_s += wait_s
         return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
-
-
-async def _in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Run a function in a thread, to its end even when cancelled.
-
-    What it writes must not come after the run is over: a lease that is taken then would hold up
-    the next run, and nobody would give it back.
-    """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
 
 
 async def keep_leases(store: Store, owner: str) -> None:
@@ -802,6 +729,7 @@ class Runner:
         store: Store,
         *,
         spending: Spending,
+        caps: Mapping[str, int] | None = None,
         limits: Limits | None = None,
         use_cache: bool = True,
         since: str | None = None,
@@ -811,6 +739,11 @@ class Runner:
         """Without the cache, answers count that were made `since` then, or since the run began."""
         self.store = store
         self.spending = spending
+        self.caps = dict(caps or {})
+        """Budgets in millionths of a dollar, by name, that every call counts against."""
+        if spending.budget_usd is not None:
+            self.caps[run_budget()] = round(spending.budget_usd * 1e6)
+        self.escrow: Escrow | None = None
         self.use_cache = use_cache
         self.since = since
         self.retry = retry or Retry()
@@ -836,6 +769,7 @@ class Runner:
         """
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._release)
+            await self._open_escrow(stack)
             writer = await stack.enter_async_context(SampleWriter(self.store, owner=self.owner))
             heart = asyncio.create_task(keep_leases(self.store, self.owner))
             stack.callback(heart.cancel)
@@ -861,6 +795,15 @@ class Runner:
                 price = self.spending.price_of(model)
                 for record in close(self.store, chunk, use_cache=self.use_cache, price=price):
                     self.observer.finished(record)
+
+    async def _open_escrow(self, stack: contextlib.AsyncExitStack) -> None:
+        if not self.caps:
+            return
+        self.escrow = escrow = Escrow(self.store, self.caps)
+        await escrow.open()
+        stack.callback(escrow.close)
+        keeping = asyncio.create_task(escrow.keep())
+        stack.callback(keeping.cancel)
 
     def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
@@ -962,6 +905,9 @@ class Tally(Silence):
         spending = self.runner.spending
         spent, totals = spending.spent_usd, spending.totals
         dollars = "cost unknown" if spent is None else f"${spent:,.4f}"
+        if spending.cut_off and spending.presumed_micros:
+            most = f"up to ${spending.presumed_micros / 1e6:,.4f}"
+            dollars += f", and {most} for {spending.cut_off} calls whose cost wasn't told"
         tokens = f"{totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out"
         calls = f"{totals['calls']:,} call{'' if totals['calls'] == 1 else 's'}"
         return f"{dollars} · {tokens} · {calls} · {self.elapsed_s:,.1f} s"

@@ -17,6 +17,7 @@ from heretix.belief.estimator import MIN_SAMPLES
 from heretix.config import Claim, RunConfig, check_claim
 from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
 from heretix.core.lenses import RPL, needs_documents
+from heretix.measurement.budget import Spending
 from heretix.measurement.execution import plan_json
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import (
@@ -25,7 +26,6 @@ from heretix.measurement.runner import (
     Observer,
     Runner,
     Silence,
-    Spending,
 )
 from heretix.plan import Evidence, Plan, evidence_of, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
@@ -40,6 +40,7 @@ from heretix.providers.catalog import (
     sent_options,
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
+from heretix.store.budgets import STORE_BUDGET, select_budget
 from heretix.store.runs import find_execution, register_bank, select_bank
 from heretix.store.samples import select_answers
 
@@ -266,15 +267,26 @@ class Measurement:
         )
 
     def runner(
-        self, store: Store, *, observer: Observer | None = None, retry: Retry | None = None
+        self,
+        store: Store,
+        *,
+        observer: Observer | None = None,
+        retry: Retry | None = None,
+        caps: Mapping[str, int] | None = None,
     ) -> Runner:
-        """The runner that `run` uses; it can be asked how it is doing."""
+        """The runner that `run` uses; it can be asked how it is doing.
+
+        `caps` are budgets of others that its calls count against, beside its own.
+        """
         config = self.config
+        spending = Spending(load_prices(self.settings), self.models, budget_usd=config.budget_usd)
+        caps = {**(caps or {}), **_store_cap(store, self.settings)}
+        if caps:
+            spending.require_prices("HERETIX_BUDGET_USD" if STORE_BUDGET in caps else "budget_usd")
         return Runner(
             store,
-            spending=Spending(
-                load_prices(self.settings), self.models, budget_usd=config.budget_usd
-            ),
+            spending=spending,
+            caps=caps,
             limits=Limits(
                 concurrency=config.concurrency or DEFAULT_CONCURRENCY,
                 fixed=config.concurrency is not None,
@@ -318,6 +330,21 @@ class Measurement:
                 # Whatever ended it: an execution that has a step to show ends with that.
                 runner.close(escalation.interrupted())
                 raise
+
+
+def _store_cap(store: Store, settings: Settings) -> dict[str, int]:
+    """The budget that everything on a store shares, from the environment or as it was set."""
+    text = settings.env.get("HERETIX_BUDGET_USD")
+    if text:
+        try:
+            usd = float(text)
+        except ValueError:
+            usd = math.nan
+        if not 0 < usd < math.inf:
+            raise ConfigError(f"`HERETIX_BUDGET_USD` must be dollars above 0, got {text!r}")
+        return {STORE_BUDGET: round(usd * 1e6)}
+    found = store.read(select_budget, STORE_BUDGET)
+    return {} if found is None else {STORE_BUDGET: found.cap_micros}
 
 
 def prepare(

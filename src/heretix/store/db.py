@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote
 from sqlalchemy import (
     URL,
     Connection,
+    Double,
     Engine,
     Select,
     Table,
@@ -40,6 +41,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from heretix.core.errors import (
     ConfigError,
@@ -261,6 +264,24 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
         connection.commit()
 
     return engine
+
+
+class database_now(FunctionElement[float]):  # noqa: N801
+    """Seconds since 1970 by the database's own clock, whichever machine asks."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _now_in_sqlite(_element: Any, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _now_in_postgresql(_element: Any, _compiler: Any, **_options: Any) -> str:
+    # That of this moment: `now()` would be when the transaction began.
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
 
 def conflict_insert(dialect: str, table: Table) -> ConflictInsert:

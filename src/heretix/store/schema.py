@@ -278,6 +278,26 @@ leases: Final = _table(
 """Samples that somebody is about to pay for. `expires_at` counts seconds since 1970."""
 
 
+budgets: Final = _table(
+    "budgets",
+    Column("budget_id", String, primary_key=True),
+    *_required(BigInteger, "cap_micros", "spent_micros", "presumed_micros", "held_micros"),
+)
+"""What a run, a job or the whole store may spend, in millionths of a dollar. `spent + held` never
+exceeds the cap; `presumed` is the part of what was spent that nobody told."""
+
+holds: Final = _table(
+    "holds",
+    Column("budget_id", ForeignKey(budgets.c.budget_id), primary_key=True),
+    Column("owner", String, primary_key=True),
+    *_required(BigInteger, "held_micros"),
+    *_required(Boolean, "lapsed"),
+    *_required(Double, "expires_at"),
+    Index(None, "owner"),
+)
+"""What a process has set aside of a budget for its calls. `lapsed`: it vanished, and what it held
+counts as spent."""
+
 batches: Final = _table(
     "batches",
     Column("batch_id", String, primary_key=True),

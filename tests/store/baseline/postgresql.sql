@@ -58,6 +58,14 @@ CREATE TABLE batches (
 	CONSTRAINT ck_batches_state CHECK (state IN ('submitting', 'submitted', 'collected', 'abandoned'))
 );
 CREATE INDEX ix_batches_state ON batches (state);
+CREATE TABLE budgets (
+	budget_id VARCHAR NOT NULL,
+	cap_micros BIGINT NOT NULL,
+	spent_micros BIGINT NOT NULL,
+	presumed_micros BIGINT NOT NULL,
+	held_micros BIGINT NOT NULL,
+	CONSTRAINT pk_budgets PRIMARY KEY (budget_id)
+);
 CREATE TABLE bundles (
 	bundle_id VARCHAR NOT NULL,
 	claim TEXT NOT NULL,
@@ -265,6 +273,16 @@ CREATE TABLE executions (
 	CONSTRAINT fk_executions_run_id FOREIGN KEY(run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX ix_executions_run_id_created_at ON executions (run_id, created_at);
+CREATE TABLE holds (
+	budget_id VARCHAR NOT NULL,
+	owner VARCHAR NOT NULL,
+	held_micros BIGINT NOT NULL,
+	lapsed BOOLEAN NOT NULL,
+	expires_at DOUBLE PRECISION NOT NULL,
+	CONSTRAINT pk_holds PRIMARY KEY (budget_id, owner),
+	CONSTRAINT fk_holds_budget_id FOREIGN KEY(budget_id) REFERENCES budgets (budget_id)
+);
+CREATE INDEX ix_holds_owner ON holds (owner);
 CREATE TABLE job_runs (
 	job_id VARCHAR NOT NULL,
 	run_id VARCHAR NOT NULL,
