@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import heretix as heretix_package
+from heretix.core.errors import ClaimError
+from heretix.studies.study import verify_study
+
 REPOSITORY = Path(__file__).parents[2]
 MODEL = ("-m", "mock:gpt-5")
 
@@ -241,6 +245,9 @@ def test_the_guide_works_as_written(heretix, folder):
     for block in guide.split("```")[1::2]:
         kind, _, body = block.partition("\n")
         _, _, name = kind.partition(" ")
+        if kind == "python":
+            exec(body, found := {})
+            assert 0 <= found["auroc"].lo <= found["auroc"].hi <= 1
         if name:
             (folder / name).write_text(body)
             continue
@@ -251,3 +258,19 @@ def test_the_guide_works_as_written(heretix, folder):
                 assert result.code == (1 if "exit 1" in note else 0), (line, result.err)
                 commands += 1
     assert commands >= 10
+
+
+def test_few_claims_are_said_to_hide_calibration_error(heretix, four):
+    """The error without its bias stands beside the one with it, and a warning below 400 claims."""
+    said = heretix("study", "calibration", "--claims", four, *MODEL).out
+    assert "ece comes out too small below 400 claims" in said
+
+
+def test_rows_from_python_are_studied(folder):
+    """The library takes rows as a file has them, and refuses what a file's reader refuses."""
+    rows = [{"claim": f"Claim {n}.", "label": n % 2} for n in range(4)]
+    record = heretix_package.study("calibration", rows, models=["mock:a"], R=1)
+    assert record.results.subjects[0].calibration.n_claims == 4
+    assert verify_study(record).ok
+    with pytest.raises(ClaimError, match="`label` is missing"):
+        heretix_package.study("calibration", [{"claim": "A."}], models=["mock:a"])

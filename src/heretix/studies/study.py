@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -375,7 +376,7 @@ def check_items(items: Iterable[Item], kind: Kind) -> tuple[Item, ...]:
     texts = [item.claim for item in chosen]
     if kind in ("coherence", "card"):
         texts += [text for item in chosen for text in item.others]
-    if twice := next((text for text in texts if texts.count(text) > 1), None):
+    if twice := next((text for text, n in Counter(texts).items() if n > 1), None):
         raise ClaimError(f"`claim` must stand once in a study, got {twice!r} twice; drop one")
     if not chosen:
         raise ClaimError("`claims` is empty: give at least two")
