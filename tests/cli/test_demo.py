@@ -20,9 +20,11 @@ from heretix.economy.exchange import Exchange
 from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.judging.inputs import recheck
 from heretix.jobs import Jobs, JobState
+from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
 from heretix.providers.catalog import DEMONSTRATION_MODELS
+from heretix.report.words import feed_text
 from heretix.store import Store
 from heretix.store.runs import (
     count_runs,
@@ -31,7 +33,7 @@ from heretix.store.runs import (
     select_runs,
     select_runs_of_claim,
 )
-from heretix.web.demo import LENS_MODEL, fill, is_marked
+from heretix.web.demo import ANY_TEXT_MODEL, LENS_MODEL, fill, is_marked
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,17 @@ def test_there_is_evidence_influence_drift_and_standing(world):
     board = ExplorationService(Exchange(world, clock=SystemClock())).leaderboard()
     assert any(standing.reputation_ppm > 0 for standing in board)
     assert any(standing.credits > 0 for standing in board)
+
+
+def test_evidence_moves_one_model_and_any_text_the_other(world):
+    """The feed lists the one, and says of the other why it doesn't."""
+    found = find_anomalies(world)
+    assert {anomaly.model for anomaly in found} == {LENS_MODEL, ANY_TEXT_MODEL}
+    for anomaly in found:
+        driven = anomaly.model == LENS_MODEL
+        assert anomaly.listed == driven, anomaly
+        said = "evidence-driven (" if driven else "moved by any text"
+        assert feed_text(anomaly).startswith(said)
 
 
 def test_jobs_of_every_ended_state_are_there(world):

@@ -7,7 +7,7 @@ import pytest
 from heretix.measurement.verify import read_artifacts, verify_artifact
 
 CLAIM = "Daylight saving time reduces electricity consumption."
-SIM = "sim:planted?mel=0.6&hel=-1.5"
+SIM = "sim:planted?mel=0.6&hel=-1.5&any_text=0"
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +188,10 @@ def test_a_corpus_grows_and_is_searched(heretix, folder):
 def test_anomalies_are_ranked_and_explained(heretix):
     """A planted shock is listed; a claim that nothing moves isn't, and --all says why."""
     vector(heretix, "-K", 16, "-T", 16)
+    assert json.loads(heretix("anomalies", "--json").out) == []
+    assert "not checked against a placebo" in " ".join(heretix("anomalies", "--all").out.split())
+    vector(heretix, "-K", 16, "-T", 16, "--sham")
+    assert "(evidence-driven (MEL, HEL))" in " ".join(heretix("anomalies").out.split())
     quiet = "sim:quiet?mel=0&hel=0&response_sd=0.05"
     heretix("lens", CLAIM, "-m", quiet, "-K", 16, "-T", 16, "-B", 500)
     listed = json.loads(heretix("anomalies", "--json").out)

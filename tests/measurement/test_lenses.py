@@ -39,10 +39,10 @@ from heretix.measurement.record import (
 )
 from heretix.measurement.runner import Silence
 from heretix.measurement.service import Measurement, assemble, prepare
-from heretix.measurement.vector import logits_by_stem, unchanged_runs
+from heretix.measurement.vector import logits_by_stem, metrics_by_model, unchanged_runs
 from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import evidence_of, make_plan
-from heretix.report.words import missing_reason
+from heretix.report.words import feed_text, missing_reason
 from heretix.store import Store
 from heretix.store.documents import save_bundle
 from heretix.store.runs import count_runs
@@ -659,14 +659,21 @@ def test_anomalies_are_gated_controlled_and_ranked(desk):
     """Strong movements are listed by what they are at least; gates and chance keep others out."""
     lenses = ("RPL", "MEL", "HEL")
     models = {
-        "strong": "sim:strong?hel=-2&mel=0.8",
-        "weaker": "sim:weaker?hel=-1&mel=0.8",
+        "strong": "sim:strong?hel=-2&mel=0.8&any_text=0",
+        "weaker": "sim:weaker?hel=-1&mel=0.8&any_text=0",
         "still": "sim:still?hel=0&mel=0&response_sd=0",
-        "unstable": "sim:unstable?hel=-2&template_sd=2.5&prior=0.5",
+        "unstable": "sim:unstable?hel=-2&template_sd=2.5&prior=0.5&any_text=0",
     }
+    gullible, untried = "sim:gullible?hel=-2&mel=0.8", "sim:untried?hel=-2&mel=0.8&any_text=0"
+
+    def with_sham(**options):
+        return with_experiments(desk.prepared(lenses=lenses, **options), Experiments(sham=True))
+
     for model in models.values():
-        desk.run(desk.prepared(model=model, lenses=lenses))
+        desk.run(with_sham(model=model))
     desk.run(desk.prepared(model="sim:few?hel=-2", lenses=lenses, K=4, T=4))
+    desk.run(with_sham(model=gullible))
+    desk.run(desk.prepared(model=untried, lenses=lenses))
     with desk.store() as store:
         found = {anomaly.model: anomaly for anomaly in find_anomalies(store)}
         order = list(found)
@@ -675,10 +682,52 @@ def test_anomalies_are_gated_controlled_and_ranked(desk):
     assert order[:2] == listed
     assert found[models["strong"]].rank > found[models["weaker"]].rank
     assert found[models["strong"]].rank[0] == found[models["strong"]].shock_index.lo
-    assert found[models["still"]].gates_failed == ()
+    assert found[models["still"]].gates_failed == ("placebo",)
     assert found[models["still"]].p_value > 0.1
     assert found[models["unstable"]].gates_failed == ("stable",)
     assert "differences" in found["sim:few?hel=-2"].gates_failed
+    assert set(found[models["strong"]].placebo.values()) == {"evidence_driven"}
+    assert feed_text(found[models["strong"]]) == "evidence-driven (MEL, HEL)"
+    # Any text moves the one, nobody tried it on the other: far as they move, neither is listed.
+    assert found[gullible].gates_failed == found[untried].gates_failed == ("placebo",)
+    assert found[gullible].placebo["HEL"] == "any_text"
+    assert feed_text(found[untried]) == "not checked against a placebo"
+    assert found[gullible].rank == found[untried].rank == (0.0, 0.0)
+
+
+def test_a_placebo_counts_for_its_own_bundle_only(desk):
+    """The sham of other documents, or too few of its answers, check nothing."""
+    lenses = ("RPL", "HEL")
+    prepared = desk.prepared(model="sim:m?any_text=0", lenses=lenses)
+    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    runs, (model, metrics) = artifact.runs, next(iter(artifact.metrics.items()))
+    placebo = metrics.beside.placebo["HEL"]
+    assert placebo.verdict == "evidence_driven"
+    assert artifact.experiments[0].beside == placebo.minus_sham
+    assert complaints(artifact) == []
+    sham = next(run for run in runs if run.evidence and run.evidence.variant == "sham")
+    plain = [run for run in runs if run is not sham]
+    other = sham.evidence.model_copy(update={"bundle_id": "0" * 64})
+    few = [sample for sample in sham.samples if sample.paraphrase_idx < 7]
+    for update in ({"evidence": other}, {"samples": few}):
+        changed = [*plain, sham.model_copy(update=update)]
+        found = metrics_by_model(changed, runs[0].claim, {})[model]
+        assert found.beside.placebo["HEL"].verdict == "unchecked"
+        assert found.beside.placebo["HEL"].minus_sham is None
+    forged = placebo.model_copy(update={"verdict": "any_text"})
+    beside = metrics.beside.model_copy(update={"placebo": {"HEL": forged}})
+    lied = artifact.model_copy(
+        update={"metrics": {model: metrics.model_copy(update={"beside": beside})}}
+    )
+    assert complaints(lied) == [f"metrics.{model}.beside.placebo.HEL.verdict"]
+
+
+def test_a_lens_that_moves_nothing_is_not_said_to_be_moved(desk):
+    """Neither lens nor sham differs from anything: there is no movement to explain."""
+    prepared = desk.prepared(model="sim:m?hel=0&response_sd=0", lenses=("RPL", "HEL"))
+    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    (metrics,) = artifact.metrics.values()
+    assert metrics.beside.placebo["HEL"].verdict == "unmoved"
 
 
 def test_a_model_that_quotes_nothing_is_not_listed(desk):

@@ -60,6 +60,21 @@ def test_a_wording_does_the_same_under_every_lens():
     assert len({answer(model, stem=stem)["prob_true"] for stem in range(16)}) == 16
 
 
+def test_text_about_something_else_moves_as_far_as_planted():
+    """All of the shift, unless told otherwise; none of it with any_text=0."""
+    quiet = "noise_sd=0&response_sd=0&hel=-1.5"
+    claim = "Sales rose in May, the office said."
+    for part, shift in ((1.0, -1.5), (0.0, 0.0), (0.4, -0.6)):
+        model = f"m?{quiet}&any_text={part}"
+        rpl = logit(answer(model, claim=claim)["prob_true"])
+        on, off = (
+            logit(answer(model, lens="HEL", claim=claim, user=user)["prob_true"])
+            for user in (DOCUMENTS, "<<E01 0123456789ab>>\nFrogs sang.\n<<END 0123456789ab>>")
+        )
+        assert on - rpl == pytest.approx(-1.5, abs=1e-4)
+        assert off - rpl == pytest.approx(shift, abs=1e-4)
+
+
 def test_each_spread_is_what_its_name_says():
     """Noise differs by seed, template effects by stem, responses by stem and lens."""
     quiet = "m?noise_sd=0&response_sd=0&template_sd=0&prior=0.25&mel=0"

@@ -10,7 +10,6 @@ from heretix.belief.logodds import sigmoid
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.evidence.bundle import DropReason, Shortfall
 from heretix.measurement.record import ReasonRecord
-from heretix.measurement.vector import unchanged_runs
 from heretix.report import charts
 from heretix.report.charts.beliefs import replicas_of, run_names
 from heretix.report.charts.theme import DARK, LIGHT
@@ -106,9 +105,25 @@ def test_the_vector_splits_what_moved_it(vector_artifact):
 
 def test_runs_out_of_a_store_give_the_same_vector(vector_artifact):
     """What lies between lenses is derived where it isn't recorded."""
-    plain = loose(unchanged_runs(vector_artifact.runs, vector_artifact.runs[0].claim))
+    plain = loose(vector_artifact.runs)
     one, other = charts.belief_vector(vector_artifact), charts.belief_vector(plain)
     assert rows(one, "point") == rows(other, "point")
+
+
+def test_thin_lines_are_the_intervals_by_student_and_movements_say_what_moved_them(
+    vector_artifact,
+):
+    """A second line below each bar, named in words; beside each effect the placebo's verdict."""
+    drawn = charts.belief_vector(vector_artifact)
+    thin = {row["label"]: (row["t_lo"], row["t_hi"]) for row in rows(drawn, "rule", "t_lo")}
+    for line in vector_artifact.lenses:
+        (found,) = (ends for label, ends in thin.items() if label.startswith(f"{line.lens} · "))
+        assert found == line.beside.template_t.ci95
+    (metrics,) = vector_artifact.metrics.values()
+    by_t = metrics.beside.evidence_effect["MEL"].paired_template_t
+    assert thin["MEL − NUL · the evidence"] == (by_t.lo, by_t.hi)
+    assert "thin lines: by Student's t" in str(drawn)
+    assert "moved by any text" in texts(drawn)
 
 
 def test_without_the_empty_frame_the_chart_says_what_it_cannot_tell(vector_artifact):

@@ -56,6 +56,7 @@ def test_the_vector_is_that_of_the_measurement(measured_site):
     artifact = vector_artifact(state, view)
     metrics = artifact.metrics[record.model]
     assert metrics.shock_index.value > 0.1
+    assert metrics.beside.placebo["HEL"].verdict == "any_text"
     assert {found.variant for found in artifact.experiments} == {r.variant for r in view.variants}
     assert vector_artifact(state, view) is artifact
 

@@ -75,11 +75,23 @@ def test_the_claim_page_shows_the_belief_with_everything_around_it(measured_site
     assert f"{lo:.3f} – {hi:.3f}" in text
     for said in ("Shock Index", "Amplification Gap", "raw prior", "heterodox evidence"):
         assert said in text
+    lo, hi = record.beside.template_t.ci95
+    assert f"{lo:.3f} – {hi:.3f}" in text
+    assert text.count("paired t ") >= 6
+    assert "moved by any text: minus sham " in text
     assert "mock:gpt-5" in text
     assert record.sha256 in text
     assert f"/bundles/{run.bundle_id}" in text
     assert f"/runs/{run.execution_id}/charts/forest.json" in text
     assert escape(record.prompts.paraphrases[record.sampler.tpl_indices[0]])[:20] in text
+
+
+def test_a_comparison_has_its_p_values_with_their_intervals(measured_site):
+    """By the paired t and its trimmed twin, over the wordings in common."""
+    refs = [run_of(measured_site, lens=lens).run_id for lens in ("RPL", "HEL")]
+    text = measured_site.get(f"/compare?ref={refs[0]}&ref={refs[1]}").text
+    assert "paired t −" in text or "paired t -" in text
+    assert "p&lt;0.0001; trimmed" in text
 
 
 def test_a_page_labels_what_nobody_should_quote(measured_site):

@@ -151,7 +151,8 @@ def anomalies(
     """Rank stored claims by how far evidence moves the belief in them.
 
     Listed are claims with at least 3 documents from 2 effective sources, verified quotes and a
-    stable raw prior; of those listed, at most 10% are expected to be there by chance.
+    stable raw prior, which evidence moves more than irrelevant text does (`lens --sham`); of those
+    listed, at most 10% are expected to be there by chance.
     """
     from heretix.measurement.anomalies import find_anomalies
     from heretix.report.terminal import anomalies_table

@@ -1,8 +1,8 @@
 """The anomaly feed: claims on which evidence moves a model most, and not by chance.
 
 Ranked by how large the Shock Index is at least, then the Amplification Gap. Only claims whose
-measurement can be relied on are listed, and of those listed at most one in ten is expected to be
-there by chance.
+measurement can be relied on, and which evidence moves more than irrelevant text does, are listed;
+of those listed at most one in ten is expected to be there by chance.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 from heretix.belief.metrics import discoveries
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import RecordError
-from heretix.core.lenses import HEL, MEL, RPL, needs_documents
+from heretix.core.lenses import HEL, MEL, RPL, SHOWING
 from heretix.evidence.bundle import load_bundle
 from heretix.measurement.record import RunRecord
-from heretix.measurement.vector import metrics_by_model
+from heretix.measurement.vector import metrics_by_model, unchanged_runs
 from heretix.store.documents import find_bundle
 from heretix.store.runs import select_lens_records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from heretix.measurement.record import MetricRecord, MetricsRecord
     from heretix.store import Store
@@ -40,17 +40,21 @@ class Anomaly:
     model: str
     shock_index: MetricRecord | None
     amplification_gap: MetricRecord | None
+    placebo: Mapping[str, str]
+    """By lens: the verdict of its placebo."""
     p_value: float
-    """The smaller one of the two lenses, doubled: there were two chances."""
+    """By the paired t, of a lens that moved the belief and moved it more than its sham: the larger
+    p of the two. Of two lenses the smaller one, doubled: there were two chances."""
     gates_failed: tuple[str, ...]
     listed: bool
     """It passes the gates, and stands after control of the false discovery rate."""
 
     @property
     def rank(self) -> tuple[float, float]:
-        """At least this much shock, and at least this much of a gap."""
-        shock = self.shock_index.lo if self.shock_index else 0.0
-        gap = self.amplification_gap
+        """At least this much shock, and at least this much of a gap, where evidence did it."""
+        driven = {lens for lens, verdict in self.placebo.items() if verdict == "evidence_driven"}
+        shock = self.shock_index.lo if self.shock_index and HEL in driven else 0.0
+        gap = self.amplification_gap if MEL in driven else None
         # The least size that a signed number has within its interval.
         least = 0.0 if gap is None or gap.lo <= 0 <= gap.hi else min(abs(gap.lo), abs(gap.hi))
         return shock, least
@@ -59,10 +63,19 @@ class Anomaly:
 def find_anomalies(store: Store) -> list[Anomaly]:
     """All claims with evidence lenses in the store, the strongest first."""
     found = [_anomaly(store, runs) for runs in _comparable(store)]
-    eligible = [anomaly for anomaly in found if not anomaly.gates_failed]
+    # What a placebo stopped was tested all the same: without it, chance would pass more easily.
+    eligible = [
+        anomaly
+        for anomaly in found
+        if not anomaly.gates_failed
+        or (anomaly.gates_failed == ("placebo",) and set(anomaly.placebo.values()) - {"unchecked"})
+    ]
     kept = discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
     listed = {id(anomaly) for anomaly, keep in zip(eligible, kept, strict=True) if keep}
-    marked = [replace(anomaly, listed=id(anomaly) in listed) for anomaly in found]
+    marked = [
+        replace(anomaly, listed=id(anomaly) in listed and not anomaly.gates_failed)
+        for anomaly in found
+    ]
     return sorted(
         marked, key=lambda a: (not a.listed, [-part for part in a.rank], a.claim, a.model)
     )
@@ -78,11 +91,12 @@ def _comparable(store: Store) -> list[list[RunRecord]]:
     for text in store.read(select_lens_records):
         run = RunRecord.model_validate_json(text)
         lenses = recipes.setdefault((run.claim, run.model), {}).setdefault(_recipe(run), {})
+        sham = " sham" if run.evidence and run.evidence.variant else ""
         # The latest come first.
-        lenses.setdefault(run.lens, run)
+        lenses.setdefault(run.lens + sham, run)
     found = []
     for of_claim in recipes.values():
-        complete = [r for r in of_claim.values() if RPL in r and needs_documents(r)]
+        complete = [r for r in of_claim.values() if RPL in r and r.keys() & set(SHOWING)]
         found += [list(runs.values()) for runs in complete[:1]]
     return found
 
@@ -109,18 +123,21 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
                 text = store.read(find_bundle, bundle_id)
                 publishers[bundle_id] = load_bundle(text).publishers
     metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
-    gains = [
-        metrics.information_gain[lens].p_value
+    moved = metrics.beside.movement if metrics.beside else {}
+    placebo = metrics.beside.placebo if metrics.beside else {}
+    chances = [
+        max(moved[lens].paired_template_t.p_value, minus.paired_template_t.p_value)
         for lens in (MEL, HEL)
-        if lens in metrics.information_gain
+        if lens in placebo and (minus := placebo[lens].minus_sham)
     ]
     return Anomaly(
         claim=runs[0].claim,
         model=runs[0].model,
         shock_index=metrics.shock_index,
         amplification_gap=metrics.amplification_gap,
-        p_value=min(1.0, len(gains) * min(gains)) if gains else 1.0,
-        gates_failed=_gates_failed(runs, metrics),
+        placebo={lens: found.verdict for lens, found in placebo.items()},
+        p_value=min(1.0, len(chances) * min(chances)) if chances else 1.0,
+        gates_failed=_gates_failed(unchanged_runs(runs, runs[0].claim), metrics),
         listed=False,
     )
 
@@ -128,6 +145,8 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
 def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[str, ...]:
     shown = [run for run in runs if run.evidence and run.lens in {MEL, HEL}]
     sources = [metrics.source_concentration.get(run.lens) for run in shown]
+    placebo = metrics.beside.placebo if metrics.beside else {}
+    driven = [lens for lens, found in placebo.items() if found.verdict == "evidence_driven"]
     rpl = next(run for run in runs if run.lens == RPL)
     gates = {
         "items": all(run.evidence and len(run.evidence.items) >= _MIN_ITEMS for run in shown),
@@ -135,5 +154,6 @@ def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[st
         "quotes": all(run.evidence and run.evidence.trusted for run in shown),
         "stable": bool(rpl.aggregates.is_stable),
         "differences": metrics.reason is None,
+        "placebo": MEL in driven or HEL in driven,
     }
     return tuple(name for name, passed in gates.items() if not passed)

@@ -395,6 +395,16 @@ class TwinsRecord(_Record):
     paired_template_t_trimmed: TRecord
 
 
+class PlaceboRecord(_Record):
+    """Whether a lens moved the belief more than irrelevant text of the same length does."""
+
+    verdict: Literal["evidence_driven", "any_text", "unmoved", "unchecked"]
+    """By the paired t: `evidence_driven` where lens minus sham leaves 0 out; else `any_text`, or
+    `unmoved` where lens minus raw prior holds 0; `unchecked` without a sham of this very bundle."""
+    minus_sham: TwinsRecord | None
+    """The lens minus its sham; null where it is unchecked."""
+
+
 class MetricsBesideRecord(_Record):
     """Beside the frozen intervals: the same metrics by Student's t over the shared wordings."""
 
@@ -407,6 +417,8 @@ class MetricsBesideRecord(_Record):
     directed_gap: TwinsRecord | None
     information_gain: dict[str, TwinsRecord]
     """The movement and the ends of its interval in bits, with the raw prior held where it is."""
+    placebo: dict[str, PlaceboRecord] = Field(default_factory=dict)
+    """By lens that shows documents."""
 
 
 class ConcentrationRecord(_Record):

@@ -9,7 +9,7 @@ from heretix.belief import metrics
 from heretix.belief.metrics import MIN_STEMS, BeliefVector, joint_bootstrap
 from heretix.belief.template_t import PairedT, paired_template_t, paired_template_t_trimmed
 from heretix.core.errors import NoEstimateError
-from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL
+from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL, SHOWING
 from heretix.core.plugins import Plugin, Registry
 from heretix.measurement.record import (
     SCHEMA,
@@ -21,6 +21,7 @@ from heretix.measurement.record import (
     MetricRecord,
     MetricsBesideRecord,
     MetricsRecord,
+    PlaceboRecord,
     PluginMetricRecord,
     PluginRecord,
     ReasonRecord,
@@ -84,12 +85,13 @@ def metrics_record(
     publishers: Mapping[str, Mapping[str, int]],
     lacking: Mapping[str, ReasonRecord] | None = None,
     plugins: Sequence[Plugin] = (),
+    shams: Sequence[RunRecord] = (),
 ) -> MetricsRecord:
     """Metrics between the lenses of one claim and model.
 
     `publishers` counts items per publisher, by lens; `lacking` says of lenses that had too little
-    evidence why; `plugins` are the metrics to add. A lens without an estimate takes nothing from
-    the others.
+    evidence why; `plugins` are the metrics to add; `shams` showed irrelevant text instead. A lens
+    without an estimate takes nothing from the others.
     """
     measured: dict[str, RunRecord] = {run.lens: run for run in runs if run.status == "ok"}
     missing = dict(lacking or {}) | {run.lens: run.reason for run in runs if run.reason}
@@ -123,7 +125,12 @@ def metrics_record(
         )
         prior = measured[RPL].aggregates.ci95
         given |= _between(vector, prior)
-        given["beside"] = _beside(vector, prior)
+        placebo = {
+            lens: _check_placebo(vector, measured[lens], shams)
+            for lens in SHOWING
+            if lens in together
+        }
+        given["beside"] = _beside(vector, prior).model_copy(update={"placebo": placebo})
         given |= {"noise_floor": floor, "plugins": _add_plugins(vector, plugins)}
     return MetricsRecord.fill(**given)
 
@@ -264,14 +271,51 @@ def twins(
         {stem: [mean] for stem, mean in zip(vector.stems, vector.means[side].tolist(), strict=True)}
         for side in (base, lens)
     )
+    return _twins(a, b, vector.centers[base], show)
+
+
+def _twins(
+    a: Mapping[str, Sequence[float]],
+    b: Mapping[str, Sequence[float]],
+    center_logit: float | None = None,
+    show: Callable[[PairedT], metrics.Metric] = _as_is,
+) -> TwinsRecord:
     plain, trimmed = (
         TRecord.fill(show(found), p_value=found.diff_prob.p_value)
         for found in (
             paired_template_t(a, b),
-            paired_template_t_trimmed(a, b, center_logit=vector.centers[base]),
+            paired_template_t_trimmed(a, b, center_logit=center_logit),
         )
     )
     return TwinsRecord(paired_template_t=plain, paired_template_t_trimmed=trimmed)
+
+
+def _check_placebo(
+    vector: BeliefVector, run: RunRecord, shams: Sequence[RunRecord]
+) -> PlaceboRecord:
+    """Hold a lens against the sham of its own bundle, over the wordings that both answered."""
+    for sham in shams:
+        shown, whole = sham.evidence, run.evidence
+        if sham.lens != run.lens or not (shown and whole and shown.bundle_id == whole.bundle_id):
+            continue
+        placebo, lens = logits_by_stem(sham), logits_by_stem(run)
+        shared = placebo.keys() & lens.keys()
+        if len(shared) < MIN_STEMS:
+            continue
+        found = _twins({stem: placebo[stem] for stem in shared}, lens)
+        moved = twins(vector, run.lens)
+        verdict = "unmoved" if _holds_zero(moved) else "any_text"
+        return PlaceboRecord.model_validate(
+            {
+                "verdict": verdict if _holds_zero(found) else "evidence_driven",
+                "minus_sham": found,
+            }
+        )
+    return PlaceboRecord(verdict="unchecked", minus_sham=None)
+
+
+def _holds_zero(found: TwinsRecord) -> bool:
+    return found.paired_template_t.lo <= 0 <= found.paired_template_t.hi
 
 
 def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRecord]:
@@ -345,6 +389,12 @@ def unchanged_runs(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
     ]
 
 
+def is_sham(run: RunRecord, claim: str) -> bool:
+    """Tell a usable run of the claim that showed irrelevant text of the same length."""
+    variant = run.evidence.variant if run.evidence else None
+    return run.claim == claim and variant == "sham" and run.status == "ok"
+
+
 def lens_records(
     runs: Sequence[RunRecord], claim: str, bundles: Sequence[Bundle]
 ) -> list[LensRecord]:
@@ -384,5 +434,6 @@ def metrics_by_model(
             for line in lines
             if line.model == model and line.reason and line.status == "insufficient_evidence"
         }
-        found[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()))
+        shams = [run for run in runs if run.model == model and is_sham(run, claim)]
+        found[model] = metrics_record(own, counts, lacking, (plugins or {}).get(model, ()), shams)
     return found

@@ -3,8 +3,9 @@
 In log-odds, an answer is the planted prior, plus what the frame does, plus what the lens's evidence
 does, plus an effect of the wording that all lenses share, plus the wording's own response to the
 evidence, plus noise. `sim:NAME?prior=0.7&hel=-1.2` plants a prior of 0.7 that heterodox evidence
-moves down by 1.2. In the waves of a panel noise is drawn anew, and `drift=0.6&since=5` moves the
-belief from wave 5 on.
+moves down by 1.2. Any text moves it as far, unless `any_text=0` says that only text on the claim
+does. In the waves of a panel noise is drawn anew, and `drift=0.6&since=5` moves the belief from
+wave 5 on.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTAL
 _QUOTE_WORDS: Final = 12
 WAVE_VARIABLE: Final = "HERETIX_SIM_WAVE"
 """In the environment that a simulated model is opened with: the wave it answers in."""
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_SHARED_WORDS: Final = 0.25
+"""Part of the claim's words that a document on it has at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class Planted:
     mel: float = 0.5
     hel: float = -1.0
     sel: float = -0.5
+    any_text: float = 1.0
+    """Part of a lens's shift that text about something else gives."""
     template_sd: float = 0.4
     response_sd: float = 0.15
     """Deviation between wordings' responses to the same evidence."""
@@ -49,9 +55,10 @@ class Planted:
     renamed: float = math.inf
     """The wave from which another build is said to answer."""
 
-    def center(self, lens: str) -> float:
+    def center(self, lens: str, *, on_subject: bool = True) -> float:
         """The planted belief under a lens, in log-odds."""
         shift = getattr(self, lens.lower(), 0.0) if LENSES[lens].needs_documents else 0.0
+        shift *= 1.0 if on_subject else self.any_text
         return logit(self.prior) + shift + (self.wrapper if LENSES[lens].framed else 0.0)
 
     def prob(self, lens: str) -> float:
@@ -102,7 +109,9 @@ class SimProvider:
     def _prob(self, request: Request) -> float:
         planted, lens = self.planted, request.lens
         stem = (self._name, request.claim, request.paraphrase_idx)
-        log_odds = planted.center(lens) + planted.template_sd * normal("stem", *stem)
+        on_subject = planted.any_text == 1 or _on_subject(request.claim, request.user)
+        log_odds = planted.center(lens, on_subject=on_subject)
+        log_odds += planted.template_sd * normal("stem", *stem)
         if LENSES[lens].framed:
             log_odds += planted.response_sd * normal("response", *stem, lens)
         if self._wave >= planted.since and self.is_drifting(request.claim):
@@ -114,6 +123,17 @@ class SimProvider:
 
 if TYPE_CHECKING:
     _conforms: Provider = SimProvider("x")
+
+
+def _on_subject(claim: str, shown: str) -> bool:
+    """Tell documents on the claim by the words that they share with it.
+
+    Of the packaged ones, those on a claim have .29 or more of its longer words, others .14 at most.
+    """
+    about = set(_WORD.findall(claim.lower()))
+    needed = _SHARED_WORDS * len(about)
+    texts = [text.lower() for _, _, text in _ITEM.findall(shown)]
+    return any(len(about & set(_WORD.findall(text))) >= needed for text in texts)
 
 
 def _parse(name: str, query: str) -> Planted:

@@ -176,6 +176,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         sections=sections,
         shared=list(_shared_figures(artifacts, by_execution, several=len(claims) > 1)),
         bundles=[(claim_of(a), bundle) for a in artifacts for bundle in a.bundles or []],
+        moved=list(_moved_lines(artifacts)),
         between=[check for check in found if check.execution_id not in by_execution],
         palette=css_variables(),
         recolour=dark_css("figure svg"),
@@ -369,6 +370,14 @@ def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
         yield Picture(title="Where the interval comes from", chart=replicas, runs=(run,))
 
 
+def _moved_lines(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """Say of every lens whether evidence moved the belief, or any text would have."""
+    for artifact in artifacts:
+        for model, metrics in (artifact.metrics or {}).items():
+            for lens, placebo in (metrics.beside.placebo if metrics.beside else {}).items():
+                yield f"{claim_of(artifact)} · {model} · {lens}: {words.placebo_text(placebo)}"
+
+
 def _headline(sheet: Sheet, run: RunRecord) -> None:
     belief, theme = run.aggregates, sheet.theme
     about = fig.join_parts([run.model, f"lens {run.lens}", run.prompt_version, run.started_at[:10]])
@@ -386,8 +395,11 @@ def _headline(sheet: Sheet, run: RunRecord) -> None:
             f"stability {belief.stability_score:.2f} ({belief.stability_band})"
         )
         sheet.text(said, px=17, colour=theme.ink, bold=True)
-    if label := words.warning_label(run):
-        sheet.text(label, px=14, colour=theme.warn)
+        if run.beside and (beside := words.beside_text(run.beside)):
+            sheet.text(f"Beside it {beside}", px=13, colour=theme.muted)
+    for label in (words.warn_clamp_sensitive(run.beside), words.warning_label(run)):
+        if label:
+            sheet.text(label, px=14, colour=theme.warn)
 
 
 def _made(sheet: Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:

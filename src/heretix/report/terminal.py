@@ -21,11 +21,13 @@ from heretix.report.words import (
     QUOTED_NOTHING,
     beside_text,
     drop_detail,
+    feed_text,
     metric_text,
     missing_reason,
     no_estimate_reason,
     p_text,
     percent,
+    placebo_text,
     run_warnings,
     span,
     twins_text,
@@ -310,9 +312,8 @@ def anomalies_table(found: Sequence[Anomaly]) -> Table:
     for anomaly in found:
         shock, gap = anomaly.shock_index, anomaly.amplification_gap
         claim = one_line(anomaly.claim)
-        if not anomaly.listed:
-            why = ", ".join(anomaly.gates_failed) or "could be chance"
-            claim = Text(f"({why}) ", style="yellow") + claim
+        style = "green" if anomaly.listed else "yellow"
+        claim = Text(f"({feed_text(anomaly)}) ", style=style) + claim
         table.add_row(
             shock_text(shock),
             "—" if gap is None else f"{gap.value:+.3f} [{gap.lo:+.3f}, {gap.hi:+.3f}]",
@@ -608,6 +609,13 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     if found.wrapper_effect:
         yield "wrapper effect", _write_signed(found.wrapper_effect)
         yield from _by_t(beside.wrapper_effect if beside else None)
+    yield from _other_facts(found)
+
+
+def _other_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
+    """Name what moved each lens, and the metrics that aren't differences."""
+    for lens, placebo in _in_order(found.beside.placebo if found.beside else {}):
+        yield f"what moved {lens}", placebo_text(placebo)
     if found.dispersion_bits:
         yield "dispersion", f"{_write_interval(found.dispersion_bits)} bits"
     for lens, sources in _in_order(found.source_concentration):

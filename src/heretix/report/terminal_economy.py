@@ -12,7 +12,7 @@ from heretix.economy.episode.state import Fate, State
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
 from heretix.report.terminal import facts_table, one_line, plain_table, shock_text
-from heretix.report.words import counted
+from heretix.report.words import counted, feed_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +234,7 @@ def prospects_table(prospects: Sequence[Prospect]) -> Table:
             shock_text(anomaly.shock_index),
             Text(anomaly.model),
             Text(owner or "nobody yet", style="" if owner else "dim"),
-            one_line(anomaly.claim),
+            Text(f"({feed_text(anomaly)}) ", style="green") + one_line(anomaly.claim),
         )
     return table
 

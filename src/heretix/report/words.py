@@ -13,9 +13,11 @@ from heretix.providers.catalog import MADE_UP_BY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import (
         BesideRecord,
         MetricRecord,
+        PlaceboRecord,
         ReasonRecord,
         RunRecord,
         TwinsRecord,
@@ -60,6 +62,13 @@ _DROP_DETAILS: Final[Mapping[str, str]] = {
     "publisher_cap": "{cap} better ones are from {publisher}",
     "over_budget": "{k} items of {chars_per_item} characters are chosen",
 }
+PLACEBO: Final[Mapping[str, str]] = {
+    "evidence_driven": "evidence-driven",
+    "any_text": "moved by any text",
+    "unmoved": "no movement can be told",
+    "unchecked": "not checked against a placebo",
+}
+"""What became of a lens beside irrelevant text of the same length."""
 NO_ESTIMATE: Final[Mapping[str, str]] = {
     "calls_failed": "every call failed, the last with: {error}",
     "one_template": (
@@ -180,6 +189,27 @@ def twins_text(found: TwinsRecord, *, plus: bool = True) -> str:
         f"{metric_text(plain, plus=plus)} {p_text(plain.p_value)}; "
         f"trimmed {metric_text(trimmed, plus=plus)} {p_text(trimmed.p_value)}"
     )
+
+
+def placebo_text(placebo: PlaceboRecord) -> str:
+    """Say whether evidence moved a belief, or any text would; with lens minus sham."""
+    said = PLACEBO[placebo.verdict]
+    if placebo.minus_sham is None:
+        return said
+    found = placebo.minus_sham.paired_template_t
+    return f"{said}: minus sham {metric_text(found)} {p_text(found.p_value)}"
+
+
+def feed_text(anomaly: Anomaly) -> str:
+    """Say why a claim stands in the feed of anomalies, or what keeps it out."""
+    driven = [lens for lens, found in anomaly.placebo.items() if found == "evidence_driven"]
+    if anomaly.listed:
+        return f"evidence-driven ({', '.join(driven)})"
+    verdicts = dict.fromkeys(PLACEBO[found] for found in anomaly.placebo.values())
+    reasons = [
+        "; ".join(verdicts) or gate if gate == "placebo" else gate for gate in anomaly.gates_failed
+    ]
+    return ", ".join(reasons) or "could be chance"
 
 
 def metric_text(found: MetricRecord, *, plus: bool = True) -> str:

@@ -439,7 +439,10 @@ def select_newest_sample_time(connection: Connection) -> str | None:
 
 
 def select_lens_records(connection: Connection, *, limit: int = 10_000) -> list[str]:
-    """Read the usable records of claims and models that were seen under a lens, latest first."""
+    """Read the usable records of claims and models that were seen under a lens, latest first.
+
+    Those of its placebo are among them; of other experiments none is.
+    """
     seen = (
         select(runs.c.claim, runs.c.model)
         .where(runs.c.lens.in_(SHOWING), runs.c.prob_true_rpl.is_not(None))
@@ -450,7 +453,10 @@ def select_lens_records(connection: Connection, *, limit: int = 10_000) -> list[
         select(results.c.execution_id, results.c.record_json)
         .join(runs, runs.c.execution_id == results.c.execution_id)
         .join(seen, (seen.c.claim == runs.c.claim) & (seen.c.model == runs.c.model))
-        .where(runs.c.prob_true_rpl.is_not(None), runs.c.variant.is_(None))
+        .where(
+            runs.c.prob_true_rpl.is_not(None),
+            runs.c.variant.is_(None) | (runs.c.variant == "sham"),
+        )
         .order_by(runs.c.updated_at.desc(), runs.c.run_id)
         .limit(limit)
     )

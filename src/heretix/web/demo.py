@@ -59,11 +59,14 @@ _COFFEE: Final = "Coffee beans are the seeds of a fruit."
 _SHARKS: Final = "Sharks don't get cancer."
 _LIGHTNING: Final = "Lightning never strikes the same place twice."
 
-LENS_MODEL: Final = "sim:demo-reader?prior=0.72&mel=0.3&hel=-1.7&template_sd=0.12&noise_sd=0.1"
-"""A model that heterodox documents move far, so that there is something to find."""
-_SECOND: Final = "sim:demo-sceptic?prior=0.35&mel=0.9&hel=-0.4&template_sd=0.15&noise_sd=0.1"
+LENS_MODEL: Final = (
+    "sim:demo-reader?prior=0.72&mel=0.3&hel=-1.7&template_sd=0.12&noise_sd=0.1&any_text=0"
+)
+"""A model that evidence moves, heterodox documents far, so that there is something to find."""
+ANY_TEXT_MODEL: Final = "sim:demo-any-text?prior=0.35&mel=1&hel=-0.8&template_sd=0.15&noise_sd=0.1"
+"""A model that any text moves: irrelevant documents of the same length do as much."""
 _EMBEDDED: Final = "smollm2-135m"
-_LENSES: Final = {"lenses": WITHOUT_FILES, "K": 16}
+_LENSES: Final = {"lenses": WITHOUT_FILES, "K": 16, "sham": True}
 
 _REQUESTS: Final[tuple[Mapping[str, Any], ...]] = (
     {
@@ -82,9 +85,9 @@ _REQUESTS: Final[tuple[Mapping[str, Any], ...]] = (
         "K": 16,
         "R": 2,
     },
-    {"claims": (EXERCISE, HANDWASHING, WALL), "models": (_SECOND,), **_LENSES},
+    {"claims": (EXERCISE, HANDWASHING, WALL), "models": (ANY_TEXT_MODEL,), **_LENSES},
     {"claims": (EXERCISE, WALL), "models": (LENS_MODEL,), **_LENSES},
-    {"claims": (DST,), "models": (LENS_MODEL,), **_LENSES, "influence": True, "sham": True},
+    {"claims": (DST,), "models": (LENS_MODEL,), **_LENSES, "influence": True},
 )
 _LOST: Final = {"claims": (_COFFEE,), "models": ("mock:demo-out-of-order?rejected=1",)}
 _DROPPED: Final = {"claims": ("Bats are blind.",), "models": ("mock:demo-a",)}

@@ -15,20 +15,29 @@ from heretix.measurement.vector import lens_records, metrics_by_model, unchanged
 from heretix.report.charts import figure as fig
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, IntervalRow, Part
 from heretix.report.charts.theme import LIGHT, SHAPES, Theme
-from heretix.report.words import counted, missing_reason, no_estimate_reason, warning_word
+from heretix.report.words import (
+    PLACEBO,
+    counted,
+    missing_reason,
+    no_estimate_reason,
+    warning_word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from heretix.measurement.record import (
         Artifact,
+        BesideRecord,
         ExperimentRecord,
         MetricRecord,
         MetricsRecord,
         RunRecord,
         SampleRecord,
+        TwinsRecord,
     )
 
+_THIN: Final = "thin lines: by Student's t"
 _WORDING_CHARS: Final = 46
 _SPACE: Final = "\u2003"  # Common spaces in a row are drawn as one
 _BINS: Final = 50
@@ -303,8 +312,9 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
             detail=detail,
             value=run.aggregates.prob_true_rpl,
             ci95=run.aggregates.ci95,
+            t_ends=_ends_by_t(run.beside),
             reason=missing_reason(run.reason),
-            note=warning_word(run),
+            note=fig.join_parts([warning_word(run), _clamped(run.beside)]),
         )
         for run, (label, detail) in zip(runs, run_names(runs), strict=True)
     ]
@@ -323,7 +333,7 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
         title=title,
         subtitle=[
             f"n = {counted(len(runs), 'run')}, {counted(answers, 'answer')}; bars: 95% intervals",
-            legend,
+            fig.join_parts([legend, _THIN]),
         ],
         description=f"Beliefs of {counted(len(runs), 'run')} side by side: {said}.",
         theme=theme,
@@ -369,6 +379,14 @@ def _lens_row(
     )
 
 
+def _ends_by_t(beside: BesideRecord | None) -> tuple[float, float] | None:
+    return beside.template_t.ci95 if beside and beside.template_t else None
+
+
+def _clamped(beside: BesideRecord | None) -> str:
+    return "clamp-sensitive" if beside and beside.clamp_sensitive else ""
+
+
 def _ends(metric: MetricRecord | None) -> tuple[float, float] | None:
     return (metric.lo, metric.hi) if metric else None
 
@@ -398,8 +416,11 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
             label=f"{line.lens} · {LENSES[line.lens].label}",
             value=line.prob_true,
             ci95=line.ci95,
+            t_ends=_ends_by_t(line.beside),
             reason=missing_reason(line.reason),
-            note="quotes made up: not to be trusted" if line.trusted is False else "",
+            note="quotes made up: not to be trusted"
+            if line.trusted is False
+            else _clamped(line.beside),
         )
         for line in lines
     ]
@@ -423,7 +444,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
         title=claim,
         subtitle=[
             fig.join_parts([model, f"n answers: {n}"]),
-            "Points: p(true); bars: 95% intervals; dashed line: the raw prior.",
+            f"Points: p(true); bars: 95% intervals; {_THIN}; dashed line: the raw prior.",
         ],
         description=f"Belief of {model} in the claim '{claim}' under each lens: {said}.",
         theme=theme,
@@ -456,18 +477,27 @@ def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
         return fig.notice_panel(f"No differences: {why}", theme)
     axis = fig.difference_axis("difference of p(true)", rows)
     panel = fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
-    return {**panel, "title": _heading("What moved it, with 95% intervals", theme)}
+    return {**panel, "title": _heading(f"What moved it, with 95% intervals ({_THIN})", theme)}
 
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
+    beside = metrics.beside
+    said = (
+        {lens: PLACEBO[found.verdict] for lens, found in beside.placebo.items()} if beside else {}
+    )
     if metrics.wrapper_effect is not None:
-        yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, NUL, theme)
+        t = beside.wrapper_effect if beside else None
+        yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, t, NUL, theme)
     for lens, effect in _in_order(metrics.evidence_effect):
-        yield _effect(f"{lens} − NUL · the evidence", effect, lens, theme)
+        t = beside.evidence_effect[lens] if beside else None
+        label = f"{lens} − NUL · the evidence"
+        yield _effect(label, effect, t, lens, theme, note=said.get(lens, ""))
     if metrics.wrapper_effect is None:
         # Without the empty frame the two can't be told apart, and the label says so.
         for lens, effect in _in_order(metrics.movement):
-            yield _effect(f"{lens} − RPL · wrapper and evidence", effect, lens, theme)
+            t = beside.movement[lens] if beside else None
+            label = f"{lens} − RPL · wrapper and evidence"
+            yield _effect(label, effect, t, lens, theme, note=said.get(lens, ""))
     for lens, reason in metrics.missing.items():
         yield IntervalRow(
             label=f"{lens} · no difference",
@@ -481,8 +511,18 @@ def _in_order(effects: Mapping[str, MetricRecord]) -> list[tuple[str, MetricReco
     return [(lens, effects[lens]) for lens in LENSES if lens in effects]
 
 
-def _effect(label: str, found: MetricRecord, lens: str, theme: Theme) -> IntervalRow:
-    return _lens_row(lens, theme, label=label, value=found.value, ci95=_ends(found))
+def _effect(
+    label: str,
+    found: MetricRecord,
+    t: TwinsRecord | None,
+    lens: str,
+    theme: Theme,
+    *,
+    note: str = "",
+) -> IntervalRow:
+    by_t = _ends(t.paired_template_t if t else None)
+    content: dict[str, Any] = {"label": label, "value": found.value, "t_ends": by_t, "note": note}
+    return _lens_row(lens, theme, ci95=_ends(found), **content)
 
 
 def _heading(text: str, theme: Theme) -> Part:
@@ -568,6 +608,7 @@ def _experiment_chart(
             detail=detail,
             value=record.difference.value if record.difference else None,
             ci95=_ends(record.difference),
+            t_ends=_ends(record.beside.paired_template_t if record.beside else None),
             reason=missing_reason(record.reason),
         )
         for record, label, detail in records
@@ -585,7 +626,7 @@ def _experiment_chart(
     return fig.figure(
         fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
         title=claim,
-        subtitle=[fig.join_parts([model, n, "bars: 95% intervals"]), what],
+        subtitle=[fig.join_parts([model, n, "bars: 95% intervals", _THIN]), what],
         description=f"Differences of p(true) for {n}, measured with {model}.{said}",
         theme=theme,
         wide=True,

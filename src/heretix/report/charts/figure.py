@@ -201,6 +201,7 @@ class IntervalRow:
     value: float | None
     lo: float | None = None
     hi: float | None = None
+    t_ends: tuple[float, float] | None = None  # By Student's t: a thin line below the bar
     reason: str | None = None
     note: str = ""
     colour: str
@@ -246,7 +247,8 @@ def interval_panel(
 
 def difference_axis(title: str, rows: Sequence[IntervalRow]) -> Part:
     """Make an axis with 0 in its middle and room for every interval."""
-    ends = [abs(end) for row in rows for end in (row.value, row.lo, row.hi) if end is not None]
+    drawn = [end for row in rows for end in (row.value, row.lo, row.hi, *(row.t_ends or ()))]
+    ends = [abs(end) for end in drawn if end is not None]
     reach = max([0.05, *ends]) * 1.08
     scale = {"domain": [-reach, reach], "nice": False}
     return quantity(title, scale=scale, labelExpr=_ZERO_IS_PLAIN, tickCount=5)
@@ -283,6 +285,7 @@ def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
         "value": row.value,
         "lo": row.lo,
         "hi": row.hi,
+        **(dict(zip(("t_lo", "t_hi"), row.t_ends, strict=True)) if row.t_ends else {}),
         "said": said,
         "note": drawable(row.note),
         "colour": row.colour,
@@ -305,8 +308,11 @@ def _drawn(rows: Rows, axis: Part, y: Part, theme: Theme) -> list[Part]:
         "tooltip": tooltip(*told),
     }
     noted = [row for row in rows if row["note"]]
+    by_t = [row for row in rows if "t_lo" in row]
+    thin = {**ends, "x": {**axis, "field": "t_lo"}, "x2": {"field": "t_hi"}}
     layers = [
         layer("rule", spans, ends, strokeWidth=3, strokeCap="round", opacity=0.75),
+        layer("rule", by_t, thin, strokeWidth=1, yOffset=7),
         layer("point", rows, points, size=95, strokeWidth=2, opacity=1),
         text_layer(rows, beside, align="left", color=theme.ink),
         text_layer(noted, beside, "note", **small_text(theme, align="left", dy=14)),

@@ -46,6 +46,7 @@ class AnomalyView(resource.View):
     model: str
     shock_index: MetricRecord | None
     amplification_gap: MetricRecord | None
+    placebo: dict[str, str]  # by lens: evidence_driven, any_text, unmoved or unchecked
     p_value: float
     gates_failed: list[str]
     listed: bool

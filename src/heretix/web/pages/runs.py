@@ -99,7 +99,7 @@ def vector_artifact(app: AppState, view: ClaimView) -> Artifact:
             schema=SCHEMA,
             runs=runs,
             lenses=[lens_record(run) for run in plain],
-            metrics=metrics_by_model(plain, claim, publishers),
+            metrics=metrics_by_model(runs, claim, publishers),
             experiments=experiments or None,
             bundles=[app.cache.bundle(bundle_id).to_json() for bundle_id in publishers] or None,
         )
