@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,8 @@ from heretix.measurement.experiments import CANARY_TEXT
 from heretix.measurement.record import RunRecord
 from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
+from heretix.providers.catalog import parse_model
+from heretix.providers.prices import cost_micros, load_prices
 from heretix.store import Store
 from heretix.store.runs import find_record
 from heretix.store.samples import select_answers
@@ -354,7 +357,11 @@ def test_the_compute_cost_is_counted_where_prices_are_known(bench):
     """A dollar of calls is a unit of play money; an unknown price is None, not nothing."""
     terms = bench.episode(models=("gpt-5",)).terms
     cost = bench.panel.compute_cost(terms)
-    assert cost > 0
+    # Both sides are asked K × R times, with the frame, the claim and eight full documents.
+    calls, chars = 2 * terms.K * terms.R, 2_000 + len(terms.claim) + 8 * (600 + 300)
+    price = load_prices(Settings()).find(parse_model("gpt-5"))
+    usd = cost_micros(price, calls * chars // 4, calls * 64) / 1e6
+    assert cost == math.ceil(100 * usd)
     assert bench.panel.compute_cost(replace(terms, models=("gpt-5", "gpt-5-mini"))) > cost
     assert bench.panel.compute_cost(replace(terms, models=("openai:unheard-of",))) is None
 
