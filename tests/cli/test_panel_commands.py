@@ -1,12 +1,14 @@
 """`heretix panel`: waves that are never served from the cache, and what moved between them."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+import yaml
 
 from faultserver import FaultServer, by_prompt, document, redirect, status
 from heretix.core.clock import utc_text
@@ -352,6 +354,46 @@ def test_init_writes_a_panel_that_runs(heretix, folder):
     assert json.loads(made.out) == {"file": "b.yaml", "claims": 2, "anchors": 20}
     assert heretix("panel", "init", "c.yaml", "--claims", "none.txt").code == 2
     assert not (folder / "c.yaml").exists()
+
+
+def test_a_site_opens_offline_and_says_what_the_report_says(heretix, panel, folder):
+    """One page without a script or an address of anybody, its data, and JUnit; text stays text."""
+    model = "sim:some?drift=0.9&since=3&drifting=0.3"
+    panel(model, anchors=[], claims=[*CLAIMS, "<script>alert(1)</script> is a claim."])
+    run_waves(heretix, 6)
+    result = heretix("panel", "publish", "site")
+    assert result.code == 0, result.err
+    page = (folder / "site" / "index.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "default-src 'none'" in page
+    for claim in drifting(model, CLAIMS):
+        assert f"this claim moved: &#39;{claim}&#39;" in page
+    assert page.count("<svg") == 5
+    # Six waves have a dot and an interval each, and what moved has a shaded start.
+    assert page.count("<circle") == 30
+    assert page.count("<rect") == len(drifting(model, CLAIMS))
+    assert json.loads((folder / "site" / "panel.json").read_text()) == loaded(heretix)
+    assert ET.parse(folder / "site" / "panel.xml").getroot().get("tests") == "5"
+
+
+@pytest.mark.parametrize(("every", "when"), [("hour", "23 * * * *"), ("week", "23 5 * * 1")])
+def test_a_schedule_is_a_cron_line_and_a_recipe(heretix, panel, folder, every, when):
+    """The recipe is YAML that runs the same command; a percent sign is escaped for cron."""
+    panel()
+    (folder / "panel.yaml").rename(folder / "a 5% panel.yaml")
+    made = json.loads(
+        heretix("panel", "schedule", "a 5% panel.yaml", "--every", every, "--json").out
+    )
+    assert made["cron"].startswith(f"{when} cd ")
+    assert r"heretix panel run 'a 5\% panel.yaml' --junit panel.xml" in made["cron"]
+    recipe = yaml.safe_load(made["ci"])
+    # YAML reads a bare `on` as true.
+    assert recipe[True]["schedule"] == [{"cron": when}]
+    steps = recipe["jobs"]["wave"]["steps"]
+    assert "heretix panel run 'a 5% panel.yaml' --junit panel.xml" in [s.get("run") for s in steps]
+    assert "crontab -e" in heretix("panel", "schedule", "a 5% panel.yaml").out
 
 
 def test_the_guide_works_as_written(heretix):

@@ -33,6 +33,7 @@ PLAIN_PAGES = {
     "/compare": "tick two or more",
     "/measure": "Show the plan and the price",
     "/jobs": "All jobs",
+    "/panels": "asked of the same models in waves",
     "/policy": "Which side of the canon",
     "/policy?name=demo": "demo",
     "/policy?url=www.nature.com/articles/x": "canonical",

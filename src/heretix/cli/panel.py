@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
-from dataclasses import fields
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -31,6 +32,49 @@ app = typer.Typer(
 
 _WEBHOOK_S: Final = 20.0
 _NO_WAVE: Final = "no wave was measured here yet; `heretix panel run FILE` measures one"
+
+
+class Every(StrEnum):
+    """How often waves are measured."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+_TIMES: Final = {
+    Every.HOUR: "23 * * * *",
+    Every.DAY: "23 5 * * *",
+    Every.WEEK: "23 5 * * 1",
+    Every.MONTH: "23 5 1 * *",
+}
+"""Cron's minute, hour, day, month and weekday, off the full hour: that is when everybody calls."""
+_RECIPE: Final = """\
+name: panel
+on:
+  schedule:
+    - cron: "{when}"
+  workflow_dispatch:
+concurrency: panel
+jobs:
+  wave:
+    runs-on: ubuntu-latest
+    env:
+      # A database that outlives the job; with keys of your providers, kept as secrets.
+      HERETIX_DB: ${{{{ secrets.HERETIX_DB }}}}
+      OPENAI_API_KEY: ${{{{ secrets.OPENAI_API_KEY }}}}
+    steps:
+      - uses: actions/checkout@v4
+      - run: pip install '.[postgres]'
+      - name: {panel}
+        run: heretix panel run {file} --junit panel.xml
+      - if: always()
+        uses: actions/upload-artifact@v4
+        with:
+          name: panel
+          path: panel.xml
+"""
 
 FileArgument = Annotated[Path, typer.Argument(help="The panel file.", metavar="FILE")]
 JunitOption = Annotated[
@@ -179,6 +223,53 @@ def report(
     raise typer.Exit(found.exit_code)
 
 
+@app.command()
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Where the site goes.", metavar="DIR")],
+    file: FileArgument = Path("panel.yaml"),
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Write the panel as a static site: a page that opens offline, its data, and JUnit XML."""
+    from heretix.report.charts.output import write_file
+    from heretix.report.panel import panel_site
+
+    made = panel_site(_read(file, db))
+    for name, content in made.items():
+        write_file(folder / name, content)
+    if as_json:
+        output.print_json({"folder": str(folder), "files": list(made)})
+        return
+    output.say(f"wrote {', '.join(str(folder / name) for name in made)}")
+
+
+@app.command()
+def schedule(
+    file: FileArgument = Path("panel.yaml"),
+    every: Annotated[
+        Every, typer.Option("--every", help="How often a wave is measured.", case_sensitive=False)
+    ] = Every.WEEK,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Print a cron line and a CI recipe that measure a wave on time. Changes nothing."""
+    from heretix.studies.panel import load_panel
+
+    panel = load_panel(file)
+    when = _TIMES[every]
+    folder, name = file.resolve().parent, shlex.quote(file.name)
+    # In a crontab a percent sign ends the command.
+    command = f"cd {shlex.quote(str(folder))} && heretix panel run {name} --junit panel.xml"
+    cron = f"{when} {command} >>panel.log 2>&1".replace("%", "\\%")
+    recipe = _RECIPE.format(panel=json.dumps(panel.name), when=when, file=name)
+    if as_json:
+        output.print_json({"cron": cron, "ci": recipe})
+        return
+    output.say("# crontab -e")
+    output.say(cron)
+    output.say("\n# .github/workflows/panel.yml")
+    output.say(recipe)
+
+
 def _read(file: Path, db: str | None) -> PanelReport:
     from heretix.studies.panel import load_panel, read_panel
 
@@ -188,16 +279,14 @@ def _read(file: Path, db: str | None) -> PanelReport:
 
 
 def _deliver(report: PanelReport, *, junit: Path | None, as_json: bool) -> None:
-    from heretix.report.panel import findings, junit_xml, panel_view
+    from heretix.report.panel import junit_xml, panel_content, panel_view
 
     if junit is not None:
         from heretix.report.charts.output import write_file
 
         write_file(junit, junit_xml(report))
     if as_json:
-        content = {field.name: getattr(report, field.name) for field in fields(report)}
-        said = {"exit_code": report.exit_code, "findings": list(findings(report))}
-        output.print_json({**content, **said})
+        output.print_json(panel_content(report))
         return
     output.console().print(panel_view(report))
 

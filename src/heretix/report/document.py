@@ -263,6 +263,7 @@ def draw_inline(chart: dict[str, Any], prefix: str) -> Markup:
 
 
 def environment() -> Environment:
+    """Make the environment of the templates: everything is escaped."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as exc:

@@ -1,8 +1,10 @@
-"""Views of a panel: its findings in words, for a terminal, for CI (JUnit) and for a webhook."""
+"""Views of a panel: for a terminal, for CI (JUnit), for a webhook, and as pages."""
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -10,8 +12,9 @@ from heretix.report.charts.figure import number, shorten
 from heretix.studies.panel import BASELINE_WAVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from markupsafe import Markup
     from rich.console import RenderableType
 
     from heretix.studies.panel import Movement, PanelReport, Point, Series
@@ -219,3 +222,120 @@ def notice(report: PanelReport) -> dict[str, Any]:
             for c in report.served
         ],
     }
+
+
+def panel_content(report: PanelReport) -> dict[str, Any]:
+    """Give a report as what JSON can hold, with the findings in words."""
+    said = {"exit_code": report.exit_code, "findings": list(findings(report))}
+    return {**asdict(report), **said}
+
+
+# Pages: one body, in the web app and in the static site.
+
+_WIDTH: Final = 360
+_HEIGHT: Final = 140
+_LEFT: Final = 30
+_EDGE: Final = 10
+
+
+def panel_body(report: PanelReport) -> Markup:
+    """Render what was found, and every belief over time; needs the extra `charts`."""
+    from markupsafe import Markup
+
+    from heretix.report.document import environment
+
+    def drawn(series: Series) -> tuple[Series, Markup]:
+        # A drawing holds numbers alone.
+        return series, Markup(series_svg(series, report))  # noqa: S704
+
+    claims = [series for series in report.series if series.truth is None]
+    # What moved comes first.
+    claims.sort(key=lambda one: not (one.movement and one.movement.drifted))
+    template = environment().get_template("panel.html")
+    html = template.render(
+        report=report,
+        findings=list(findings(report)),
+        advice=list(advice(report)),
+        claims=[drawn(series) for series in claims],
+        anchors=[drawn(series) for series in report.series if series.truth is not None],
+        movement_words=movement_words,
+        show_point=_prob,
+    )
+    return Markup(html)  # noqa: S704 - the template escapes
+
+
+def panel_site(report: PanelReport) -> dict[str, bytes]:
+    """Make the files of a static site: one page that asks nobody for anything, and its data."""
+    from heretix.report.charts.theme import css_variables
+    from heretix.report.document import environment
+    from heretix.version import VERSION
+
+    page = (
+        environment()
+        .get_template("panel_site.html")
+        .render(report=report, body=panel_body(report), palette=css_variables(), version=VERSION)
+    )
+    data = json.dumps(panel_content(report), indent=1, ensure_ascii=False)
+    return {
+        "index.html": page.encode("utf-8", "replace"),
+        "panel.json": f"{data}\n".encode("utf-8", "replace"),
+        "panel.xml": junit_xml(report),
+    }
+
+
+def series_svg(series: Series, report: PanelReport) -> str:
+    """Draw a belief wave by wave with its 95% intervals; where a shift began is shaded.
+
+    Colours are the page's own (`currentColor`), so the drawing follows its theme.
+    """
+    last = max(len(report.waves) - 1, 1)
+
+    def x(wave: float) -> float:
+        return round(_LEFT + _EDGE + wave / last * (_WIDTH - _LEFT - 2 * _EDGE), 1)
+
+    def y(prob: float) -> float:
+        return round(_EDGE + (1 - prob) * (_HEIGHT - 3 * _EDGE), 1)
+
+    parts = []
+    movement = series.movement
+    if movement is not None and movement.drifted:
+        first, until = movement.since_waves[0], movement.since_waves[-1]
+        left, right = x(first - 0.5), x(until + 0.5)
+        parts.append(
+            f'<rect x="{left}" y="{y(1)}" width="{round(right - left, 1)}" '
+            f'height="{y(0) - y(1)}" fill="currentColor" fill-opacity="0.15"/>'
+        )
+    parts += [
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _EDGE}" y1="{y(level)}" y2="{y(level)}" '
+        'stroke="currentColor" stroke-opacity="0.25"/>'
+        f'<text x="{_LEFT - 5}" y="{y(level) + 3.5}" text-anchor="end" font-size="10" '
+        f'fill="currentColor">{level:g}</text>'
+        for level in (0, 0.5, 1)
+    ]
+    parts += [
+        f'<text x="{x(wave)}" y="{_HEIGHT - 3}" text-anchor="middle" font-size="10" '
+        f'fill="currentColor">{wave}</text>'
+        for wave in sorted({0, len(report.waves) - 1})
+    ]
+    parts += [_draw_point(point, x(point.wave), y) for point in series.points]
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
+        f'aria-label="{_told(series.points)}">{"".join(parts)}</svg>'
+    )
+
+
+def _draw_point(point: Point, x: float, y: Callable[[float], float]) -> str:
+    if point.prob_true is None:
+        return ""
+    drawn = f'<circle cx="{x}" cy="{y(point.prob_true)}" r="3" fill="currentColor"/>'
+    if point.ci_lo is not None and point.ci_hi is not None:
+        drawn += (
+            f'<line x1="{x}" x2="{x}" y1="{y(point.ci_lo)}" y2="{y(point.ci_hi)}" '
+            'stroke="currentColor" stroke-width="1.5"/>'
+        )
+    return drawn
+
+
+def _told(points: Sequence[Point]) -> str:
+    """Say the beliefs in numbers, for who can't see them."""
+    return "p(true) by wave: " + "; ".join(f"{point.wave}: {_prob(point)}" for point in points)

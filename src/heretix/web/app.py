@@ -43,6 +43,7 @@ ROUTERS: Final = (  # Modules with a `router` each
     "heretix.web.pages.evidence",
     "heretix.web.pages.home",
     "heretix.web.pages.jobs",
+    "heretix.web.pages.panels",
 )
 
 

@@ -163,6 +163,7 @@ NAVIGATION: Final = (
     Place("Measure", "/measure", ("/measure/",)),
     Place("Anomalies", "/anomalies"),
     Place("Compare", "/compare"),
+    Place("Panels", "/panels", ("/panels/",)),
     Place("Jobs", "/jobs", ("/jobs/",)),
     Place("Sources", "/policy", ("/policy/", "/bundles/")),
     Place("Episodes", "/episodes", ("/episodes/", "/leaderboard", "/ledger", "/profile")),
