@@ -53,9 +53,9 @@ def test_one_persons_jobs_are_done_in_their_order(store, jobs):
 def test_what_two_jobs_spend_at_once_counts_to_the_last_cent(store, server, live):
     """All that they may spend is set aside before, and all that they did is counted after."""
     jobs = Jobs(store, live)
-    ada = explorer(store, usd_micros_per_day=2_000_000)
+    ada = explorer(store, usd_micros_per_day=8_000_000)
     server.always(answer())
-    asked = [request(claim, models=MODEL, budget_usd=1.0) for claim in ("Tea", "Milk")]
+    asked = [request(claim, models=MODEL, budget_usd=4.0) for claim in ("Tea", "Milk")]
     ids = [jobs.submit(ada, one).id for one in asked]
     with pytest.raises(QuotaError):
         jobs.submit(ada, request("Rum", models=MODEL, budget_usd=0.01))
