@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 from jobs_support import explorer, request, stored, wait_for, work
@@ -118,7 +117,7 @@ def test_a_job_that_changes_hands_at_this_moment_is_stopped_as_well(postgres_url
     with Store.open(postgres_url, busy_timeout_ms=120_000) as store:
         jobs = Jobs(store, Settings())
         job = jobs.submit(explorer(store), request())
-        lease = {"now": time.time(), "until": time.time() + 60, "stamp": "2026"}
+        lease = {"lease_s": 60.0, "stamp": "2026"}
         if move == "given back":
             with store.writing() as connection:
                 rows.claim_job(connection, "w", **lease)

@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import threading
-import time
 
 import pytest
 from jobs_support import explorer, request
@@ -28,10 +27,8 @@ def claimed(store, count):
     found = []
     for number in range(count):
         with store.writing() as connection:
-            now = time.time()
-            row = rows.claim_job(
-                connection, f"elsewhere/7/1/{number}", now=now, until=now + 60, stamp="now"
-            )
+            worker = f"elsewhere/7/1/{number}"
+            row = rows.claim_job(connection, worker, lease_s=60.0, stamp="now")
         found.append(row and row["job_id"])
     return found
 

@@ -718,11 +718,12 @@ async def test_a_provider_that_breaks_ends_the_run_with_its_own_error(file_store
 async def test_a_slow_store_slows_the_calls_down(file_store):
     """While nothing is committed, calls stop after so many answers; they don't pile up."""
     provider = Watching()
-    with blocking(file_store, "INSERT INTO samples") as (_, free):
+    with blocking(file_store, "INSERT INTO samples") as (come, free):
         task = asyncio.create_task(
             measured(file_store, provider, K=16, R=270, T=16, B=100, concurrency=32)
         )
-        await until(lambda: len(provider.asked) >= 4096)
+        # A file has one writer: while it is held up, no lease is taken either.
+        await until(come.is_set)
         for _ in range(1000):
             await asyncio.sleep(0)
         asked = len(provider.asked)

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 
 import pytest
 import virtual_time
 from lanes_support import (
     Keeping,
+    Metered,
     Watching,
     belief,
     leased,
@@ -23,10 +25,19 @@ from sqlalchemy import event
 from heretix.core.clock import utc_now
 from heretix.core.errors import BatchPendingError, ServerError
 from heretix.measurement.execution import build_run, make_sample
+from heretix.measurement.verify import verify_run
 from heretix.providers.mock import MockProvider
 from heretix.store import Store, new_owner
+from heretix.store import samples as samples_module
 from heretix.store.runs import select_executions
-from heretix.store.samples import claim_leases, release_leases, save_samples
+from heretix.store.samples import (
+    Leases,
+    claim_leases,
+    count_late_samples,
+    release_leases,
+    save_samples,
+)
+from heretix.store.schema import leases
 from pgserver import bury_the_dead
 
 BATCH = "batch:batch-1"
@@ -226,7 +237,7 @@ def test_waiting_for_others_is_no_busy_loop(tmp_path, monkeypatch, bound):
     looks = []
 
     def count(connection, cursor, statement, *_):
-        if statement.startswith("BEGIN IMMEDIATE"):
+        if "expires_at >=" in statement:
             looks.append(statement)
 
     async def main():
@@ -325,6 +336,79 @@ def test_leases_are_kept_alive_as_long_as_a_call_takes(tmp_path):
         event.listen(store._engine, "before_cursor_execute", count)
         virtual_time.run(main())
     assert len(beats) >= 600 / 60
+
+
+# The fence
+
+
+def answers(store):
+    """What stands in the store, and since when."""
+    return {row["cache_key"]: (row["raw_answer"], row["created_at"]) for row in stored(store)}
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+async def test_whoever_was_paused_pays_for_nothing_that_another_answered(
+    store, monkeypatch, use_cache
+):
+    """One of two is paused for longer than a lease with five calls in flight; the other measures
+    all meanwhile. The first then pays for those five in vain, calls for nothing more, replaces no
+    answer, and concludes the same from the same samples."""
+    slept_s, paused, go_on = 0.0, asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(samples_module, "elapsed_s", lambda: time.monotonic() + slept_s)
+
+    async def pause(count):
+        if count >= 11:
+            paused.set()
+            await go_on.wait()
+
+    one, first = Metered(before=pause), Keeping()
+    other, second = Watching(), Keeping()
+    claims = [f"Claim {number}." for number in range(6)]
+    task = asyncio.create_task(
+        runner(store, concurrency=5, observer=first, use_cache=use_cache).run(
+            [(one, plans(*claims, B=100))]
+        )
+    )
+    await paused.wait()
+    # Five in flight, one of the same eight that waits for a place, and the next eight.
+    while one.in_flight < 5 or len(leased(store)) != 14:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    with store.writing() as connection:
+        connection.execute(leases.update().values(expires_at=0.0))
+    await runner(store, observer=second).run([(other, plans(*claims, B=100))])
+    before = answers(store)
+    slept_s = 120.0
+    go_on.set()
+    await task
+    assert len(one.asked) == 15
+    assert len(one.asked) + len(other.asked) == 6 * 16 + 5
+    assert answers(store) == before
+    one_record, another = (
+        sorted(seen.records, key=lambda record: record.claim) for seen in (first, second)
+    )
+    for mine, theirs in zip(one_record, another, strict=True):
+        assert [s.created_at for s in mine.samples] == [s.created_at for s in theirs.samples]
+        assert belief(mine) == belief(theirs)
+    vain = [record.usage.in_vain for record in first.records if record.usage.in_vain]
+    assert sum(one.calls for one in vain) == 5
+    assert sum(one.tokens_in for one in vain) == 5 * 1000
+    assert store.read(count_late_samples) == 5
+    assert all(verify_run(record).ok for record in first.records)
+    assert not leased(store)
+
+
+async def test_the_fence_asks_again_when_the_store_was_silent_for_long(store, monkeypatch):
+    """Leases that nobody took meanwhile are confirmed by one look, and the calls go on."""
+    slept_s = 0.0
+    monkeypatch.setattr(samples_module, "elapsed_s", lambda: time.monotonic() + slept_s)
+    held = Leases(store)
+    assert await held.claim(["a", "b"]) == {"a", "b"}
+    slept_s = 46.0
+    store.write(release_leases, ["b"], held.owner)
+    store.write(claim_leases, ["b"], ELSEWHERE)
+    assert await held.confirm("a")
+    assert not await held.confirm("b")
+    assert not await held.confirm("never claimed")
 
 
 # Other processes

@@ -23,6 +23,16 @@ CENTURY_MS: Final = 36_500 * UNITS_MS["d"]
 _DURATION: Final = re.compile(r"(\d{1,15})(ms|s|m|h|d|w)")
 
 
+_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""Linux stops its monotonic clock while a machine sleeps and has another that goes on; elsewhere
+the monotonic one goes on."""
+
+
+def elapsed_s() -> float:
+    """Seconds since some moment in the past, those in which the machine slept included."""
+    return time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
+
+
 def utc_now() -> str:
     """Read the machine's clock: UTC in ISO 8601, to the millisecond."""
     return utc_text(datetime.now(UTC))

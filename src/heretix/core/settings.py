@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ class Settings:
     no_cache: bool = False
     models_dir: Path | None = None
     prices_file: Path | None = None
+    lease_s: float | None = None
+    """How long a lease on a sample lasts unless it is extended; None: as the store has it."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The whole environment, for provider keys; never printed."""
 
@@ -43,6 +46,7 @@ class Settings:
             no_cache=_flag("HERETIX_RPL_NO_CACHE", env.get("HERETIX_RPL_NO_CACHE")),
             models_dir=Path(models_dir) if models_dir else None,
             prices_file=Path(prices_file) if prices_file else None,
+            lease_s=_seconds("HERETIX_LEASE_S", env.get("HERETIX_LEASE_S")),
             env=env,
         )
 
@@ -64,3 +68,15 @@ def _flag(name: str, text: str | None) -> bool:
     if value in {"1", "true", "yes"}:
         return True
     raise ConfigError(f"`{name}` must be 1 or 0, got {text!r}")
+
+
+def _seconds(name: str, text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1.0 <= seconds <= 86_400.0:
+        raise ConfigError(f"`{name}` must be a number of seconds from 1 to 86400, got {text!r}")
+    return seconds

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.core.canonical import decode
-from heretix.core.clock import HeldClock, SystemClock, utc_text
+from heretix.core.clock import HeldClock, SystemClock, elapsed_s, utc_now
 from heretix.core.errors import (
     ConflictError,
     HeretixError,
@@ -396,13 +396,12 @@ class Worker:
         return taken
 
     def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
-        worker, now = new_owner(), time.time()
+        worker = new_owner()
         try:
-            if not self._store.read(rows.is_job_waiting, now=now, ours=ours):
+            if not self._store.read(rows.is_job_waiting, ours=ours):
                 return None
-            until, stamp = now + self._lease_s, utc_text(now)
             row = self._store.write(
-                rows.claim_job, worker, now=now, until=until, stamp=stamp, ours=ours
+                rows.claim_job, worker, lease_s=self._lease_s, stamp=utc_now(), ours=ours
             )
         except StoreError as exc:
             # A worker outlives a database that is away for a moment.
@@ -508,7 +507,7 @@ class Worker:
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""
         told: tuple[Any, ...] = ()
-        last = heard = time.monotonic()
+        last, heard = time.monotonic(), elapsed_s()
         while True:
             await asyncio.sleep(_TELL_S)
             progress = tracker.progress()
@@ -525,10 +524,10 @@ class Worker:
                 if not isinstance(exc, StoreBusyError):
                     _log.warning("job %s couldn't be told of: %s", claimed.job.id, exc)
                 # Whoever can't be heard for longer than the lease may have been replaced.
-                if time.monotonic() - heard > self._lease_s:
+                if elapsed_s() - heard > self._lease_s:
                     return _Verdict.LOST
                 continue
-            heard = time.monotonic()
+            heard = elapsed_s()
             told = new
             if verdict is not None:
                 return verdict
@@ -542,9 +541,8 @@ class Worker:
         def write() -> bool | None:
             with self._store.writing() as connection:
                 rows.save_job_runs(connection, finished)
-                until = time.time() + self._lease_s
                 return rows.extend_job_lease(
-                    connection, claimed.job.id, claimed.worker, until=until, news=news
+                    connection, claimed.job.id, claimed.worker, lease_s=self._lease_s, news=news
                 )
 
         try:
@@ -564,7 +562,7 @@ class Worker:
         problem: BaseException | None = None,
     ) -> None:
         values = _news(tracker, tracker.progress("ended"), state)
-        values |= {"finished_at": utc_text(time.time()), "cancel_requested": False}
+        values |= {"finished_at": utc_now(), "cancel_requested": False}
         if state is not JobState.CANCELLED:
             # Whoever had it cancelled may have said why, and that stays.
             values["error"] = None if problem is None else _describe(problem)
@@ -594,7 +592,7 @@ def _news(tracker: Tracker, progress: Progress, last: JobState | None = None) ->
     return left | {
         "progress_json": progress.as_json(),
         "spent_micros": tracker.spent_micros,
-        "updated_at": utc_text(time.time()),
+        "updated_at": utc_now(),
     }
 
 

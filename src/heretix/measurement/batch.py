@@ -26,7 +26,7 @@ from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import ConfigError, ProviderError, StoreBusyError, UnconfirmedError
 from heretix.core.lenses import RPL
 from heretix.measurement.execution import Execution, begin, finish, make_sample
-from heretix.measurement.runner import Observer, Retry, Silence, keep_leases
+from heretix.measurement.runner import Observer, Retry, Silence
 from heretix.measurement.service import bank_of, replan
 from heretix.providers.base import Reply
 from heretix.providers.batch import SUBMISSION_WINDOW, BatchProvider, BatchState
@@ -38,12 +38,12 @@ from heretix.providers.catalog import (
     sent_options,
 )
 from heretix.providers.prices import Price, PriceTable, cost_micros, load_prices
-from heretix.store import Store, new_owner
+from heretix.store import Store
 from heretix.store import batches as rows
 from heretix.store.batches import Batch, BatchUsage
 from heretix.store.db import chunked
 from heretix.store.runs import select_bank
-from heretix.store.samples import claim_leases, release_all_leases, select_samples
+from heretix.store.samples import Leases, release_all_leases, select_samples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -161,18 +161,18 @@ class BatchDesk:
     @contextlib.asynccontextmanager
     async def holding(self, name: str) -> AsyncIterator[None]:
         """Keep other processes off a batch. One that dies lets go by itself, as with samples."""
-        owner = new_owner()
-        if not await asyncio.to_thread(self.store.write, claim_leases, [name], owner):
+        leases = Leases(self.store)
+        if not await leases.claim([name]):
             raise StoreBusyError(
                 f"`{name}` is being worked on by another process; wait for it, then try again"
             )
-        heart = asyncio.create_task(keep_leases(self.store, owner))
+        heart = asyncio.create_task(leases.keep())
         try:
             yield
         finally:
             heart.cancel()
             with contextlib.suppress(errors.StoreError):
-                self.store.write(release_all_leases, owner)
+                self.store.write(release_all_leases, leases.owner)
 
     async def look(self, batch: Batch) -> BatchView:
         """Ask the provider about an open batch, and find out about one that wasn't confirmed."""

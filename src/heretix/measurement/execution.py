@@ -27,7 +27,7 @@ from heretix.measurement.record import (
 )
 from heretix.plan import Plan, PlannedSample, PrecisionStep
 from heretix.providers.prices import Price, cost_micros
-from heretix.sample import Reading, Sample, columns_of, read_answer
+from heretix.sample import Attempt, Reading, Sample, columns_of, read_answer
 from heretix.store import ExecutionResult, ExecutionStart, Store
 from heretix.store.runs import finish_executions, save_used, select_used, start_executions
 from heretix.store.samples import select_answers, select_samples
@@ -53,6 +53,8 @@ class Execution:
     """Samples by cache key."""
     reused: set[str] = field(default_factory=set)
     """Keys whose samples somebody else had paid for."""
+    in_vain: list[Sample] = field(default_factory=list)
+    """Answers that this execution paid for when another had come before."""
 
     @property
     def missing(self) -> list[PlannedSample]:
@@ -68,6 +70,13 @@ class Execution:
         """Take a sample that was in the store."""
         self.held[sample.cache_key] = sample
         self.reused.add(sample.cache_key)
+
+    def yield_to(self, first: Sample) -> None:
+        """Take the answer that came first in place of our own: all executions use the same."""
+        own = self.held[first.cache_key]
+        if not own.failed and first.cache_key not in self.reused:
+            self.in_vain.append(own)
+        self.reuse(first)
 
 
 def begin(
@@ -129,6 +138,7 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
             heretix_version=VERSION,
             price=execution.price,
             plugins=[records.PluginRecord.fill(plugin) for plugin in execution.plan.plugins],
+            in_vain=_in_vain(execution),
         )
         for execution in executions
     ]
@@ -336,6 +346,7 @@ def build_run(
     heretix_version: str,
     price: Price | None,
     plugins: Sequence[records.PluginRecord] = (),
+    in_vain: records.InVain | None = None,
 ) -> RunRecord:
     """Aggregate what an execution got, in the plan's order, and write it down.
 
@@ -385,7 +396,7 @@ def build_run(
         diagnostics=_diagnostics(plan, logits) if belief else None,
         beside=_beside(plan, belief, logits, compliant) if belief else None,
         precision=_precision(plan, belief, compliance),
-        usage=_usage(rows, price),
+        usage=_usage(rows, price, in_vain),
         status="ok" if belief else "no_estimate",
         reason=reason,
         started_at=started_at,
@@ -550,7 +561,20 @@ def _served(rows: Sequence[SampleRecord]) -> list[records.Served]:
     ]
 
 
-def _usage(rows: Sequence[SampleRecord], price: Price | None) -> records.Usage:
+def _in_vain(execution: Execution) -> records.InVain | None:
+    if not execution.in_vain:
+        return None
+    return records.InVain(
+        calls=len(execution.in_vain),
+        tokens_in=_total([sample.tokens_in for sample in execution.in_vain]),
+        tokens_out=_total([sample.tokens_out for sample in execution.in_vain]),
+        cost_usd=_cost_usd(execution.in_vain, execution.price),
+    )
+
+
+def _usage(
+    rows: Sequence[SampleRecord], price: Price | None, in_vain: records.InVain | None
+) -> records.Usage:
     called = [row for row in rows if not row.from_cache]
     reasons = Counter(str(row.noncompliance) for row in rows if row.noncompliance is not None)
     return records.Usage(
@@ -570,10 +594,11 @@ def _usage(rows: Sequence[SampleRecord], price: Price | None) -> records.Usage:
             as_of=price.as_of.isoformat() if price.as_of else None,
         ),
         cost_usd=_cost_usd([row for row in called if row.error is None], price),
+        in_vain=in_vain,
     )
 
 
-def _cost_usd(answered: Sequence[SampleRecord], price: Price | None) -> float | None:
+def _cost_usd(answered: Sequence[Attempt], price: Price | None) -> float | None:
     """Cost of the answers, rounded once; unknown when a price or a count of tokens is."""
     if price is None:
         return None

@@ -213,6 +213,15 @@ class PriceRecord(_Record):
     as_of: str | None
 
 
+class InVain(_Record):
+    """Answers that were paid for and not used: others had come before, and the first one stays."""
+
+    calls: int
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+
+
 class Usage(_Record):
     """Cost of the execution; tokens count the calls made now, not what the cache held."""
 
@@ -228,6 +237,15 @@ class Usage(_Record):
     """Price that the cost was counted with; null where it isn't known."""
     cost_usd: float | None
     """Cost of the calls made now, by the provider's own token counts; null where unknown."""
+    in_vain: InVain | None = None
+    """What was paid on top for answers that came too late; left out where there were none."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_nothing_in_vain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        if content.get("in_vain", True) is None:
+            del content["in_vain"]
+        return content
 
 
 class EvidenceRecord(_Record):

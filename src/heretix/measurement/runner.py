@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import stamina
 
@@ -32,16 +32,10 @@ from heretix.core.errors import (
 from heretix.core.event_loop import in_thread
 from heretix.measurement.budget import Escrow, Hold, Spending, holding, run_budget
 from heretix.measurement.execution import Execution, begin, close, finish, make_sample
-from heretix.store import LEASE_S, SampleWriter, Store, new_owner
+from heretix.store import LEASE_S, SampleWriter, Store
 from heretix.store.batches import select_holding_batches
 from heretix.store.db import chunked
-from heretix.store.samples import (
-    claim_leases,
-    extend_leases,
-    release_all_leases,
-    release_leases,
-    select_answers,
-)
+from heretix.store.samples import Leases, release_all_leases, select_answers, select_unleased
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,9 +45,6 @@ if TYPE_CHECKING:
     from heretix.providers.base import Provider, RateLimits, Reply, Request
     from heretix.providers.catalog import ModelId
     from heretix.sample import Sample
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 DEFAULT_CONCURRENCY: Final = 256
 """As far as a lane's window may grow by itself when nobody set it."""
@@ -274,6 +265,8 @@ class Pace:
 
 _PLANS_AHEAD: Final = 32
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
+_LEASED_AHEAD: Final = 8
+"""Samples at the least that are leased at a time, however narrow the window."""
 _AWAITED: Final = 4096
 """Samples of others that may be waited for before no further plan is begun."""
 _GATHER_S: Final = 0.1
@@ -307,16 +300,6 @@ class Retry:
         return random.uniform(0.0, ceiling)  # noqa: S311
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Plans that were begun together, what they miss, and which of that is ours to call for."""
-
-    executions: list[Execution]
-    missing: list[tuple[Execution, PlannedSample]]
-    mine: set[str]
-    stored: dict[str, Sample]
-
-
 class Lane:
     """All plans of one model."""
 
@@ -331,6 +314,9 @@ class Lane:
         self._model: ModelId | None = None
         self._writer = writer
         self._tasks = asyncio.Semaphore(most)
+        self._calls = 0
+        """Samples that are called for, or wait for their turn or for the store to take them."""
+        self._call_ended = asyncio.Event()
         self._complete: asyncio.Queue[Execution | None] = asyncio.Queue(maxsize=_PLANS_AHEAD)
         self._all_called = asyncio.Event()
         self._awaited: dict[str, list[tuple[Execution, PlannedSample]]] = {}
@@ -356,26 +342,27 @@ class Lane:
             async with asyncio.TaskGroup() as calls:
                 chunks = chunked(plans, _PLANS_AHEAD)
                 upcoming = calls.create_task(self._prepare(chunks))
-                while (chunk := await upcoming) is not None:
-                    if self._halted is not None:
-                        self._given_up += chunk.mine
-                        break
+                while (executions := await upcoming) is not None and self._halted is None:
                     # The next plans are made ready while these are called for.
                     upcoming = calls.create_task(self._prepare(chunks))
-                    for execution in chunk.executions:
+                    for execution in executions:
                         self._runner.observer.planned(execution.plan, len(execution.held))
-                    for execution in chunk.executions:
+                    for execution in executions:
                         if execution.complete:
                             await self._complete.put(execution)
-                    await self._hand_out(chunk.missing, chunk.mine, chunk.stored, calls)
+                    missing = [(e, planned) for e in executions for planned in e.missing]
+                    await self._hand_out(missing, calls)
                     await self._settle(calls, most=_AWAITED)
                 await self._settle(calls, most=0)
+                while self._calls and self._halted is None:
+                    # One of them may find that it lost its lease, and then waits for another's.
+                    await self._until_calls(0)
+                    await self._settle(calls, most=0)
             self._all_called.set()
             await self._complete.put(None)
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
-            runner = self._runner
-            await in_thread(runner.store.write, release_leases, self._given_up, runner.owner)
+            await self._runner.leases.release(self._given_up)
         if self._halted is None and self._in_batches:
             names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
             return BatchPendingError(
@@ -385,52 +372,72 @@ class Lane:
             )
         return self._halted
 
-    async def _prepare(self, chunks: Iterator[list[Plan]]) -> _Chunk | None:
-        """Begin the next plans and take leases on what they miss; None when there are no more."""
+    async def _prepare(self, chunks: Iterator[list[Plan]]) -> list[Execution] | None:
+        """Begin the next plans; None when there are no more."""
         plans = next(chunks, None)
         if plans is None or self._halted is not None:
             return None
         runner = self._runner
         self._model = plans[0].model
         price = runner.spending.price_of(self._model)
-        executions = await in_thread(
-            begin, runner.store, plans, use_cache=runner.use_cache, price=price
-        )
-        missing = [(e, planned) for e in executions for planned in e.missing]
-        keys = [planned.cache_key for _, planned in missing]
-        mine, stored = await in_thread(self._lease, keys) if keys else (set(), {})
-        return _Chunk(executions, missing, mine, stored)
+        return await in_thread(begin, runner.store, plans, use_cache=runner.use_cache, price=price)
 
     async def _hand_out(
-        self,
-        missing: Sequence[tuple[Execution, PlannedSample]],
-        mine: set[str],
-        stored: dict[str, Sample],
-        calls: asyncio.TaskGroup,
+        self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
     ) -> None:
-        for execution, planned in missing:
-            key = planned.cache_key
-            if key in stored:
-                await self._receive(execution, stored[key], reused=True)
-            elif key in mine:
-                # Once only: a second plan that wants the same sample waits for the first.
-                mine.discard(key)
-                await self._tasks.acquire()
-                if self._halted is None:
-                    calls.create_task(self._call(execution, planned))
-                else:
-                    self._tasks.release()
-                    self._given_up.append(key)
-            else:
-                self._awaited.setdefault(key, []).append((execution, planned))
+        """Call for what nobody else is paying for, and wait for the rest.
 
-    def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
+        Leases are taken as they are needed, about two windows of them: whoever is cut off leaves
+        little to wait for, and nothing is kept from others that isn't called for soon.
+        """
+        left = list(reversed(missing))
+        upcoming = calls.create_task(self._lease_next(left))
+        while (leased := await upcoming) is not None:
+            # The next ones are leased while these are called for.
+            upcoming = calls.create_task(self._lease_next(left))
+            part, mine, stored = leased
+            for execution, planned in part:
+                key = planned.cache_key
+                if key in stored:
+                    await self._receive(execution, stored[key], reused=True)
+                elif key not in mine:
+                    self._awaited.setdefault(key, []).append((execution, planned))
+                else:
+                    # Once only: a second plan that wants the same sample waits for the first.
+                    mine.discard(key)
+                    await self._tasks.acquire()
+                    if self._halted is None:
+                        self._calls += 1
+                        calls.create_task(self._call(execution, planned))
+                    else:
+                        self._tasks.release()
+                        self._given_up.append(key)
+
+    async def _lease_next(
+        self, left: list[tuple[Execution, PlannedSample]]
+    ) -> tuple[list[tuple[Execution, PlannedSample]], set[str], dict[str, Sample]] | None:
+        """Take leases on the next that are left, half a window of them, when they will be called
+        for soon; with them, what is ours to call for and what is stored. None when none is left."""
+        ahead = max(_LEASED_AHEAD, self.pace.limit // 2)
+        await self._until_calls(self.pace.limit + ahead)
+        if not left or self._halted is not None:
+            return None
+        part = [left.pop() for _ in range(min(ahead, len(left)))]
+        return part, *await self._lease([planned.cache_key for _, planned in part])
+
+    async def _until_calls(self, most: int) -> None:
+        """Wait until no more than `most` samples are under way."""
+        while self._calls > most and self._halted is None:
+            self._call_ended.clear()
+            await self._call_ended.wait()
+
+    async def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
         """Take leases; then look again, since a sample may have been stored just before."""
-        runner = self._runner
-        taken = runner.store.write(claim_leases, keys, runner.owner)
-        stored = self._stored(sorted(taken))
+        leases = self._runner.leases
+        taken = await leases.claim(keys)
+        stored = await in_thread(self._stored, sorted(taken)) if taken else {}
         if stored:
-            runner.store.write(release_leases, list(stored), runner.owner)
+            await leases.release(list(stored))
         return taken - stored.keys(), stored
 
     def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
@@ -441,7 +448,7 @@ class Lane:
         return {key: found[key] for key in found if found[key].created_at >= self._since}
 
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
-        sample = None
+        key, sample, lost = planned.cache_key, None, False
         try:
             sample = await self._sample(execution.plan, planned)
             if sample is not None:
@@ -452,12 +459,18 @@ class Lane:
                 await self._receive(execution, sample, reused=False)
                 if not sample.failed:
                     # Other plans of this lane wait for the same answer.
-                    for other, _ in self._awaited.pop(sample.cache_key, ()):
+                    for other, _ in self._awaited.pop(key, ()):
                         await self._receive(other, sample, reused=True)
+        except _LostLeaseError:
+            lost = True
+            self._awaited.setdefault(key, []).append((execution, planned))
         finally:
+            self._calls -= 1
+            self._call_ended.set()
             self._tasks.release()
-            if sample is None:
-                self._given_up.append(planned.cache_key)
+            self._runner.leases.forget(key)
+            if sample is None and not lost:
+                self._given_up.append(key)
 
     async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
         if reused:
@@ -470,7 +483,7 @@ class Lane:
 
     async def _sample(self, plan: Plan, planned: PlannedSample) -> Sample | None:
         """One sample, answered or failed for good; None when the lane stopped before the call."""
-        trial = _Trial(self, plan.request(planned))
+        trial = _Trial(self, planned.cache_key, plan.request(planned))
         reply: Reply | None = None
         error: str | None = None
         try:
@@ -529,6 +542,7 @@ class Lane:
     def halt(self, reason: HeretixError) -> None:
         """Start nothing new; `run` returns `reason` once the calls in flight are home."""
         self._halted = self._halted or reason
+        self._call_ended.set()
         # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
         for task in self.idle - {asyncio.current_task()}:
             task.cancel()
@@ -537,6 +551,11 @@ class Lane:
         """Raise when no further call may be made."""
         if self._halted is not None:
             raise _StoppedError
+
+    async def require_lease(self, cache_key: str) -> None:
+        """Raise unless the call is still ours to pay for."""
+        if not await self._runner.leases.confirm(cache_key):
+            raise _LostLeaseError
 
     async def _settle(self, calls: asyncio.TaskGroup, *, most: int) -> None:
         """Wait until no more than `most` samples of others are awaited."""
@@ -555,11 +574,10 @@ class Lane:
         for key, sample in stored.items():
             for execution, _ in self._awaited.pop(key, ()):
                 await self._receive(execution, sample, reused=True)
-        waiting = [pair for pairs in self._awaited.values() for pair in pairs]
-        self._awaited.clear()
-        if waiting:
-            keys = [planned.cache_key for _, planned in waiting]
-            await self._hand_out(waiting, *await in_thread(self._lease, keys), calls)
+        free = await in_thread(self._runner.store.read, select_unleased, list(self._awaited))
+        given_up = [pair for key in free for pair in self._awaited.pop(key, ())]
+        if given_up:
+            await self._hand_out(given_up, calls)
 
     async def _leave_to_batches(self) -> None:
         """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
@@ -587,6 +605,10 @@ class Lane:
                 continue
             # A record must never name a sample that the store doesn't hold yet.
             await self._writer.flush()
+            overtaken = self._writer.overtaken
+            for execution in ready if overtaken else ():
+                for key in execution.held.keys() & overtaken.keys():
+                    execution.yield_to(overtaken[key])
             for record in await in_thread(finish, self._runner.store, ready):
                 self._runner.observer.finished(record)
 
@@ -595,11 +617,16 @@ class _StoppedError(Exception):
     """The lane stopped before the call was made."""
 
 
+class _LostLeaseError(Exception):
+    """Somebody else may pay for the sample by now, or has."""
+
+
 class _Trial:
     """The calls that one sample takes."""
 
-    def __init__(self, lane: Lane, request: Request) -> None:
+    def __init__(self, lane: Lane, cache_key: str, request: Request) -> None:
         self._lane = lane
+        self._cache_key = cache_key
         self._request = request
         self._guess = (len(request.system) + len(request.user)) / _CHARS_PER_TOKEN
         self._spent_s = 0.0
@@ -639,6 +666,8 @@ class _Trial:
         self._lane.check_open()
         pace = self._lane.pace
         async with pace.call(self._guess) as reserved, self._lane.holding(self._request) as hold:
+            # The turn may have come late, and the process may have slept meanwhile.
+            await self._lane.require_lease(self._cache_key)
             self._lane.check_open()
             self.attempts += 1
             self._lane.count_call()
@@ -662,15 +691,6 @@ class _Trial:
         wait_s = self._lane.retry.wait_s(self.attempts, exc)
         self._spent_s += wait_s
         return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
-
-
-async def keep_leases(store: Store, owner: str) -> None:
-    """Extend the leases of an owner, until cancelled."""
-    while True:
-        await asyncio.sleep(LEASE_S / 4)
-        # A store in trouble shows at the next write; a missed beat alone does no harm.
-        with contextlib.suppress(StoreError):
-            await asyncio.to_thread(store.write, extend_leases, owner)
 
 
 class Observer(Protocol):
@@ -735,6 +755,7 @@ class Runner:
         since: str | None = None,
         retry: Retry | None = None,
         observer: Observer | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
         """Without the cache, answers count that were made `since` then, or since the run began."""
         self.store = store
@@ -748,7 +769,7 @@ class Runner:
         self.since = since
         self.retry = retry or Retry()
         self.observer: Observer = observer or Silence()
-        self.owner = new_owner()
+        self.leases = Leases(self.store, lease_s=lease_s)
         self._limits = limits or Limits(concurrency=DEFAULT_CONCURRENCY, fixed=False)
         self._lanes: list[Lane] = []
 
@@ -770,8 +791,10 @@ class Runner:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._release)
             await self._open_escrow(stack)
-            writer = await stack.enter_async_context(SampleWriter(self.store, owner=self.owner))
-            heart = asyncio.create_task(keep_leases(self.store, self.owner))
+            writer = await stack.enter_async_context(
+                SampleWriter(self.store, owner=self.leases.owner, replace=not self.use_cache)
+            )
+            heart = asyncio.create_task(self.leases.keep())
             stack.callback(heart.cancel)
             self._lanes = [
                 Lane(self, provider, writer, limits=self._limits) for provider, _ in lanes
@@ -808,7 +831,7 @@ class Runner:
     def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
         with contextlib.suppress(StoreError):
-            self.store.write(release_all_leases, self.owner)
+            self.store.write(release_all_leases, self.leases.owner)
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

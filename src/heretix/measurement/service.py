@@ -40,6 +40,7 @@ from heretix.providers.catalog import (
     sent_options,
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
+from heretix.store import LEASE_S
 from heretix.store.budgets import STORE_BUDGET, select_budget
 from heretix.store.runs import find_execution, register_bank, select_bank
 from heretix.store.samples import select_answers
@@ -297,6 +298,7 @@ class Measurement:
             since=self.since,
             retry=retry,
             observer=observer,
+            lease_s=self.settings.lease_s or LEASE_S,
         )
 
     async def run(

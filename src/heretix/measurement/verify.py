@@ -379,6 +379,7 @@ def _rebuild(run: RunRecord) -> RunRecord:
         heretix_version=run.heretix_version,
         price=read_price(run.usage.price),
         plugins=run.plugins,
+        in_vain=run.usage.in_vain,
     )
 
 

@@ -404,6 +404,8 @@ def _counts(run: RunRecord) -> Text:
     if usage.failed:
         parts.append(f"{usage.failed} failed")
     parts.append(f"{usage.from_cache} from cache")
+    if usage.in_vain:
+        parts.append(f"{usage.in_vain.calls} paid in vain")
     if usage.tokens_out is not None and usage.called:
         parts.append(f"{usage.tokens_in or 0:,} tokens in, {usage.tokens_out:,} out")
     return Text(" · ".join(parts), style="dim")

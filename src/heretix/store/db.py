@@ -232,6 +232,16 @@ WRITES: Final = "heretix_writes"
 KEYS_PER_STATEMENT: Final = 500
 """Below what any database allows. All full chunks share one statement text, compiled once."""
 _CONNECT_TIMEOUT_S: Final = 10
+_IDLE_TIMEOUT_MS: Final = 120_000
+"""A process that is stopped amid a transaction keeps its locks no longer than this."""
+_LIVELINESS: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A server that went away without a word is noticed within a minute, not within hours."""
 
 
 def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
@@ -244,7 +254,7 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    wanted = {"application_name": "heretix", "connect_timeout": _CONNECT_TIMEOUT_S}
+    wanted = {"application_name": "heretix", "connect_timeout": _CONNECT_TIMEOUT_S, **_LIVELINESS}
     options["connect_args"] = {k: v for k, v in wanted.items() if k not in location.url.query}
     try:
         # A measurement may outlive a restart of the server: stale connections are replaced.
@@ -260,6 +270,7 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
         # As long as SQLite waits for a lock, and no longer; the default is for ever.
         cursor = connection.cursor()
         cursor.execute(f"SET lock_timeout = {busy_timeout_ms:d}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT_MS:d}")
         cursor.close()
         connection.commit()
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, and_, case, delete, func, or_, select, tuple_, update
 
-from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, where_given
+from heretix.store.db import (
+    KEYS_PER_STATEMENT,
+    chunked,
+    conflict_insert,
+    database_now,
+    where_given,
+)
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 
@@ -103,9 +109,9 @@ def count_use(
     return int(row[0]), int(row[1]), int(row[2])
 
 
-def is_job_waiting(connection: Connection, *, now: float, ours: Collection[str] = ()) -> bool:
+def is_job_waiting(connection: Connection, *, ours: Collection[str] = ()) -> bool:
     """Tell that there is a job to claim. Asked first: a claim writes, and this only reads."""
-    found = connection.execute(select(jobs.c.job_id).where(_free(connection, now, ours)).limit(1))
+    found = connection.execute(select(jobs.c.job_id).where(_free(connection, ours)).limit(1))
     return found.first() is not None
 
 
@@ -113,8 +119,7 @@ def claim_job(
     connection: Connection,
     worker: str,
     *,
-    now: float,
-    until: float,
+    lease_s: float,
     stamp: str,
     ours: Collection[str] = (),
 ) -> Row | None:
@@ -126,8 +131,8 @@ def claim_job(
     # One that somebody else is taking at this moment is theirs; the next one may be free.
     chosen = connection.execute(
         select(jobs)
-        .where(_free(connection, now, ours))
-        .order_by(*_fewest_under_way(connection, now), jobs.c.created_at, jobs.c.job_id)
+        .where(_free(connection, ours))
+        .order_by(*_fewest_under_way(connection), jobs.c.created_at, jobs.c.job_id)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
@@ -137,25 +142,25 @@ def claim_job(
     values = {
         "state": "running",
         "worker": worker,
-        "lease_until": until,
         "attempt": row["attempt"] + 1,
         "losses": row["losses"] + (row["state"] == "running"),
         "revision": row["revision"] + 1,
         "started_at": row["started_at"] or stamp,
         "updated_at": stamp,
     }
-    connection.execute(update(jobs).where(jobs.c.job_id == row["job_id"]).values(values))
+    claim = update(jobs).where(jobs.c.job_id == row["job_id"])
+    connection.execute(claim.values(values | {"lease_until": database_now() + lease_s}))
     return {**row, **values}
 
 
 def extend_job_lease(
-    connection: Connection, job_id: str, worker: str, *, until: float, news: Row | None
+    connection: Connection, job_id: str, worker: str, *, lease_s: float, news: Row | None
 ) -> bool | None:
     """Extend a worker's lease, with what there is to tell.
 
     Returns whether cancelling was asked for; None when the job isn't the worker's any more.
     """
-    values: dict[str, Any] = {"lease_until": until}
+    values: dict[str, Any] = {"lease_until": database_now() + lease_s}
     if news is not None:
         values |= news | {"revision": _NEXT}
     return connection.execute(
@@ -258,22 +263,22 @@ def _held(job_id: str, worker: str) -> ColumnElement[bool]:
     return and_(jobs.c.job_id == job_id, jobs.c.worker == worker, jobs.c.state == "running")
 
 
-def _free(connection: Connection, now: float, ours: Collection[str]) -> ColumnElement[bool]:
+def _free(connection: Connection, ours: Collection[str]) -> ColumnElement[bool]:
     """Jobs that nobody works on: they wait, their lease is over, or their worker is gone."""
     running = select(jobs.c.worker).where(jobs.c.state == "running")
     gone = [worker for worker in connection.scalars(running) if worker and is_gone(worker)]
-    left = or_(jobs.c.lease_until < now, jobs.c.worker.in_(gone))
+    left = or_(jobs.c.lease_until < database_now(), jobs.c.worker.in_(gone))
     # Whoever asks knows that these go on, whatever the clock says: a machine may have slept.
     others = jobs.c.worker.not_in(ours)
     return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left, others))
 
 
-def _fewest_under_way(connection: Connection, now: float) -> list[ColumnElement[int]]:
+def _fewest_under_way(connection: Connection) -> list[ColumnElement[int]]:
     """The order that puts first whose owners have the fewest jobs under way."""
     # Counted before: few jobs run, and asked of each that waits, many would take seconds.
     running = (
         select(jobs.c.owner_id, func.count().label("under_way"))
-        .where(jobs.c.state == "running", jobs.c.lease_until >= now)
+        .where(jobs.c.state == "running", jobs.c.lease_until >= database_now())
         .group_by(jobs.c.owner_id)
     )
     counts = {row.owner_id: row.under_way for row in connection.execute(running)}

@@ -16,13 +16,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import Connection, Select, bindparam, delete, or_, select, update
+from sqlalchemy import Connection, Double, Select, bindparam, delete, func, or_, select, update
 
+from heretix.core.clock import elapsed_s
 from heretix.core.errors import HeretixError, StoreError
+from heretix.core.event_loop import in_thread
 from heretix.sample import Sample
 from heretix.store.archive import select_archived
-from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert
-from heretix.store.schema import leases, samples
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, database_now
+from heretix.store.schema import late_samples, leases, samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,32 +61,80 @@ def select_samples(connection: Connection, cache_keys: Sequence[str]) -> dict[st
 
 
 def save_samples(
-    connection: Connection, batch: Sequence[Sample], *, owner: str | None = None
-) -> None:
-    """Keep samples, all or none. An answer replaces; a failure never replaces an answer.
+    connection: Connection,
+    batch: Sequence[Sample],
+    *,
+    owner: str | None = None,
+    replace: bool = True,
+) -> dict[str, Sample]:
+    """Keep samples, all or none, and end `owner`'s leases on them in the same transaction: nobody
+    sees a sample that is neither stored nor spoken for.
 
-    `owner`'s leases on them end in the same transaction: nobody sees a sample that is neither
-    stored nor spoken for.
+    A failure never replaces an answer. An answer replaces another one only with `replace`, and of
+    an owner's only while it has its lease: else the first answer stays, and the late one is kept
+    as paid for in vain. Returns the answers that stayed, by key. Saving twice is saving once.
     """
-    if batch:
-        # In one order everywhere: two processes that save the same keys wait for each other
-        # and never for ever. The sort is stable, so the later of two equal keys stays later.
-        ordered = sorted(batch, key=lambda sample: sample.cache_key)
-        rows = [dict(zip(_FIELDS, _VALUES(sample), strict=True)) for sample in ordered]
-        connection.execute(_upsert(connection.dialect.name), rows)
+    if not batch:
+        return {}
+    # In one order everywhere: two processes that save the same keys wait for each other
+    # and never for ever. The sort is stable, so the later of two equal keys stays later.
+    ordered = sorted(batch, key=lambda sample: sample.cache_key)
+    keys = [sample.cache_key for sample in ordered]
+    over = frozenset(keys) if replace else frozenset()
+    if replace and owner is not None:
+        over = _held(connection, keys, owner)
+    _insert(connection, [sample for sample in ordered if sample.cache_key in over], replace=True)
+    rest = [sample for sample in ordered if sample.cache_key not in over]
+    stayed = {}
+    # Nearly always all are stored, and that is known without a look.
+    if _insert(connection, rest, replace=False) != len(rest):
+        found = select_answers(connection, [sample.cache_key for sample in rest])
+        late = [s for s in rest if s.cache_key in found and not _is_same(found[s.cache_key], s)]
+        stayed = {sample.cache_key: found[sample.cache_key] for sample in late}
+        paid = [_late_row(sample, owner) for sample in late if not sample.failed]
+        if paid:
+            vain = conflict_insert(connection.dialect.name, late_samples)
+            connection.execute(vain.on_conflict_do_nothing(), paid)
     if owner is not None:
-        release_leases(connection, [sample.cache_key for sample in batch], owner)
+        release_leases(connection, keys, owner)
+    return stayed
+
+
+def count_late_samples(connection: Connection) -> int:
+    """Count the answers that were paid for in vain."""
+    return connection.scalar(select(func.count()).select_from(late_samples)) or 0
+
+
+def _insert(connection: Connection, batch: Sequence[Sample], *, replace: bool) -> int:
+    """Store samples; how many were."""
+    if not batch:
+        return 0
+    rows = [dict(zip(_FIELDS, _VALUES(sample), strict=True)) for sample in batch]
+    statement = _upsert(connection.dialect.name, replace=replace)
+    return connection.execute(statement, rows).rowcount
 
 
 @cache
-def _upsert(dialect: str) -> Insert:
-    """A new answer replaces what was there; a failure replaces only a failure."""
+def _upsert(dialect: str, *, replace: bool) -> Insert:
+    """Whatever comes replaces a failure; with `replace`, an answer replaces an answer too."""
     insert = conflict_insert(dialect, samples)
+    failed = samples.c.error.is_not(None)
     return insert.on_conflict_do_update(
         index_elements=[samples.c.cache_key],
         set_={name: insert.excluded[name] for name in _FIELDS if name != "cache_key"},
-        where=or_(samples.c.error.is_not(None), insert.excluded.error.is_(None)),
-    )
+        where=or_(failed, insert.excluded.error.is_(None)) if replace else failed,
+    ).execution_options(preserve_rowcount=True)
+
+
+def _is_same(one: Sample, other: Sample) -> bool:
+    """Tell that two samples are of one call; the run that shows a sample may change."""
+    told = attrgetter("cache_key", "created_at", "response_id", "raw_answer", "error")
+    return bool(told(one) == told(other))
+
+
+def _late_row(sample: Sample, owner: str | None) -> dict[str, Any]:
+    same = ("cache_key", "created_at", "run_id", "response_id", "tokens_in", "tokens_out")
+    return {name: getattr(sample, name) for name in same} | {"owner": owner or ""}
 
 
 def _look_up(
@@ -100,13 +150,89 @@ def _look_up(
 # Leases: taken before a call, and given back after it, so that two processes on one store, or two
 # plans in one process, never pay for the same sample at the same time. One that nobody gave back
 # ends by itself: at once when its owner was a process of this machine that is gone, else when its
-# time is over.
+# time is over. Time is the database's: the clocks of machines differ.
 
 LEASE_S: Final = 60.0
 """Duration of a lease without an extension. Owners extend theirs well before that."""
+_FENCE: Final = 0.75
+"""Part of a lease after which its owner asks before it relies on it again."""
 
 _UNTOLD: Final = "0"
 """Stands for the start of a process that is there, and whose start can't be told."""
+
+
+class Leases:
+    """The leases of one owner, and the fence before its calls. Belongs to one event loop.
+
+    A process that slept, was stopped, or was cut off from the store may have lost leases without a
+    word. It knows how long ago the store confirmed each of them, by a clock that counts sleep; when
+    that is too long, it asks again before it calls.
+    """
+
+    def __init__(self, store: Store, *, lease_s: float = LEASE_S) -> None:
+        self.owner = new_owner()
+        self._store = store
+        self._lease_s = lease_s
+        self._held: dict[str, float] = {}
+        """Keys, each with the moment at which what confirmed it last was begun."""
+        self._extending = asyncio.Lock()
+
+    async def claim(self, cache_keys: Sequence[str]) -> set[str]:
+        """Take leases on what is free; which those are."""
+        begun = elapsed_s()
+        tried = False
+
+        def claim(connection: Connection) -> set[str]:
+            nonlocal tried
+            if tried:
+                # The connection broke when it was nearly done, and it may have been done.
+                unsure = [key for key in cache_keys if key not in self._held]
+                release_leases(connection, unsure, self.owner)
+            tried = True
+            return claim_leases(connection, cache_keys, self.owner, lease_s=self._lease_s)
+
+        taken = await in_thread(self._store.write, claim)
+        self._held |= dict.fromkeys(taken, begun)
+        return taken
+
+    async def confirm(self, cache_key: str) -> bool:
+        """Tell whether a lease is still ours, by what was heard lately or by asking."""
+        while (since := self._held.get(cache_key)) is not None:
+            if elapsed_s() - since < _FENCE * self._lease_s:
+                return True
+            async with self._extending:
+                if self._held.get(cache_key) == since:
+                    await self._extend()
+        return False
+
+    async def keep(self) -> None:
+        """Extend all leases again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._lease_s / 4)
+            # A store in trouble confirms nothing: the fence then holds up the next call, which
+            # asks again, and tells.
+            with contextlib.suppress(StoreError):
+                async with self._extending:
+                    await self._extend()
+
+    async def release(self, cache_keys: Sequence[str]) -> None:
+        """Give leases back."""
+        await in_thread(self._store.write, release_leases, cache_keys, self.owner)
+        for key in cache_keys:
+            self.forget(key)
+
+    def forget(self, cache_key: str) -> None:
+        """No call will be made for this any more. What is saved ends its lease in the store."""
+        self._held.pop(cache_key, None)
+
+    async def _extend(self) -> None:
+        asked, begun = list(self._held), elapsed_s()
+        kept = await in_thread(self._store.write, extend_leases, self.owner, lease_s=self._lease_s)
+        for key in asked:
+            if key not in kept:
+                self.forget(key)
+            elif key in self._held:
+                self._held[key] = begun
 
 
 def new_owner() -> str:
@@ -121,27 +247,54 @@ def claim_leases(
 
     A key that `owner` holds already isn't free: somebody else in the same process has it.
     """
-    now = time.time()
     # In one order everywhere, so that two processes can't wait for each other for ever.
     wanted = sorted(set(cache_keys))
     parts = chunked(wanted, KEYS_PER_STATEMENT)
-    free = [key for chunk in parts for key in _free(connection, chunk, now)]
+    free = [key for chunk in parts for key in _free(connection, chunk)]
     if not free:
         return set()
-    rows = [{"cache_key": key, "owner": owner, "expires_at": now + lease_s} for key in free]
-    claim = conflict_insert(connection.dialect.name, leases).on_conflict_do_nothing()
-    return set(connection.execute(claim.returning(leases.c.cache_key), rows).scalars())
+    rows = [{"cache_key": key, "owner": owner, "lease_s": lease_s} for key in free]
+    return set(connection.execute(_claim(connection.dialect.name), rows).scalars())
 
 
-def extend_leases(connection: Connection, owner: str, *, lease_s: float = LEASE_S) -> None:
-    """Keep all leases of an owner for another while."""
+@cache
+def _claim(dialect: str) -> Insert:
+    until = database_now() + bindparam("lease_s", type_=Double)
+    claim = conflict_insert(dialect, leases).values(
+        cache_key=bindparam("cache_key"), owner=bindparam("owner"), expires_at=until
+    )
+    return claim.on_conflict_do_nothing().returning(leases.c.cache_key)
+
+
+def select_unleased(connection: Connection, cache_keys: Sequence[str]) -> list[str]:
+    """Read which keys `claim_leases` would find free."""
+    found = []
+    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
+        rows = connection.execute(
+            select(leases.c.cache_key, leases.c.owner).where(
+                leases.c.cache_key.in_(chunk), leases.c.expires_at >= database_now()
+            )
+        ).all()
+        gone = {owner for owner in {row.owner for row in rows} if is_gone(owner)}
+        held = {row.cache_key for row in rows if row.owner not in gone}
+        found += [key for key in chunk if key not in held]
+    return found
+
+
+def extend_leases(connection: Connection, owner: str, *, lease_s: float = LEASE_S) -> set[str]:
+    """Keep all leases of an owner for another while; which those are."""
     # A lease that is being ended right now is passed over. Waiting for it would hold up, and
     # sooner or later lock up with, the writer that ends leases of the same owner in its own order.
     held = (
         select(leases.c.cache_key).where(leases.c.owner == owner).with_for_update(skip_locked=True)
     )
-    until = time.time() + lease_s
-    connection.execute(update(leases).where(leases.c.cache_key.in_(held)).values(expires_at=until))
+    kept = connection.execute(
+        update(leases)
+        .where(leases.c.cache_key.in_(held))
+        .values(expires_at=database_now() + lease_s)
+        .returning(leases.c.cache_key)
+    )
+    return set(kept.scalars())
 
 
 def release_leases(connection: Connection, cache_keys: Sequence[str], owner: str) -> None:
@@ -157,7 +310,17 @@ def release_all_leases(connection: Connection, owner: str) -> None:
     connection.execute(delete(leases).where(leases.c.owner == owner))
 
 
-def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Sequence[str]:
+def _held(connection: Connection, cache_keys: Sequence[str], owner: str) -> frozenset[str]:
+    """List the keys that an owner has leases on, and keep them so until the transaction ends."""
+    query = select(leases.c.cache_key).where(leases.c.owner == owner).with_for_update()
+    return frozenset(
+        key
+        for chunk in chunked(cache_keys, KEYS_PER_STATEMENT)
+        for key in connection.scalars(query.where(leases.c.cache_key.in_(chunk)))
+    )
+
+
+def _free(connection: Connection, cache_keys: Sequence[str]) -> Sequence[str]:
     """List the keys that nobody has a lease on, once orphaned leases are ended: those whose time
     is over, and those of processes of this machine that are gone."""
     rows = connection.execute(
@@ -173,7 +336,7 @@ def _free(connection: Connection, cache_keys: Sequence[str], now: float) -> Sequ
         select(leases.c.cache_key)
         .where(
             leases.c.cache_key.in_(sorted(held)),
-            or_(leases.c.expires_at < now, leases.c.owner.in_(gone)),
+            or_(leases.c.expires_at < database_now(), leases.c.owner.in_(gone)),
         )
         .with_for_update(skip_locked=True)
     ).scalars()
@@ -248,15 +411,18 @@ class SampleWriter:
         store: Store,
         *,
         owner: str | None = None,
+        replace: bool = True,
         capacity: int = CAPACITY,
         on_error: Callable[[HeretixError], None] | None = None,
     ) -> None:
-        """`owner`'s leases end as their samples are saved. `on_error` is called once, in the event
+        """`owner`'s leases end as their samples are saved; `replace` is that of `save_samples`.
+        `on_error` is called once, in the event
         loop, as soon as the store fails."""
         if capacity < 1:
             raise ValueError(f"`capacity` must be at least 1, got {capacity}")
         self._store = store
         self._owner = owner
+        self._replace = replace
         self._capacity = capacity
         self._on_error = on_error
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -265,6 +431,8 @@ class SampleWriter:
         self._thread = threading.Thread(target=self._run, name="heretix-writer", daemon=True)
         self._changed = threading.Condition()
         # What follows is shared with the thread and guarded by `_changed`.
+        self.overtaken: dict[str, Sample] = {}
+        """Answers of others that came before ours and stay, by key; complete after a `flush`."""
         self._pending: list[Sample] = []
         self._in_flight: list[Sample] = []
         self._taken = 0
@@ -377,8 +545,11 @@ class SampleWriter:
         )
         try:
             while batch := self._next_batch():
-                self._store.write(save_samples, batch, owner=self._owner)
+                stayed = self._store.write(
+                    save_samples, batch, owner=self._owner, replace=self._replace
+                )
                 with self._changed:
+                    self.overtaken |= stayed
                     self._committed += len(batch)
                     self._in_flight = []
                     self._last_commit = time.monotonic()

@@ -275,7 +275,21 @@ leases: Final = _table(
     *_required(Double, "expires_at"),
     Index(None, "owner"),
 )
-"""Samples that somebody is about to pay for. `expires_at` counts seconds since 1970."""
+"""Samples that somebody is about to pay for. `expires_at` is in seconds since 1970, by the
+database's clock and by no machine's."""
+
+late_samples: Final = Table(
+    "late_samples",
+    metadata,
+    Column("cache_key", String, primary_key=True),
+    Column("owner", String, primary_key=True),
+    Column("created_at", String, primary_key=True),
+    *_required(String, "run_id"),
+    *_optional(AnyText, "response_id"),
+    *_optional(Integer, "tokens_in", "tokens_out"),
+)
+"""Answers that were paid for in vain: another had come first, and the first one stays. `owner` is
+who paid."""
 
 
 budgets: Final = _table(

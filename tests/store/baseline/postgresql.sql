@@ -157,6 +157,16 @@ CREATE TABLE jobs (
 CREATE INDEX ix_jobs_created_at_job_id ON jobs (created_at, job_id);
 CREATE INDEX ix_jobs_owner_id_day ON jobs (owner_id, day);
 CREATE INDEX ix_jobs_state_created_at ON jobs (state, created_at);
+CREATE TABLE late_samples (
+	cache_key VARCHAR NOT NULL,
+	owner VARCHAR NOT NULL,
+	created_at VARCHAR NOT NULL,
+	run_id VARCHAR NOT NULL,
+	response_id TEXT,
+	tokens_in INTEGER,
+	tokens_out INTEGER,
+	CONSTRAINT pk_late_samples PRIMARY KEY (cache_key, owner, created_at)
+);
 CREATE TABLE leases (
 	cache_key VARCHAR NOT NULL,
 	owner VARCHAR NOT NULL,
