@@ -21,6 +21,7 @@ from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
 from heretix.providers.catalog import Options
+from heretix.readouts import SAMPLED, SLOTS, TRUTH_TOKEN, Readout
 
 MAX_CLAIM_CHARS: Final = 10_000
 _SEED_MAX: Final = 2**64 - 1
@@ -91,6 +92,7 @@ class RunConfig(BaseModel):
     models: tuple[str, ...] | None = Field(default=None, min_length=1)
     prompt_version: str = "rpl_v1"
     prompts_file: str | None = None
+    readout: Readout = SAMPLED
     preset: Literal["default", "wide", "legacy"] = "default"
     K: int = Field(default=8, ge=1, le=10_000)
     R: int = Field(default=2, ge=1, le=1_000)
@@ -123,7 +125,9 @@ class RunConfig(BaseModel):
         if not isinstance(values, Mapping):
             return values
         values = _with_tuples(values)
-        return {**PRESETS.get(str(values.get("preset")), {}), **values}
+        # One answer a wording, and no chance in it: a repeat would tell nothing.
+        once = {} if values.get("readout", SAMPLED) == SAMPLED else {"K": SLOTS, "R": 1}
+        return {**once, **PRESETS.get(str(values.get("preset")), {}), **values}
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -135,7 +139,31 @@ class RunConfig(BaseModel):
             raise ValueError("`prompt_version` and `prompts_file` can't both be given")
         if self.max_samples is not None and self.until_width is None:
             raise ValueError("`max_samples` is the cap of `until_width`, which isn't given")
+        self._check_readout()
         return self
+
+    def _check_readout(self) -> None:
+        """Refuse what a read-out of log-probabilities leaves no room for."""
+        name = self.prompt_version if self.prompts_file is None else ""
+        if name.startswith(TRUTH_TOKEN) and self.readout != TRUTH_TOKEN:
+            raise ValueError(f"`prompt_version` {name} is for `readout` {TRUTH_TOKEN} alone")
+        if self.readout == SAMPLED:
+            return
+        of = f"with `readout` {self.readout}"
+        if self.R != 1:
+            raise ValueError(f"`R` must be 1 {of}: each wording is asked once, got {self.R}")
+        if self.lenses != (RPL,):
+            raise ValueError(f"`lenses` must be {RPL} {of}, got {', '.join(self.lenses)}")
+        if self.temperature is not None:
+            raise ValueError(f"`temperature` has no part {of}: leave it out")
+        if self.until_width is not None:
+            raise ValueError(f"`until_width` samples on, which isn't done {of}: leave it out")
+
+    @property
+    def bank_name(self) -> str:
+        """The packaged bank: as given, else that of the read-out."""
+        of_its_own = self.readout == TRUTH_TOKEN and "prompt_version" not in self.model_fields_set
+        return f"{TRUTH_TOKEN}_v1" if of_its_own else self.prompt_version
 
     @property
     def effective_B(self) -> int:

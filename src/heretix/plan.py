@@ -28,6 +28,7 @@ from heretix.prompts.bank import (
 )
 from heretix.providers.base import Request
 from heretix.providers.catalog import PROVIDERS, ModelId, Options, sent_options
+from heretix.readouts import SAMPLED, Readout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,6 +169,8 @@ class Plan:
     """Templates that could have been chosen."""
     evidence: Evidence | None = None
     """Evidence that the lens shows; None for the raw prior."""
+    readout: Readout = SAMPLED
+    """How an answer is taken from the model."""
     precision: Precision | None = None
     """Beside the plan, and no part of its identity: why it has this size."""
     columns: tuple[tuple[str, Any], ...] = ()
@@ -234,6 +237,7 @@ class Plan:
             replicate_idx=sample.replicate_idx,
             seed=int(sample.cache_key[:8], 16) & 0x7FFFFFFF,
             lens=self.lens,
+            readout=self.readout,
             answer_schema=ANSWER_SCHEMA if self.evidence else None,
         )
 
@@ -245,6 +249,8 @@ class Plan:
         claim holds.
         """
         sent = {**self.options.as_dict(), **(self.evidence.identity if self.evidence else {})}
+        if self.readout != SAMPLED:
+            sent["readout"] = self.readout
         return f"|options={sha256_text(canonical_json(sent))[:16]}" if sent else ""
 
     def _plan_samples(self) -> Iterator[PlannedSample]:
@@ -295,9 +301,15 @@ def make_plan(
     Lenses share templates and slots with the raw prior, so that their samples pair by wording.
     """
     pool = selectable(bank, config)
-    T = config.T if config.T is not None else min(8, len(pool))
+    sampled = config.readout == SAMPLED
+    T = config.T if config.T is not None else min(8 if sampled else config.K, len(pool))
     if len(pool) < T:
         raise ConfigError(f"`T` must be at most the {len(pool)} templates to choose from, got {T}")
+    if not sampled and config.K > T:
+        raise ConfigError(
+            f"`K` must be at most the {T} templates with `readout` {config.readout}, which asks "
+            f"each once, got {config.K}"
+        )
     # The model is no part of it: all models of a claim are asked in the same wordings, and pair.
     offset = int(sha256_text(f"{claim}|{bank.version}")[:8], 16) % bank.T_bank
     shift = offset % len(pool)
@@ -345,6 +357,7 @@ def make_plan(
         prompts=prompts,
         pool_size=len(pool),
         evidence=evidence,
+        readout=config.readout,
         precision=precision,
         columns=columns,
     )

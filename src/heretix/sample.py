@@ -33,6 +33,10 @@ class Noncompliance(StrEnum):
     CITATION = "citation"
     REFUSED = "refused"
     TRUNCATED = "truncated"
+    MISSING_MASS = "missing_mass"
+    """Too much of the distribution is unknown."""
+    NO_TRUTH_TOKEN = "no_truth_token"  # noqa: S105
+    """Not both of "True" and "False" are among the log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,14 @@ class Reading:
     prob_true: float | None = None
     json_valid: bool = False
     noncompliance: Noncompliance | None = None
+    log_odds: float | None = None
+    """Where they were read by themselves; None is those of the probability."""
 
     @property
     def logit(self) -> float | None:
-        """Log-odds of the probability; missing stays missing."""
+        """Log-odds of the answer; missing stays missing."""
+        if self.log_odds is not None:
+            return self.log_odds
         return None if self.prob_true is None else logit(self.prob_true)
 
 

@@ -53,6 +53,8 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
         raise ConfigError(
             "`--until-width` needs answers before it can ask for more; leave out it or `--batch`"
         )
+    if measurement.config.readout != "sampled":
+        raise ConfigError("`--readout` asks now; leave out it or `--batch`")
     finished = _Finished()
     opt.warn_of_shortfall(measurement)
     with Store.open(measurement.settings.db) as store:

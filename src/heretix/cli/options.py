@@ -116,6 +116,10 @@ class PlanOptions(SamplingOptions):
         str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
     ] = None
     preset: PresetOption = None
+    readout: Annotated[
+        str | None,
+        typer.Option("--readout", help="sampled (default), distribution or truth_token."),
+    ] = None
     claims_file: Annotated[
         str | None,
         typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),

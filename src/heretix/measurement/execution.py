@@ -11,7 +11,17 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.diagnostics import diagnose, weigh_extremes
-from heretix.belief.estimator import METHOD, METHOD_MEAN, METHOD_SIMPLE, Estimate, estimate
+from heretix.belief.estimator import (
+    METHOD,
+    METHOD_MEAN,
+    METHOD_SIMPLE,
+    Estimate,
+    estimate,
+    mean,
+    trim_cut,
+    trimmed_mean,
+)
+from heretix.belief.logodds import sigmoid
 from heretix.belief.template_t import template_t
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
@@ -27,7 +37,8 @@ from heretix.measurement.record import (
 )
 from heretix.plan import Plan, PlannedSample, PrecisionStep
 from heretix.providers.prices import Price, cost_micros
-from heretix.sample import Attempt, Reading, Sample, columns_of, read_answer
+from heretix.readouts import SAMPLED, method_of, missing_mass, read_reply
+from heretix.sample import Attempt, Reading, Sample, columns_of
 from heretix.store import ExecutionResult, ExecutionStart, Store
 from heretix.store.runs import finish_executions, save_used, select_used, start_executions
 from heretix.store.samples import select_answers, select_samples
@@ -201,7 +212,7 @@ def make_sample(
         "latency_ms": latency_ms,
         "created_at": created_at,
     }
-    reading = read_answer(reply.text, reply.finish) if reply else Reading()
+    reading = read_reply(plan.readout, reply.text, reply.finish) if reply else Reading()
     return Sample(run_id=plan.run_id, **columns_of(planned, reading, reply) | values)
 
 
@@ -215,7 +226,8 @@ def run_row(plan: Plan, record: RunRecord | None = None) -> dict[str, object]:
         "prompt_version": plan.bank.version,
         "lens": plan.lens,
         "bundle_id": plan.evidence.bundle_id if plan.evidence else None,
-        "variant": plan.evidence.variant if plan.evidence else None,
+        # A read-out other than sampling is never taken for the belief of a claim and model.
+        "variant": plan.evidence.variant if plan.evidence else _readout_variant(plan),
         "K": plan.K,
         "R": plan.R,
         "T": plan.T,
@@ -242,6 +254,10 @@ def run_row(plan: Plan, record: RunRecord | None = None) -> dict[str, object]:
     return row
 
 
+def _readout_variant(plan: Plan) -> str | None:
+    return None if plan.readout == SAMPLED else f"readout:{plan.readout}"
+
+
 _ASKED: Final = (
     *("claim", "claim_id", "K", "R", "T", "B", "agg", "center", "trim", "bootstrap_seed"),
     *("seed_source", "max_output_tokens", "template_include", "template_exclude"),
@@ -258,6 +274,7 @@ def plan_json(plan: Plan) -> str:
             "model": plan.model.identity,
             "prompt_version": plan.bank.version,
             "options": plan.options.as_dict(),
+            **({} if plan.readout == SAMPLED else {"readout": plan.readout}),
             **({"columns": dict(plan.columns)} if plan.columns else {}),
             **({name: getattr(plan.precision, name) for name in _TARGET} if plan.precision else {}),
         }
@@ -378,6 +395,7 @@ def build_run(
         provider_model_id=models.pop() if len(models) == 1 else None,
         served=_served(rows),
         demonstration=plan.model.is_demonstration,
+        readout=_readout(plan, compliant),
         evidence=evidence_record(plan.evidence, [row.raw_answer for row in compliant]),
         prompt_version=plan.bank.version,
         prompts=_prompts(plan.bank),
@@ -458,7 +476,7 @@ def _aggregation(
     method = METHOD if plan.center == "trimmed" else METHOD_MEAN
     return records.Aggregation.fill(
         plan,
-        method=METHOD_SIMPLE if plan.agg == "simple" else method,
+        method=method_of(plan.readout, METHOD_SIMPLE if plan.agg == "simple" else method),
         n_templates=len(logits),
         counts_by_template={sha: len(logits[sha]) for sha in sorted(logits)},
         # That of the samples: the plan has one of its own.
@@ -504,8 +522,10 @@ def _beside(
 ) -> records.BesideRecord:
     probs: dict[str, list[float]] = {}
     for row in compliant:
-        if row.prob_true is not None:
-            probs.setdefault(row.prompt_sha256, []).append(row.prob_true)
+        # An answer in log-probabilities has log-odds of its own, which no probability clamps.
+        prob = row.prob_true if plan.readout == SAMPLED or row.logit is None else sigmoid(row.logit)
+        if prob is not None:
+            probs.setdefault(row.prompt_sha256, []).append(prob)
     extremes = weigh_extremes(
         probs,
         prob_true=belief.prob_true,
@@ -531,6 +551,22 @@ def _template_t(plan: Plan, logits: dict[str, list[float]]) -> records.TemplateT
         ci_width=found.ci_width,
         se_logit=found.logit.se,
         df=found.logit.df,
+    )
+
+
+def _readout(plan: Plan, compliant: Sequence[SampleRecord]) -> records.ReadoutRecord | None:
+    if plan.readout == SAMPLED:
+        return None
+    masses = [missing_mass(plan.readout, row.raw_answer or "") for row in compliant]
+    known = sorted(mass for mass in masses if mass is not None)
+    # One answer a wording: an answer's probability is its wording's mean.
+    probs = [row.prob_true for row in compliant if row.prob_true is not None]
+    cut = trim_cut(len(probs), center=plan.center, trim=plan.trim)
+    return records.ReadoutRecord(
+        name=plan.readout,
+        prob_mean=trimmed_mean(probs, cut) if probs else None,
+        missing_mass=mean(known) if known else None,
+        missing_mass_max=max(known, default=None),
     )
 
 

@@ -64,7 +64,7 @@ class _Extensible(_Record):
     @model_serializer(mode="wrap")
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("plugins", "beside"):
+        for name in ("plugins", "beside", "readout"):
             if not content.get(name, True):
                 del content[name]
         return content
@@ -273,6 +273,19 @@ class EvidenceRecord(_Record):
     """Number of answers that named each item."""
 
 
+class ReadoutRecord(_Record):
+    """What was read from log-probabilities, beside the belief that it gave."""
+
+    name: Literal["distribution", "truth_token"]
+    prob_mean: float | None
+    """The other center: of the wordings' mean probabilities, where the belief is of their mean
+    log-odds."""
+    missing_mass: float | None
+    """Mean, over the wordings that count, of the probability that isn't accounted for: of numbers
+    unknown, or of neither word."""
+    missing_mass_max: float | None
+
+
 class PrecisionRecord(_Record):
     """The stopping rule of an adaptive measurement, and how it went."""
 
@@ -341,6 +354,8 @@ class RunRecord(_Extensible):
     """True when the model only shows that the machine works: not a belief worth quoting."""
     lens: LensCode
     """Lens that the model was shown; RPL is nothing."""
+    readout: ReadoutRecord | None = None
+    """Left out where answers were sampled."""
     evidence: EvidenceRecord | None
     prompt_version: str
     prompts: Prompts

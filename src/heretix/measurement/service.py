@@ -36,10 +36,12 @@ from heretix.providers.catalog import (
     open_provider,
     parse_model,
     require_keys,
+    require_readout,
     resolve_model,
     sent_options,
 )
 from heretix.providers.prices import Price, cost_micros, load_prices
+from heretix.readouts import SAMPLED
 from heretix.store import LEASE_S
 from heretix.store.budgets import STORE_BUDGET, select_budget
 from heretix.store.runs import find_execution, register_bank, select_bank
@@ -369,7 +371,7 @@ def prepare(
     bank = (
         load_bank_file(config.prompts_file)
         if config.prompts_file is not None
-        else load_bank(config.prompt_version)
+        else load_bank(config.bank_name)
     )
     names = config.models or ((config.model,) if config.model else ())
     models = [resolve_model(name, settings) for name in names] or [default_model(settings)]
@@ -378,6 +380,7 @@ def prepare(
     elif not names:
         models = [resolve_model(models[0].identity, settings)]
     models = list(dict.fromkeys(models))
+    require_readout(models, config.readout)
     config = _with_base_url(config, models, settings)
     if calls:
         require_keys(models, settings)
@@ -434,6 +437,7 @@ def _config_of(asked: Mapping[str, Any]) -> RunConfig:
             **{name: asked[name] for name in (*names, "template_include", "template_exclude")},
             **asked["options"],
             **{name: asked[name] for name in ("until_width", "max_samples") if name in asked},
+            "readout": asked.get("readout", SAMPLED),
             "seed": asked["bootstrap_seed"] if asked["seed_source"] == "config" else None,
         },
         source="execution",

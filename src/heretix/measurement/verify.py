@@ -44,7 +44,8 @@ from heretix.plan import Evidence, Plan, PlannedSample, Precision, make_plan
 from heretix.prompts.bank import Bank, Frame, load_bank
 from heretix.providers.catalog import PROVIDERS, ModelId, parse_model
 from heretix.providers.prices import Price
-from heretix.sample import Finish, Noncompliance, Reading, Sample, columns_of, read_answer
+from heretix.readouts import SAMPLED, read_reply
+from heretix.sample import Finish, Noncompliance, Reading, Sample, columns_of
 
 if TYPE_CHECKING:
     from heretix.core.plugins import Plugin
@@ -411,6 +412,7 @@ def plan_of_record(run: RunRecord) -> Plan:
             **aggregation.model_dump(include={"B", "agg", "center", "trim"}),
             **sampler.model_dump(include={"template_include", "template_exclude"}),
             **run.options.model_dump(),
+            "readout": run.readout.name if run.readout else SAMPLED,
             "seed": seed if aggregation.seed_source == "config" else None,
         },
         source="record",
@@ -478,7 +480,7 @@ def _reread(plan: Plan, planned: PlannedSample, row: SampleRecord) -> Sample:
     reading = Reading()
     if row.raw_answer is not None:
         finish = _FINISHES.get(row.noncompliance or Noncompliance.NOT_JSON, Finish.STOP)
-        reading = read_answer(row.raw_answer, finish)
+        reading = read_reply(plan.readout, row.raw_answer, finish)
     elif row.error is None:
         raise RecordError(f"sample {row.cache_key} has neither an answer nor an error")
     return Sample(run_id=plan.run_id, **columns_of(row, planned, reading))

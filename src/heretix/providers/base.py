@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import RPL
+from heretix.readouts import SAMPLED, Readout
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Request:
     paraphrase_idx: int = 0
     replicate_idx: int = 0
     lens: str = RPL
+    readout: Readout = SAMPLED
+    """Only one that the provider's `Endpoint` declares is ever asked for."""
     seed: int = 0
     """Derived from the sample's identity, for providers whose sampling can be seeded (< 2^31)."""
 
@@ -71,6 +74,8 @@ class Reply:
     """The reply."""
 
     text: str
+    """The answer; to a read-out of log-probabilities, these, as `readouts.dump_logprobs` writes
+    them."""
     finish: Finish = Finish.STOP
     provider_model_id: str | None = None
     response_id: str | None = None
@@ -149,3 +154,5 @@ class Endpoint:
     """Beginnings of the names of models that reject a temperature; "" is all of them."""
     no_effort: tuple[str, ...] = ()
     """Likewise for a reasoning effort."""
+    readouts: tuple[Readout, ...] = ()
+    """Read-outs besides `sampled` that the adapter can answer, by log-probabilities."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from heretix.core.errors import ConfigError, MissingKeyError, ModelError, PluginError
 from heretix.core.plugins import Registry, import_target
 from heretix.providers.base import Endpoint, Opening
+from heretix.readouts import FROM_LOGPROBS, SAMPLED, Readout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
     from heretix.providers.batch import BatchProvider
 
 
-def _in_process(adapter: str) -> Endpoint:
-    return Endpoint(open=f"heretix.providers.{adapter}.open", in_process=True, no_effort=("",))
+def _in_process(adapter: str, **more: Any) -> Endpoint:
+    adapter = f"heretix.providers.{adapter}.open"
+    return Endpoint(open=adapter, in_process=True, no_effort=("",), **more)
 
 
 def _compatible(base_url: str | None, key_variable: str | None, **more: Any) -> Endpoint:
     adapter = "heretix.providers.compatible:CompatibleProvider.open"
+    more = {"readouts": FROM_LOGPROBS, **more}
     return Endpoint(open=adapter, base_url=base_url, key_variable=key_variable, **more)
 
 
 _BUILTIN: Final[Mapping[str, Endpoint]] = {
     "mock": _in_process("mock:MockProvider"),
-    "sim": _in_process("sim:SimProvider"),
-    "local": _in_process("local:LocalProvider"),
+    "sim": _in_process("sim:SimProvider", readouts=FROM_LOGPROBS),
+    "local": _in_process("local:LocalProvider", readouts=FROM_LOGPROBS),
     "openai": Endpoint(
         open="heretix.providers.openai:OpenAIProvider.open",
         open_batch="heretix.providers.openai:OpenAIBatchProvider.open",
@@ -58,6 +61,7 @@ _BUILTIN: Final[Mapping[str, Endpoint]] = {
         base_url="https://generativelanguage.googleapis.com/v1beta",
         key_variable="GEMINI_API_KEY",
         needs_key=True,
+        readouts=FROM_LOGPROBS,
     ),
     "openai-compatible": _compatible(None, "HERETIX_COMPATIBLE_API_KEY"),
     "openrouter": _compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", needs_key=True),
@@ -224,6 +228,17 @@ def require_key(model: ModelId, settings: Settings) -> str | None:
             f"or a model that needs none (--model {_DEFAULT_LOCAL_MODEL})"
         )
     return key or None
+
+
+def require_readout(models: Iterable[ModelId], readout: Readout) -> None:
+    """Refuse a model whose provider can't answer a read-out."""
+    for model in models:
+        if readout != SAMPLED and readout not in model.endpoint.readouts:
+            able = [name for name, endpoint in endpoints().items() if readout in endpoint.readouts]
+            raise ConfigError(
+                f"`readout` {readout} needs log-probabilities, which `{model}` doesn't give; "
+                f"take a model of {', '.join(able)}, or leave `readout` out"
+            )
 
 
 def require_keys(models: Iterable[ModelId], settings: Settings) -> None:

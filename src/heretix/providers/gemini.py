@@ -9,6 +9,15 @@ from urllib.parse import quote
 from heretix.core.errors import RejectedError
 from heretix.providers import http
 from heretix.providers.base import ANSWER_SCHEMA, Reply, Request
+from heretix.readouts import (
+    SAMPLED,
+    TOP_LOGPROBS,
+    TRUTH_TOKEN,
+    Logprob,
+    dump_logprobs,
+    follow_path,
+    read_top,
+)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
@@ -40,7 +49,12 @@ class GeminiProvider(http.HttpProvider):
 
     async def ask(self, request: Request) -> Reply:
         answer = await self.client.post(path_of(request.model), build_body(request))
-        return replace(read_reply(self.client.target, answer), temperature=request.temperature)
+        reply = replace(read_reply(self.client.target, answer), temperature=request.temperature)
+        if request.readout == SAMPLED or reply.finish is Finish.REFUSED:
+            return reply
+        path = _read_path(self.client.target, answer)
+        logprobs = path[0][1] if request.readout == TRUTH_TOKEN else follow_path(path)
+        return replace(reply, text=dump_logprobs(request.readout, logprobs), finish=Finish.STOP)
 
 
 def path_of(model: str) -> str:
@@ -56,6 +70,10 @@ def build_body(request: Request) -> dict[str, Any]:
         "responseMimeType": "application/json",
         "responseJsonSchema": dict(request.answer_schema or ANSWER_SCHEMA),
     }
+    if request.readout == TRUTH_TOKEN:
+        config = {"maxOutputTokens": request.max_output_tokens}
+    if request.readout != SAMPLED:
+        config |= {"responseLogprobs": True, "logprobs": TOP_LOGPROBS}
     if request.temperature is not None:
         config["temperature"] = request.temperature
     if request.reasoning_effort is not None:
@@ -91,6 +109,25 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
         tokens_in=http.as_count(usage.get("promptTokenCount")),
         tokens_out=sum(known) if known else None,
     )
+
+
+def _read_path(target: http.Target, answer: http.HttpReply) -> list[tuple[str, list[Logprob]]]:
+    """The tokens of an answer, each with its alternatives and itself among them."""
+    candidate = http.as_object(next(iter(http.as_items(answer.body.get("candidates"))), None))
+    result = http.as_object(candidate.get("logprobsResult"))
+    chosen = http.as_items(result.get("chosenCandidates"))
+    tops = http.as_items(result.get("topCandidates"))
+    path = []
+    for own, top in zip(map(http.as_object, chosen), map(http.as_object, tops), strict=False):
+        entries = [*http.as_items(top.get("candidates")), own]
+        logprobs = read_top(entries, logprob="logProbability")
+        path.append((http.as_text(own.get("token")) or "", logprobs))
+    if not path or not path[0][1]:
+        raise RejectedError(
+            f"`{target.provider}` gave no log-probabilities with its answer, which `readout` "
+            "needs; take a model of Gemini's that has them, or leave `readout` out"
+        )
+    return path
 
 
 def _content(text: str) -> dict[str, Any]:

@@ -14,17 +14,25 @@ import re
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
 from heretix.providers import catalog, gguf
 from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
+from heretix.readouts import (
+    SAMPLED,
+    TRUTH_TOKEN,
+    Logprob,
+    dump_logprobs,
+    read_top,
+    walk_numbers,
+)
 from heretix.sample import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from heretix.core.settings import Settings
     from heretix.providers.base import Provider
@@ -68,6 +76,10 @@ class _Prompt(NamedTuple):
     def messages(self) -> list[dict[str, str]]:
         return [*self.head, {"role": "user", "content": self.user}]
 
+    def answered(self, begun: str) -> list[dict[str, str]]:
+        """Messages with the beginning of an answer, if there is one."""
+        return [*self.messages, *([{"role": "assistant", "content": begun}] if begun else [])]
+
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
@@ -77,6 +89,8 @@ class _Outcome:
     tokens_in_held: int
     """Number of them that it didn't have to read again."""
     tokens_out: int
+    logprobs: Sequence[Logprob] = ()
+    """Of the last token's alternatives, where they were asked for."""
 
 
 class LocalProvider:
@@ -115,6 +129,8 @@ class LocalProvider:
                 "write the claim without it"
             )
         prompt = _Prompt(request.system, request.user)
+        if request.readout != SAMPLED:
+            return await self._read_out(request, prompt)
         temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
         schema = _brief(request.answer_schema or ANSWER_SCHEMA)
         options = {
@@ -125,9 +141,31 @@ class LocalProvider:
         }
         async with self._queue.engine_for(prompt) as engine:
             outcome = await engine.answer(prompt, options)
+        return self._reply(outcome, outcome.text, outcome.finish, temperature=temperature)
+
+    async def _read_out(self, request: Request, prompt: _Prompt) -> Reply:
+        """Tell the log-probabilities of the answer; the copy holds the prompt meanwhile."""
+        outcomes: list[_Outcome] = []
+        async with self._queue.engine_for(prompt) as engine:
+
+            async def next_tokens(begun: str) -> Sequence[Logprob]:
+                outcomes.append(await engine.answer(prompt, _NEXT_TOKEN, begun))
+                return outcomes[-1].logprobs
+
+            if request.readout == TRUTH_TOKEN:
+                logprobs = await next_tokens("")
+            else:
+                logprobs = await walk_numbers(next_tokens)
+        text = dump_logprobs(request.readout, logprobs)
+        last = replace(outcomes[0], tokens_out=len(outcomes))
+        return self._reply(last, text, Finish.STOP, temperature=None)
+
+    def _reply(
+        self, outcome: _Outcome, text: str, finish: Finish, *, temperature: float | None
+    ) -> Reply:
         return Reply(
-            text=outcome.text,
-            finish=outcome.finish,
+            text=text,
+            finish=finish,
             provider_model_id=self._name,
             fingerprint=self._fingerprint,
             tokens_in=outcome.tokens_in,
@@ -236,12 +274,19 @@ class _Engine:
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="heretix-local")
 
-    async def answer(self, prompt: _Prompt, options: Mapping[str, Any]) -> _Outcome:
-        """Answer on the engine's thread; a cancelled call is given up at its next step."""
+    async def answer(
+        self, prompt: _Prompt, options: Mapping[str, Any], begun: str = ""
+    ) -> _Outcome:
+        """Answer on the engine's thread, or go on with an answer that was begun for the model.
+
+        A cancelled call is given up at its next step.
+        """
         stop = self._stop = threading.Event()
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self._answer, prompt, options, stop)
+            return await loop.run_in_executor(
+                self._thread, self._answer, prompt, options, stop, begun
+            )
         finally:
             stop.set()
 
@@ -253,7 +298,7 @@ class _Engine:
         self._thread.shutdown()
 
     def _answer(
-        self, prompt: _Prompt, options: Mapping[str, Any], stop: threading.Event
+        self, prompt: _Prompt, options: Mapping[str, Any], stop: threading.Event, begun: str
     ) -> _Outcome:
         if self._server is None:
             self._server = self._load()
@@ -263,13 +308,14 @@ class _Engine:
             if held != prompt:
                 shares_head = self._read_head(prompt, held, stop)
                 self._send(prompt.messages, _READ_ONLY, stop, reuse=shares_head)
-            outcome = self._send(prompt.messages, options, stop, reuse=True)
-            if outcome.tokens_in_held == outcome.tokens_in - 1:
+            outcome = self._send(prompt.answered(begun), options, stop, reuse=True)
+            # What was begun may share tokens with what the engine wrote or read after the prompt.
+            if outcome.tokens_in_held == outcome.tokens_in - 1 or begun:
                 self._held = prompt
                 return outcome
             # A kind of model that can't forget just its last token: read it whole, every time.
             self._winds_back = False
-        return self._send(prompt.messages, options, stop, reuse=False)
+        return self._send(prompt.answered(begun), options, stop, reuse=False)
 
     def _read_head(self, prompt: _Prompt, held: _Prompt | None, stop: threading.Event) -> bool:
         """Bring the engine to the end of the system message; False where that can't be done."""
@@ -359,10 +405,19 @@ _BODY: Final[Mapping[str, Any]] = {
     "stream_options": {"include_usage": True},
 }
 _READ_ONLY: Final[Mapping[str, Any]] = {"max_tokens": 0, "temperature": 0}
+_NEXT_TOKEN: Final[Mapping[str, Any]] = {
+    "max_tokens": 1,
+    "temperature": 0,
+    "logprobs": True,
+    # More than APIs give: the engine sets no bound, and digits are seldom among the first twenty
+    # where a small model would rather write something else.
+    "top_logprobs": 100,
+}
 
 
 def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
     text, finish, usage = "", None, None
+    steps: list[dict[str, Any]] = []
     for chunk in chunks:
         if "error" in chunk:
             error, status = chunk["error"], chunk["error"].get("code")
@@ -377,6 +432,7 @@ def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
         for choice in chunk.get("choices", ()):
             text += choice["delta"].get("content") or ""
             finish = choice.get("finish_reason") or finish
+            steps += (choice.get("logprobs") or {}).get("content") or ()
     if finish is None or usage is None:
         raise ServerError(f"`local:{name}` stopped in the middle of an answer")
     return _Outcome(
@@ -385,6 +441,7 @@ def _read(chunks: list[dict[str, Any]], name: str) -> _Outcome:
         tokens_in=usage["prompt_tokens"],
         tokens_in_held=usage["prompt_tokens_details"]["cached_tokens"],
         tokens_out=usage["completion_tokens"],
+        logprobs=read_top(steps[-1]["top_logprobs"]) if steps else (),
     )
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, Self
 
 from heretix.belief.logodds import logit, sigmoid
@@ -21,6 +23,10 @@ from heretix.core.canonical import normal, uniform
 from heretix.core.errors import ModelError
 from heretix.core.lenses import LENSES
 from heretix.providers.base import Opening, Provider, Reply, Request
+from heretix.readouts import SAMPLED, TRUTH_TOKEN, Logprob, dump_logprobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ITEM: Final = re.compile(r"<<(E\d+) ([0-9a-f]+)>>\n(.*?)\n<<END \2>>", re.DOTALL)
 _QUOTE_WORDS: Final = 12
@@ -29,6 +35,10 @@ WAVE_VARIABLE: Final = "HERETIX_SIM_WAVE"
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _SHARED_WORDS: Final = 0.25
 """Part of the claim's words that a document on it has at least."""
+_NEITHER: Final = 0.01
+"""Probability that a simulated judge says neither "True" nor "False"."""
+_STEPS, _STEP_SD = 80, 0.05
+"""Grid of a distribution: 4 standard deviations to each side, which leaves out 0.005%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +95,9 @@ class SimProvider:
         return uniform("drifting", self._name, claim) < self.planted.drifting
 
     async def ask(self, request: Request) -> Reply:
-        """Draw an answer; with documents, name one and quote it."""
+        """Draw an answer; with documents, name one and quote it. Or tell how likely each is."""
+        if request.readout != SAMPLED:
+            return self._reply(request, dump_logprobs(request.readout, self._logprobs(request)))
         answer: dict[str, object] = {"prob_true": self._prob(request)}
         if LENSES[request.lens].framed:
             shown = _ITEM.findall(request.user)[:1]
@@ -94,21 +106,48 @@ class SimProvider:
                 {"id": name, "text": " ".join(text.split()[:_QUOTE_WORDS])}
                 for name, _, text in shown
             ]
-        text = json.dumps(answer, ensure_ascii=False)
+        return self._reply(request, json.dumps(answer, ensure_ascii=False))
+
+    def _reply(self, request: Request, text: str) -> Reply:
         return Reply(
             text=text,
             provider_model_id=self._name + "-next" * (self._wave >= self.planted.renamed),
             tokens_in=math.ceil((len(request.system) + len(request.user)) / 4),
-            tokens_out=math.ceil(len(text) / 4),
+            tokens_out=math.ceil(len(text) / 4) if request.readout == SAMPLED else 1,
             temperature=request.temperature,
         )
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
+    def _logprobs(self, request: Request) -> Iterator[Logprob]:
+        """The planted belief of a wording itself, or the distribution of its drawn answers."""
+        log_odds = self._wording(request)
+        if request.readout == TRUTH_TOKEN:
+            for word, prob in (("True", sigmoid(log_odds)), ("False", sigmoid(-log_odds))):
+                yield Logprob(word, math.log(prob * (1 - _NEITHER)))
+            yield Logprob("The", math.log(_NEITHER))
+            return
+        noise = NormalDist()
+        masses: defaultdict[str, float] = defaultdict(float)
+        for step in range(-_STEPS, _STEPS + 1):
+            z, half = step * _STEP_SD, _STEP_SD / 2
+            answer = round(sigmoid(log_odds + self.planted.noise_sd * z), 6)
+            masses[repr(answer)] += noise.cdf(z + half) - noise.cdf(z - half)
+        for text, mass in masses.items():
+            yield Logprob(text, math.log(mass))
+
     def _prob(self, request: Request) -> float:
-        planted, lens = self.planted, request.lens
-        stem = (self._name, request.claim, request.paraphrase_idx)
+        wave = (self._wave,) if self._wave else ()
+        noise = normal("noise", *self._stem(request), request.lens, request.seed, *wave)
+        return round(sigmoid(self._wording(request) + self.planted.noise_sd * noise), 6)
+
+    def _stem(self, request: Request) -> tuple[str, str, int]:
+        return self._name, request.claim, request.paraphrase_idx
+
+    def _wording(self, request: Request) -> float:
+        """Log-odds of a wording, about which its answers scatter."""
+        planted, lens, stem = self.planted, request.lens, self._stem(request)
         on_subject = planted.any_text == 1 or _on_subject(request.claim, request.user)
         log_odds = planted.center(lens, on_subject=on_subject)
         log_odds += planted.template_sd * normal("stem", *stem)
@@ -116,9 +155,7 @@ class SimProvider:
             log_odds += planted.response_sd * normal("response", *stem, lens)
         if self._wave >= planted.since and self.is_drifting(request.claim):
             log_odds += planted.drift
-        wave = (self._wave,) if self._wave else ()
-        log_odds += planted.noise_sd * normal("noise", *stem, lens, request.seed, *wave)
-        return round(sigmoid(log_odds), 6)
+        return log_odds
 
 
 if TYPE_CHECKING:

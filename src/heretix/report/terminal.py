@@ -28,6 +28,7 @@ from heretix.report.words import (
     p_text,
     percent,
     placebo_text,
+    readout_words,
     run_warnings,
     span,
     twins_text,
@@ -152,6 +153,8 @@ def run_headline(run: RunRecord) -> RenderableType:
     belief, lens = run.aggregates, "" if run.lens == RPL else f" · {run.lens}"
     if run.evidence and run.evidence.variant:
         lens += f" {run.evidence.variant}"
+    if run.readout:
+        lens += f" · {run.readout.name}"
     about = f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}"
     lines: list[RenderableType] = [Text(run.claim, style="bold"), Text(about, style="dim")]
     if belief.prob_true_rpl is None or belief.ci95 is None:
@@ -167,6 +170,8 @@ def run_headline(run: RunRecord) -> RenderableType:
         lines += [headline, IntervalBar(belief.prob_true_rpl, lo, hi)]
         if run.beside and (said := beside_text(run.beside)):
             lines.append(Text(f"beside it {said}", style="dim"))
+    if beside := readout_words(run.readout):
+        lines.append(Text(beside, style="dim"))
     lines += [Text(warning, style="yellow") for warning in run_warnings(run)]
     lines.append(_counts(run))
     if (shown := run.evidence) and shown.items:
@@ -352,6 +357,7 @@ def difference_view(a: RunRecord, b: RunRecord, found: Comparison) -> Renderable
         ("claim", a.claim, b.claim),
         ("model", a.model, b.model),
         ("prompts", a.prompt_version, b.prompt_version),
+        ("read-out", _readout(a), _readout(b)),
         ("K×R, T", _shape(a), _shape(b)),
         ("p(true)", _prob(a), _prob(b)),
         ("stability", _stability(a), _stability(b)),
@@ -390,6 +396,10 @@ def _t_text(found: PairedT) -> str:
     of = found.diff_prob
     said = f"{of.value:+.3f}   95% CI {of.lo:+.3f} … {of.hi:+.3f}   {p_text(of.p_value)}"
     return f"{said}   over {found.n_pairs} shared wordings"
+
+
+def _readout(run: RunRecord) -> str:
+    return run.readout.name if run.readout else "sampled"
 
 
 def _shape(run: RunRecord) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         BesideRecord,
         MetricRecord,
         PlaceboRecord,
+        ReadoutRecord,
         ReasonRecord,
         RunRecord,
         TwinsRecord,
@@ -245,6 +246,17 @@ def warn_missed_target(run: RunRecord) -> str | None:
         lacks = f"{percent(last.rpl_compliance_rate)} of the answers were compliant"
         lacks += f", {percent(rule.min_compliance)} are needed"
     return f"target of width {rule.until_width:g} missed at {ended}: {lacks}"
+
+
+def readout_words(readout: ReadoutRecord | None) -> str | None:
+    """Say what stands beside a belief that was read from log-probabilities; None without."""
+    if readout is None or readout.prob_mean is None or readout.missing_mass is None:
+        return None
+    of = "numbers unknown" if readout.name == "distribution" else "neither True nor False"
+    return (
+        f"by mean probability {readout.prob_mean:.3f}; probability of {of} "
+        f"{readout.missing_mass:.1%}, at most {readout.missing_mass_max:.1%}"
+    )
 
 
 def run_warnings(run: RunRecord) -> list[str]:
