@@ -276,7 +276,7 @@ def test_what_is_finished_is_written_when_the_provider_goes_down(folder, heretix
 
 
 def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider, monkeypatch):
-    """What it held when it died counts as spent; the others stop at what is left, server-counted."""
+    """What it held when it died counts as spent; the others stop at what is left."""
     (folder / "prices.yaml").write_text(
         "openai-compatible:\n  models:\n    m: {input: 1000, output: 1000, as_of: 2026-11-15}\n"
     )

@@ -397,6 +397,23 @@ async def test_whoever_was_paused_pays_for_nothing_that_another_answered(
     assert not leased(store)
 
 
+async def test_without_the_cache_no_older_answer_takes_the_place_of_a_new_one(store):
+    """Leases that lapse during calls leave the stored answers alone, and the record its own."""
+    await runner(store).run([(Watching(), plans("Tea.", B=100))])
+    before, began = answers(store), utc_now()
+
+    async def lapse(_count):
+        with store.writing() as connection:
+            connection.execute(leases.delete())
+
+    seen = Keeping()
+    again = runner(store, observer=seen, use_cache=False)
+    await again.run([(Watching(before=lapse), plans("Tea.", B=100))])
+    (record,) = seen.records
+    assert all(sample.created_at >= began for sample in record.samples)
+    assert answers(store).keys() == before.keys()
+
+
 async def test_the_fence_asks_again_when_the_store_was_silent_for_long(store, monkeypatch):
     """Leases that nobody took meanwhile are confirmed by one look, and the calls go on."""
     slept_s = 0.0

@@ -443,9 +443,10 @@ class Lane:
     def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
         """Read what needs no call: all answers, or without the cache the new ones."""
         found = self._runner.store.read(select_answers, keys)
-        if self._runner.use_cache:
-            return found
-        return {key: found[key] for key in found if found[key].created_at >= self._since}
+        return {key: sample for key, sample in found.items() if self._counts(sample)}
+
+    def _counts(self, sample: Sample) -> bool:
+        return self._runner.use_cache or sample.created_at >= self._since
 
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
         key, sample, lost = planned.cache_key, None, False
@@ -608,7 +609,9 @@ class Lane:
             overtaken = self._writer.overtaken
             for execution in ready if overtaken else ():
                 for key in execution.held.keys() & overtaken.keys():
-                    execution.yield_to(overtaken[key])
+                    # Without the cache an answer from before the run is no answer of this run.
+                    if self._counts(overtaken[key]):
+                        execution.yield_to(overtaken[key])
             for record in await in_thread(finish, self._runner.store, ready):
                 self._runner.observer.finished(record)
 
