@@ -322,8 +322,8 @@ def test_ledger_commands_show_and_write_the_chain(play, heretix, folder):
 def test_exploring_credits_decay_and_the_feed(play, heretix):
     """A lens far from the raw prior is worth credits, once; decay burns them."""
     claim = "Daylight saving time reduces electricity consumption."
-    model = "sim:planted?mel=0.6&hel=-2.5"
-    play.done("lens", claim, "-m", model, "-K", 16, "-T", 16, "-B", 500)
+    model = "sim:planted?mel=0.6&hel=-2.5&any_text=0"
+    play.done("lens", claim, "-m", model, "-K", 16, "-T", 16, "-B", 500, "--sham")
     assert heretix("explore", "credit", claim, "--as", "ada").code == 2
     credited = play.data("explore", "credit", claim, "--as", "ada", "--simulated")
     assert credited["crediting"]["amount"] > 0

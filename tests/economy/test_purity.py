@@ -28,6 +28,7 @@ ALLOWED = {
     "decimal",
     "enum",
     "fractions",
+    "re",
     "functools",
     "hashlib",
     "itertools",

@@ -299,7 +299,8 @@ async def test_leases_of_a_lane_that_stopped_are_free_while_others_go_on(store):
                 await runner(store, "mock:bad", "mock:good").run(
                     [(bad, bad_plans), (good, good_plans)]
                 )
-    assert held == {sample.cache_key for sample in good_plans[0].samples}
+    assert held
+    assert held <= {sample.cache_key for sample in good_plans[0].samples}
     assert not leased(store)
 
 

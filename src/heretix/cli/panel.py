@@ -93,7 +93,10 @@ def init(
     ] = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Write a panel file to begin with: example claims, and 20 anchors of known truth."""
+    """Write a panel file to begin with.
+
+    It has example claims, and 20 anchors of known truth.
+    """
     from heretix.providers.catalog import default_model, parse_model
     from heretix.studies.panel import load_panel
 
@@ -135,7 +138,9 @@ def run(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Measure the next wave, or go on with one that was stopped; then say what moved.
+    """Measure the next wave, or go on with a stopped one.
+
+    Then say what moved.
 
     Every answer of a wave is new: none comes from the cache. Ctrl-C loses nothing; the same
     command goes on with the wave.
@@ -179,7 +184,10 @@ def status(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Say which waves were measured, what the next will cost, and what moved."""
+    """Say which waves there are, and what moved.
+
+    Also what the next wave will cost.
+    """
     from heretix.report.panel import advice, findings
     from heretix.store.panels import select_waves
     from heretix.studies.panel import load_panel, prepare_panel, read_panel
@@ -230,7 +238,10 @@ def publish(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Write the panel as a static site: a page that opens offline, its data, and JUnit XML."""
+    """Write the panel as a static site.
+
+    A page that opens offline, its data, and JUnit XML.
+    """
     from heretix.report.charts.output import write_file
     from heretix.report.panel import panel_site
 

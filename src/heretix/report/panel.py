@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from heretix.core.lenses import RPL
 from heretix.report.charts.figure import number, shorten
 from heretix.studies.panel import BASELINE_WAVES
 
@@ -123,7 +124,7 @@ def _row(series: Series) -> tuple[str, ...]:
     since = f"wave {movement.since_wave}" if movement and movement.drifted else ""
     first, last = (series.points[0], series.points[-1]) if series.points else (None, None)
     e_value = "" if movement is None else f"{movement.e_value:,.3g}"
-    name = series.model if series.lens == "RPL" else f"{series.model} {series.lens}"
+    name = series.model if series.lens == RPL else f"{series.model} {series.lens}"
     return (label, shorten(name, 40), _prob(first), _prob(last), e_value, since)
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from heretix.belief.template_t import template_t
 from heretix.core.errors import NoEstimateError
+from heretix.core.lenses import RPL
 from heretix.providers.catalog import MADE_UP_BY
 from heretix.report.charts.theme import LIGHT
 from heretix.report.terminal import facts_table, plain_table
@@ -159,9 +160,7 @@ def _components(one: s.VarianceOf) -> list[Row]:
 
 
 def _coherence_sections(one: s.CoherenceOf) -> Iterator[tuple[str, Row, list[Row]]]:
-    title = _title(
-        one.model, "RPL", len(one.pairs) + len({r.claim for r in one.rules}), one.left_out
-    )
+    title = _title(one.model, RPL, len(one.pairs) + len({r.claim for r in one.rules}), one.left_out)
     rows: list[Row] = []
     if one.summary is not None:
         summary = one.summary
@@ -359,7 +358,7 @@ def _acquiescence_chart(one: s.CoherenceOf, theme: Theme) -> Chart:
             value=pair.pair.acquiescence.value,
             lo=pair.pair.acquiescence.lo,
             hi=pair.pair.acquiescence.hi,
-            colour=theme.colour("RPL"),
+            colour=theme.colour(RPL),
         )
         for pair in pairs
     ]

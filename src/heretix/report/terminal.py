@@ -560,28 +560,43 @@ def _dropped_lines(dropped: Sequence[Mapping[str, Any]]) -> Iterator[RenderableT
         yield Text(f"  {drop['reason']}: {drop['title']} ({why})", style="dim")
 
 
+_ROOM_FOR_T: Final = 64
+"""Columns from which a vector's table has room for a second interval beside the first."""
+
+
+class _VectorTable:
+    """Rows of a vector; on a narrow screen the interval by t gives way to the bar."""
+
+    def __init__(self, rows: Sequence[tuple[RenderableType, ...]]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        wide = options.max_width >= _ROOM_FOR_T
+        table = plain_table("lens", ">p(true)", "95% CI", *(["by t"] if wide else []), "~")
+        for *numbers, by_t, bar in self._rows:
+            table.add_row(*numbers, *([by_t] if wide else []), bar)
+        yield table
+
+
 def _vector_table(lines: list[LensRecord], *, lacking_told: bool) -> RenderableType:
-    table = plain_table("lens", ">p(true)", "95% CI", "by t", "~")
+    rows: list[tuple[RenderableType, ...]] = []
     notes = []
     for line in lines:
         if line.prob_true is None or line.ci95 is None:
-            table.add_row(line.lens, "—", "—", "—", Text(line.status, style="yellow"))
+            rows.append((line.lens, "—", "—", "—", Text(line.status, style="yellow")))
             if not (lacking_told and line.status == "insufficient_evidence"):
                 notes.append(Text(f"{line.lens}: {missing_reason(line.reason)}", style="yellow"))
             continue
-        table.add_row(
-            line.lens,
-            f"{line.prob_true:.3f}",
-            span(*line.ci95),
-            span(*by_t.ci95) if line.beside and (by_t := line.beside.template_t) else "—",
-            IntervalBar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style),
-        )
+        by_t = line.beside.template_t if line.beside else None
+        bar = IntervalBar(line.prob_true, *line.ci95, cells=41, style=LENSES[line.lens].style)
+        value, beside = f"{line.prob_true:.3f}", span(*by_t.ci95) if by_t else "—"
+        rows.append((line.lens, value, span(*line.ci95), beside, bar))
         if warning := warn_clamp_sensitive(line.beside):
             notes.append(Text(f"{line.lens}: {warning}", style="yellow"))
         if line.trusted is False:
             wrong = MISQUOTED if line.bundle_id else QUOTED_NOTHING
             notes.append(Text(f"{line.lens}: {wrong}", style="yellow"))
-    return Group(table, *notes)
+    return Group(_VectorTable(rows), *notes)
 
 
 def _metric_lines(found: MetricsRecord) -> list[RenderableType]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from heretix.belief.template_t import paired_template_t, template_t
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, NoEstimateError
+from heretix.core.lenses import RPL
 from heretix.measurement.vector import logits_by_stem
 from heretix.measurement.verify import read_artifacts
 from heretix.studies.study import make_config, read_yaml
@@ -128,7 +129,7 @@ def read_checks(path: str | Path) -> Checks:
 def _read_baseline(path: Path, expected: Expectation) -> Logits:
     artifacts = read_artifacts(path.parent / str(expected.of))
     runs = [run for artifact in artifacts for run in artifact.runs]
-    own = [run for run in runs if run.claim == expected.claim.strip() and run.lens == "RPL"]
+    own = [run for run in runs if run.claim == expected.claim.strip() and run.lens == RPL]
     if len(own) != 1:
         raise ConfigError(
             f"`of` {expected.of} must hold one raw prior of {expected.claim!r}, got {len(own)}; "

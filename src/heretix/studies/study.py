@@ -439,7 +439,7 @@ class StudyFile(BaseModel):
     claims: str
     """A file, relative to this one, or `plain`."""
     models: list[str] = Field(min_length=1)
-    lenses: list[LensCode] = Field(default=["RPL"], min_length=1)
+    lenses: list[LensCode] = Field(default=[RPL], min_length=1)
     plan: dict[str, Any] = Field(default_factory=dict)
     """Keys of a configuration: preset, K, R, T, budget_usd, …"""
     evidence: EvidenceConfig | None = None

@@ -477,7 +477,7 @@ def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
         return fig.notice_panel(f"No differences: {why}", theme)
     axis = fig.difference_axis("difference of p(true)", rows)
     panel = fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0)
-    return {**panel, "title": _heading(f"What moved it, with 95% intervals ({_THIN})", theme)}
+    return {**panel, "title": _heading("What moved it, with 95% intervals", theme)}
 
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
