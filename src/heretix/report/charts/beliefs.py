@@ -282,9 +282,11 @@ def _bars(replicas: Floats, ci95: tuple[float, float], axis: Part, lens: str, th
 def _interval_marks(
     prob: float, lo: float, hi: float, axis: Part, lens: str, theme: Theme
 ) -> list[Part]:
+    # Written inwards: beyond the ends there may be no room on a phone.
+    sides = ("left", "right") if lo < hi else ("right", "left")
     ends = [
-        {"prob": lo, "said": f"2.5%: {lo:.3f}", "align": "right"},
-        {"prob": hi, "said": f"97.5%: {hi:.3f}", "align": "left"},
+        {"prob": lo, "said": f"2.5%: {lo:.3f}", "align": sides[0]},
+        {"prob": hi, "said": f"97.5%: {hi:.3f}", "align": sides[1]},
     ]
     x = {**axis, "field": "prob"}
     above, look = {"x": x, "y": _TOP}, {"color": theme.ink, "baseline": "bottom"}
