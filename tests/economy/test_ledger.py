@@ -357,7 +357,10 @@ def test_each_invariant_names_its_breach():
     found = check_balances(accounts, {ANN.id: 5, BOB.id: -4}, {})
     assert [(b.rule, b.subject) for b in found] == [("no_overdraft", BOB.id), ("zero_sum", "PLAY")]
     found = check_balances(accounts, {ANN.id: -3, POT.id: 3}, {"ep-1": False})
-    assert ("empty_escrow", POT.id) in [(b.rule, b.subject) for b in found]
+    assert [(b.rule, b.subject) for b in found] == [
+        ("no_overdraft", ANN.id),
+        ("empty_escrow", POT.id),
+    ]
     found = check_balances(accounts, {ANN.id: -3, POT.id: 3}, {"ep-1": True})
     assert [b.rule for b in found] == ["no_overdraft"]
     assert [b.detail for b in check_stakes("pot", 9, 8)] == ["holds 9, the open positions are 8"]
