@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
-from concurrent.futures import ThreadPoolExecutor
+import signal
+import sys
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from importlib import import_module
@@ -12,16 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, overload
 
 from heretix.config import EvidenceConfig, RunConfig, parse_lenses
+from heretix.core.clock import utc_now
 from heretix.core.errors import (
     ConfigError,
     InsufficientEvidenceError,
     MissingPartError,
     NoEstimateError,
+    StoppedError,
 )
 from heretix.core.event_loop import run_async
-from heretix.core.lenses import needs_documents
+from heretix.core.lenses import SHOWING
 from heretix.core.settings import Settings
-from heretix.measurement.record import Artifact, RunRecord, write_artifact
+from heretix.measurement.record import Artifact, RunRecord, write_artifact, write_texts
+from heretix.measurement.runner import stopped
 from heretix.measurement.service import (
     Measurement,
     Results,
@@ -31,30 +38,44 @@ from heretix.measurement.service import (
     prepare,
     require_evidence,
     run_names,
+    with_checks,
 )
 from heretix.measurement.service import measure as run_measurement
-from heretix.measurement.verify import read_artifacts
+from heretix.measurement.verify import Comparison, read_artifacts
+from heretix.measurement.verify import compare as compare_runs
 from heretix.report.export import arrow_schema, columns_of, load_arrow, read_pages, storable
 from heretix.report.words import missing_reason, no_estimate_reason
 from heretix.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from heretix.config import Claim
     from heretix.measurement.record import MetricsRecord, SampleRecord
-    from heretix.measurement.runner import Observer
+    from heretix.measurement.runner import Observer, Runner
     from heretix.providers.catalog import ModelId
+    from heretix.readouts import Readout
+    from heretix.report.notebook import Bar
+    from heretix.studies.panel import Panel as Declared
+    from heretix.studies.panel import PanelReport
     from heretix.studies.study import Kind, Request, StudyRecord
+    from heretix.studies.study import Results as StudyResults
 
 __all__ = [
     "Belief",
+    "BeliefDifference",
     "BeliefVector",
+    "Beliefs",
+    "Panel",
+    "Study",
+    "compare",
     "frame",
     "load",
     "measure",
     "measure_async",
     "measure_many",
+    "panel",
+    "resume",
     "study",
 ]
 
@@ -178,7 +199,8 @@ class BeliefVector:
     @property
     def beliefs(self) -> dict[str, Belief]:
         """The beliefs by lens code, of every lens that was measured."""
-        return {run.lens: Belief(run) for run in self.artifact.runs}
+        plain = (run for run in self.artifact.runs if not (run.evidence and run.evidence.variant))
+        return {run.lens: Belief(run) for run in plain}
 
     @property
     def missing(self) -> dict[str, str]:
@@ -206,15 +228,14 @@ class BeliefVector:
         write_artifact(Path(path), self.artifact)
 
     def _repr_html_(self) -> str:
-        from heretix.report.document import belief_html
+        from heretix.report.document import vector_html
 
-        return "".join(
-            [belief_html(run) for run in self.artifact.runs]
-            + [f"<div>{code}: {escape(said)}</div>" for code, said in self.missing.items()]
-        )
+        missing = [f"<div>{code}: {escape(said)}</div>" for code, said in self.missing.items()]
+        return "".join([vector_html(self.artifact), *missing])
 
     def __repr__(self) -> str:
-        probs = {run.lens: run.aggregates.prob_true_rpl for run in self.artifact.runs}
+        plain = self.beliefs.items()
+        probs = {lens: belief.record.aggregates.prob_true_rpl for lens, belief in plain}
         shown = ", ".join(
             f"{lens}={'none' if prob is None else f'{prob:.3f}'}" for lens, prob in probs.items()
         )
@@ -227,6 +248,147 @@ class BeliefVector:
 
 
 Measured = Belief | BeliefVector
+_M = TypeVar("_M", bound=Measured)
+
+
+class Beliefs(list[_M]):
+    """Many beliefs or vectors: a list that a notebook shows as a table."""
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The record of every belief, those of the vectors included."""
+        return [belief.record for one in self for belief in _beliefs_of(one)]
+
+    def to_frame(self, *, as_: FrameKind = "pandas") -> Any:
+        """A row a belief, as `heretix.frame(beliefs)` gives them."""
+        return frame(self, as_=as_)
+
+    def _repr_html_(self) -> str:
+        from heretix.report.document import beliefs_html
+
+        return beliefs_html(self.records)
+
+
+def _beliefs_of(one: Measured) -> tuple[Belief, ...]:
+    return tuple(one.beliefs.values()) if isinstance(one, BeliefVector) else (one,)
+
+
+@dataclass(frozen=True, slots=True)
+class BeliefDifference:
+    """Belief `b` minus belief `a`, over the wordings that both were asked in."""
+
+    a: Belief
+    b: Belief
+    found: Comparison
+
+    @property
+    def value(self) -> float:
+        """The difference of the two probabilities."""
+        return self.found.difference.diff_prob
+
+    @property
+    def ci(self) -> tuple[float, float]:
+        """Its 95% interval, by the frozen bootstrap; the t interval beside it is in `found`."""
+        return self.found.difference.diff_prob_lo, self.found.difference.diff_prob_hi
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words, never stronger than the intervals."""
+        from heretix.report.findings import difference_finding
+
+        return difference_finding(self.a.record, self.b.record, self.found).sentence
+
+    def _repr_html_(self) -> str:
+        from heretix.report.document import difference_html
+
+        return difference_html(self.a.record, self.b.record, self.found)
+
+    def __repr__(self) -> str:
+        lo, hi = self.ci
+        return f"BeliefDifference({self.value:+.3f}, ci=({lo:+.3f}, {hi:+.3f}))"
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def compare(a: Belief, b: Belief) -> BeliefDifference:
+    """Compare two beliefs: two models, lenses, claims or days. Shared wordings are paired."""
+    for name, one in (("a", a), ("b", b)):
+        if not isinstance(one, Belief):
+            raise ConfigError(f"`{name}` must be a Belief, got {type(one).__name__}")
+        if one.record.aggregates.prob_true_rpl is None:
+            raise NoEstimateError(no_estimate_reason(one.record.reason) or "no estimate")
+    return BeliefDifference(a, b, compare_runs(a.record, b.record))
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Study of many claims. `record` holds every number that its results follow from."""
+
+    record: StudyRecord
+
+    @property
+    def results(self) -> StudyResults:
+        """Findings, subject by subject."""
+        return self.record.results
+
+    @property
+    def sentences(self) -> list[str]:
+        """The findings in words, one a subject, never stronger than their intervals."""
+        from heretix.report.studies import study_findings
+
+        return study_findings(self.record)
+
+    def to_frame(self, *, as_: FrameKind = "pandas") -> Any:
+        """A row a run: claim, label, belief."""
+        from heretix.report.studies import STUDY_COLUMNS, study_rows
+
+        return _frame(STUDY_COLUMNS, study_rows(self.record), as_)
+
+    def save(self, path: str | Path) -> None:
+        """Write the record, which `heretix verify` and `heretix report` read."""
+        write_texts(Path(path), [self.record.to_json()])
+
+    def _repr_html_(self) -> str:
+        from heretix.report.notebook import study_html
+
+        return study_html(self.record)
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Panel until now: the same claims in waves. `report` says what moved, since when, how much."""
+
+    report: PanelReport
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        from heretix.report.findings import panel_finding
+
+        return panel_finding(self.report).sentence
+
+    def to_frame(self, *, as_: FrameKind = "pandas") -> Any:
+        """A row a belief a wave."""
+        rows = [
+            {"claim": one.claim, "model": one.model, "lens": one.lens, **asdict(point)}
+            for one in self.report.series
+            for point in one.points
+        ]
+        return _frame(_PANEL_COLUMNS, rows, as_)
+
+    def _repr_html_(self) -> str:
+        from heretix.report.notebook import panel_html
+
+        return panel_html(self.report)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
 FrameKind = Literal["pandas", "polars", "arrow"]
 _REPR_CHARS = 60
 
@@ -251,11 +413,7 @@ def frame(
     """
     if not isinstance(what, str):
         given = [what] if isinstance(what, Belief | BeliefVector) else what
-        beliefs = [
-            belief
-            for one in given
-            for belief in (one.beliefs.values() if isinstance(one, BeliefVector) else (one,))
-        ]
+        beliefs = [belief for one in given for belief in _beliefs_of(one)]
         return _frame(_BELIEF_COLUMNS, [belief.to_dict() for belief in beliefs], as_)
     columns = columns_of(what)
     with Store.open(store or Settings.from_env().db, create=False) as opened:
@@ -287,6 +445,13 @@ _BELIEF_COLUMNS: Final = (
     *((name, "int64") for name in ("K", "R", "T", "N", "calls", "tokens_in", "tokens_out")),
     ("cost_usd", "float64"),
     *((name, "string") for name in ("status", "reason", "finished_at", "run_id", "execution_id")),
+)
+_PANEL_COLUMNS: Final = (
+    *((name, "string") for name in ("claim", "model", "lens")),
+    ("wave", "int64"),
+    ("at", "string"),
+    *((name, "float64") for name in ("prob_true", "ci_lo", "ci_hi", "t_lo", "t_hi")),
+    ("execution_id", "string"),
 )
 _OF_BELIEF: Final = (("claim", "string"), ("model", "string"), ("lens", "string"))
 _SAMPLE_COLUMNS: Final = (
@@ -337,7 +502,8 @@ def measure(
     without enough evidence is in the vector's `missing`, with the reason; when that is so of every
     lens that shows documents, `InsufficientEvidenceError` is raised and nothing is called.
     """
-    return _wait(_measure((claim,), (model,) if model else None, store, None, options))[0]
+    call = _Call((claim,), (model,) if model else None, store, None, options)
+    return _wait(call.run(), call.stop, _ONWARD)[0]
 
 
 @overload
@@ -373,8 +539,12 @@ def measure_many(
     A claim given twice is measured once, and stands in the result once for each model.
     `InsufficientEvidenceError` is raised only when no claim has enough evidence for any lens.
     """
+    for name, given in (("claims", claims), ("models", models)):
+        if isinstance(given, str):
+            raise ConfigError(f"`{name}` must be a list of texts, got one text: [{given[:40]!r}]")
     names = tuple(models) if models is not None else None
-    return _wait(_measure(tuple(claims), names, store, observer, options))
+    call = _Call(tuple(claims), names, store, observer, options)
+    return _wait(call.run(), call.stop, _ONWARD)
 
 
 @overload
@@ -399,12 +569,12 @@ async def measure_async(
     claim: str, *, model: str | None = None, store: str | None = None, **options: Any
 ) -> Measured:
     """`measure` for code that has an event loop of its own."""
-    return (await _measure((claim,), (model,) if model else None, store, None, options))[0]
+    return (await _Call((claim,), (model,) if model else None, store, None, options).run())[0]
 
 
 def load(path: str | Path) -> list[Belief]:
     """Read the beliefs in an artifact (JSON) or a file of artifacts (JSONL)."""
-    return [Belief(run) for artifact in read_artifacts(path) for run in artifact.runs]
+    return Beliefs(Belief(run) for artifact in read_artifacts(path) for run in artifact.runs)
 
 
 def study(
@@ -412,14 +582,15 @@ def study(
     claims: str | Path | Iterable[Mapping[str, Any]],
     *,
     models: Iterable[str] | None = None,
+    readouts: Iterable[Readout] = (),
     store: str | None = None,
     observer: Observer | None = None,
     **options: Any,
-) -> StudyRecord:
-    """Measure a study ("calibration", "coherence", "variance", "card") and return its record.
+) -> Study:
+    """Measure a study: "calibration", "coherence", "variance" or "card".
 
     `claims` is a file, `plain` for the packaged ones, or rows with the columns of such a file.
-    Options are those of `measure`.
+    `readouts` are compared; options are those of `measure`.
     """
     # Imported when used: most who measure have no study in mind.
     from heretix.studies import study as studies
@@ -431,43 +602,204 @@ def study(
     )
     names = tuple(models) if models is not None else None
     config = RunConfig.parse({**_fold_evidence(options), "models": names})
-    return _wait(_study(studies.Request(kind=kind, items=items, config=config), store, observer))
+    request = studies.Request(kind=kind, items=items, config=config, readouts=tuple(readouts))
+    stopping = Stopping()
+    return Study(_wait(_study(request, store, observer, stopping), stopping.stop))
 
 
-async def _study(request: Request, store: str | None, observer: Observer | None) -> StudyRecord:
-    from heretix.studies.study import finish_study, prepare_study
+async def _study(
+    request: Request, store: str | None, observer: Observer | None, stopping: Stopping
+) -> StudyRecord:
+    from heretix.studies.study import add_placebo, finish_study, prepare_study
 
-    settings = Settings.from_env()
-    measurement = await gather_evidence(prepare_study(request, settings))
-    results = Results(observer)
-    with Store.open(store or settings.db) as opened:
-        await run_measurement(measurement, opened, results)
-        return finish_study(request, measurement, results.executions, opened)
-
-
-async def _measure(
-    claims: tuple[str, ...],
-    models: tuple[str, ...] | None,
-    store: str | None,
-    observer: Observer | None,
-    options: dict[str, Any],
-) -> list[Measured]:
-    settings = Settings.from_env()
-    bundles = options.pop("bundles", ())
-    config = RunConfig.parse({**_fold_evidence(options), "models": models})
-    measurement = prepare(config, settings, claims=claims)
-    measurement = await gather_evidence(measurement, bundles=bundles)
-    results = Results(observer, keep_records=True)
-    with Store.open(store or settings.db) as opened:
-        keep_bundles(opened, measurement)
-        require_evidence(measurement)
-        await run_measurement(measurement, opened, results)
-    vectors = len(config.lenses) > 1 or needs_documents(config.lenses)
-    return [
-        _vector(measurement, claim, model, results) if vectors else _belief(claim, model, results)
-        for claim in measurement.claims
-        for model in measurement.models
+    settings = _settings(store)
+    bar = _make_bar(observer)
+    measured = [
+        (add_placebo(request.kind, await gather_evidence(one)), Results(observer or bar))
+        for one in prepare_study(request, settings)
     ]
+    with Store.open(settings.db) as opened, _showing(bar, *(one for one, _ in measured)):
+        for measurement, results in measured:
+            runner = stopping.watch(measurement.runner(opened, observer=results))
+            await run_measurement(measurement, opened, results, runner=runner)
+        done = [(measurement, results.executions) for measurement, results in measured]
+        return finish_study(request, done, opened)
+
+
+def _settings(store: str | None) -> Settings:
+    """Read the settings of the environment, with another store where one is named."""
+    settings = Settings.from_env()
+    return replace(settings, db=store) if store else settings
+
+
+def panel(
+    source: str | Path,
+    *,
+    run: bool = False,
+    store: str | None = None,
+    observer: Observer | None = None,
+) -> Panel:
+    """Read a panel from the store, by its file or its name; with `run`, measure a wave first.
+
+    A wave that was interrupted is gone on with, as `heretix panel run` does.
+    """
+    # Imported when used: most who measure have no panel in mind.
+    from heretix.studies import panel as panels
+
+    settings = _settings(store)
+    path, stopping = Path(source), Stopping()
+    declared = panels.load_panel(path) if run or path.is_file() else None
+    if declared is not None and run:
+        wave = _wave(declared, settings, observer, stopping)
+        _wait(wave, stopping.stop)
+    with Store.open(settings.db, create=False) as opened:
+        return Panel(panels.read_panel(opened, declared.name if declared else str(source)))
+
+
+async def _wave(
+    declared: Declared, settings: Settings, observer: Observer | None, stopping: Stopping
+) -> None:
+    from heretix.studies.panel import keep_wave, prepare_panel, prepare_wave
+
+    bar = _make_bar(observer)
+    results = Results(observer or bar)
+    with Store.open(settings.db) as opened:
+        measurement = prepare_panel(declared, settings)
+        wave, measurement = await prepare_wave(declared, measurement, opened)
+        with _showing(bar, measurement):
+            runner = stopping.watch(measurement.runner(opened, observer=results))
+            await run_measurement(measurement, opened, results, runner=runner)
+        keep_wave(declared, opened, wave, results.executions.values())
+
+
+def _make_bar(observer: Observer | None) -> Bar | None:
+    """Make a bar where a notebook asks, and nobody else watches."""
+    if observer is not None or "IPython" not in sys.modules:
+        return None
+    from heretix.report.notebook import make_bar
+
+    return make_bar()
+
+
+@contextlib.contextmanager
+def _showing(bar: Bar | None, *measurements: Measurement) -> Iterator[None]:
+    """Show how far these measurements are, and at the end what they took."""
+    if bar is None:
+        yield
+        return
+    bar.begin(sum(measurement.attempts for measurement in measurements))
+    try:
+        yield
+    finally:
+        bar.ended()
+
+
+class _Call:
+    """One call of `measure` or `measure_many`, which can be interrupted and gone on with."""
+
+    def __init__(
+        self,
+        claims: tuple[str, ...],
+        models: tuple[str, ...] | None,
+        store: str | None,
+        observer: Observer | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._settings = _settings(store)
+        self._bundles = options.pop("bundles", ())
+        self._config = RunConfig.parse({**_fold_evidence(options), "models": models})
+        self._claims = claims
+        self._store = self._settings.db
+        self._bar = _make_bar(observer)
+        self._results = Results(observer or self._bar, keep_records=True)
+        self._measurement: Measurement | None = None
+        self._since = utc_now()
+        self.stopping = Stopping()
+
+    async def run(self) -> list[Measured]:
+        """Measure, or go on where it was interrupted."""
+        global _interrupted  # noqa: PLW0603
+        measurement = self._measurement or await self._prepare()
+        self.stopping = Stopping()
+        try:
+            with Store.open(self._store) as opened, _showing(self._bar, measurement):
+                runner = self.stopping.watch(measurement.runner(opened, observer=self._results))
+                await run_measurement(measurement, opened, self._results, runner=runner)
+        except (StoppedError, KeyboardInterrupt, asyncio.CancelledError):
+            _interrupted = self
+            # Without the cache, too, what was answered since it began is called for once.
+            since = self._since if self._settings.no_cache else None
+            self._measurement = replace(measurement, since=since)
+            raise
+        return self.collect()
+
+    async def _prepare(self) -> Measurement:
+        measurement = prepare(self._config, self._settings, claims=self._claims)
+        measurement = await gather_evidence(measurement, bundles=self._bundles)
+        measurement = with_checks(measurement)
+        with Store.open(self._store) as opened:
+            keep_bundles(opened, measurement)
+            require_evidence(measurement)
+        self._measurement = measurement
+        return measurement
+
+    def stop(self) -> bool:
+        """Stop what runs now; False where it is to be interrupted."""
+        return self.stopping.stop()
+
+    def collect(self) -> list[Measured]:
+        """Collect what is measured by now, in the order of claims and models."""
+        measurement, lenses = self._measurement, self._config.lenses
+        if measurement is None:
+            return []
+        vectors = len(lenses) > 1 or not set(lenses).isdisjoint(SHOWING)
+        done = {name[:2] for name in self._results.records}
+        return Beliefs(
+            _vector(measurement, claim, model, self._results)
+            if vectors
+            else _belief(claim, model, self._results)
+            for claim in measurement.claims
+            for model in measurement.models
+            if (claim.text, model.identity) in done
+        )
+
+
+class Stopping:
+    """Hands an interrupt on to a runner: the first stops it, the second interrupts."""
+
+    def __init__(self) -> None:
+        self._runner: Runner | None = None
+
+    def watch(self, runner: Runner) -> Runner:
+        """Interrupt this from now on; where the last one was stopped at its very end, at once."""
+        if self._runner is not None and self._runner.stopped:
+            raise stopped()
+        self._runner = runner
+        return runner
+
+    def stop(self) -> bool:
+        """Start nothing new; False where whoever works is to be interrupted."""
+        if self._runner is None or self._runner.stopped:
+            return False
+        flying = self._runner.stop()
+        waited = f"; {flying} in flight are waited for, interrupt again to drop them"
+        self._runner.tell(f"stopping: no more calls are made{waited if flying else ''}")
+        return True
+
+
+_interrupted: _Call | None = None
+"""The call that was interrupted last."""
+
+
+def resume(*, calls: bool = True) -> list[Measured]:
+    """Go on with the `measure` or `measure_many` that was interrupted last in this process.
+
+    Exactly the missing calls are made. With `calls=False` none is: it returns what was finished.
+    """
+    if _interrupted is None:
+        raise ConfigError("nothing was interrupted here; `heretix resume` lists what a store has")
+    call = _interrupted
+    return _wait(call.run(), call.stop, _ONWARD) if calls else call.collect()
 
 
 def _belief(claim: Claim, model: ModelId, results: Results) -> Belief:
@@ -501,12 +833,61 @@ def _fold_evidence(options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _wait(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run to the end, beside a loop that already runs in this thread if there is one."""
+_ONWARD: Final = "; heretix.resume() goes on, heretix.resume(calls=False) has what is finished"
+
+
+def _wait(work: Coroutine[Any, Any, _T], stop: Callable[[], bool], onward: str = "") -> _T:
+    """Run to the end, beside a loop that already runs in this thread if there is one.
+
+    An interrupt calls `stop`: nothing more is called for, and calls in flight come home. Another
+    one interrupts.
+    """
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run_async(work)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run_async(work, stop=stop)
+        return _beside(work, stop)
+    except StoppedError as exc:
+        # As an interrupt, which no loop over claims takes for a failure and goes on.
+        raise KeyboardInterrupt(f"{exc}{onward}") from exc
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C raise here: the loop of this thread, which waits, may hear of it instead."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _beside(work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
+    """Run in a thread; an interrupt comes to the one that waits here."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+
+    async def noted() -> _T:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work
+
+    def heed() -> None:
+        _, task = running[0]
+        if not stop() and task is not None:
+            task.cancel()
+
     context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(context.run, run_async, work).result()
+    with ThreadPoolExecutor(max_workers=1) as pool, _interruptible():
+        future = pool.submit(context.run, run_async, noted())
+        while True:
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                for loop, _ in running:
+                    with contextlib.suppress(RuntimeError):
+                        loop.call_soon_threadsafe(heed)
+            except CancelledError:
+                raise KeyboardInterrupt from None

@@ -307,6 +307,9 @@ class Quote:
     implied_ppm: int
     floor: int
     floor_after_fee: int
+    typical_rate_ppm: int | None
+    """Median rate of the latest episodes that a side won; None while there is none."""
+    typical_gain: int | None
     worst_case: int
 
 
@@ -463,15 +466,13 @@ class Client(_Transport):
     def challenge(
         self,
         episode_id: str,
-        direction: str,
         *,
         commitment: str,
         amount: int,
         key: str | None = None,
     ) -> Challenge:
-        """Commit to evidence, which stays with whoever has the nonce."""
-        way = Direction(direction).value
-        body = {"direction": way, "commitment": commitment, "amount": amount}
+        """Commit to evidence, which stays with whoever has the nonce, and so does its direction."""
+        body = {"commitment": commitment, "amount": amount}
         return _read(Challenge, self._post(f"/episodes/{_part(episode_id)}/challenges", body, key))
 
     def reveal(
@@ -481,6 +482,7 @@ class Client(_Transport):
         *,
         nonce: bytes,
         bundle_sha256: str,
+        direction: str,
         bundle: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Challenge:
@@ -489,6 +491,7 @@ class Client(_Transport):
             "challenge": challenge,
             "nonce": nonce.hex(),
             "bundle_sha256": bundle_sha256,
+            "direction": Direction(direction).value,
             "bundle": None if bundle is None else dict(bundle),
         }
         return _read(Challenge, self._post(f"/episodes/{_part(episode_id)}/reveals", body, key))
@@ -552,9 +555,35 @@ class Client(_Transport):
         """List everybody's standing."""
         return list(self._list(Standing, "/leaderboard"))
 
+    def credit(
+        self,
+        claim: str,
+        *,
+        model: str | None = None,
+        lens: str | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Claim the credits of a finding; a claim is credited once, to whoever asks first."""
+        body = {"claim": claim, "model": model, "lens": lens}
+        found: dict[str, Any] = self._post("/exploration/credits", body, key)
+        return found
+
+    def tokens(self) -> Iterator[dict[str, Any]]:
+        """List one's own tokens, without their secrets."""
+        return self._pages("/people/me/tokens")
+
+    def revoke(self, token_id: str, *, key: str | None = None) -> dict[str, Any]:
+        """Make a token worthless, such as the one that this client has."""
+        found: dict[str, Any] = self._post(f"/tokens/{_part(token_id)}/revoke", None, key)
+        return found
+
+    def accounts(self) -> Iterator[dict[str, Any]]:
+        """List all accounts with what they have used; for operators."""
+        return self._pages("/accounts")
+
     def export(
         self,
-        table: Literal["runs", "samples", "transfers"],
+        table: Literal["runs", "executions", "samples", "transfers"],
         path: str | Path,
         *,
         only: str | None = None,

@@ -5,10 +5,7 @@ Values are checked here, once; everything below trusts them.
 
 from __future__ import annotations
 
-import csv
-import difflib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -18,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from heretix.core.errors import ClaimError, ConfigError
 from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
+from heretix.core.validation import explain
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
 from heretix.providers.catalog import Options
@@ -25,6 +23,7 @@ from heretix.readouts import SAMPLED, SLOTS, TRUTH_TOKEN, Readout
 
 MAX_CLAIM_CHARS: Final = 10_000
 _SEED_MAX: Final = 2**64 - 1
+ON_A_CLUSTER: Final = r"^(ray|ray://[^\s/]+|[^\s/:]+:\d+)$"
 
 PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
     "default": {},
@@ -33,7 +32,18 @@ PRESETS: Final[Mapping[str, Mapping[str, int]]] = {
 }
 """Named sampling plans. Keys given beside a preset win over it."""
 
+AUTO: Final = "auto"
+LANGUAGES: Final[Mapping[str, str]] = {
+    "en": "rpl_v1",
+    "de": "rpl_de_v1",
+    "es": "rpl_es_v1",
+    "fr": "rpl_fr_v1",
+    "zh": "rpl_zh_v1",
+}
+"""The packaged bank of each language; `auto` takes that of each claim."""
+
 Index = Annotated[int, Field(ge=0)]
+Tag = Annotated[str, Field(pattern=r"^[^\s\x00-\x1f][^\x00-\x1f]{0,63}$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,18 @@ class EvidenceConfig(BaseModel):
     policy: str | None = None
     as_of: date | None = None
     strict_dates: bool = False
-    flagged: bool = False
+    on_request: bool = False
+    """Let the classes into a lens that it admits only on request: unknown and flagged sources."""
     judge: str | None = None
     """A model that grades documents blind to their source, and says what they make of the claim."""
+    stance: str | None = None
+    """A model that says what each passage shown makes of the claim, blind to its source."""
+    queries: str | None = None
+    """A model that writes further queries, for and against the claim."""
     documents: tuple[str, ...] = ()
     """Files, folders or addresses that SEL shows."""
+    checks: bool = True
+    """SEL is measured twice more: with a planted order, and with its documents in reverse order."""
 
     @field_validator("search")
     @classmethod
@@ -84,14 +101,18 @@ class EvidenceConfig(BaseModel):
 class RunConfig(BaseModel):
     """One request for measurement. Immutable; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     claim: str | None = None
     claims_file: str | None = None
+    claims_column: str | None = None
+    """The column of `claims_file` that holds the claim; else `claim`."""
     model: str | None = None
     models: tuple[str, ...] | None = Field(default=None, min_length=1)
     prompt_version: str = "rpl_v1"
     prompts_file: str | None = None
+    language: Literal["en", "de", "es", "fr", "zh", "auto"] | None = None
+    """The language in which claims are asked; `auto` recognises that of each. None is English."""
     readout: Readout = SAMPLED
     preset: Literal["default", "wide", "legacy"] = "default"
     K: int = Field(default=8, ge=1, le=10_000)
@@ -116,6 +137,10 @@ class RunConfig(BaseModel):
     budget_usd: float | None = Field(default=None, gt=0)
     until_width: float | None = Field(default=None, gt=0, lt=1)
     max_samples: int | None = Field(default=None, ge=1)
+    tags: tuple[Tag, ...] = ()
+    """Names under which `heretix runs --tag` finds what was measured."""
+    on: str | None = Field(default=None, pattern=ON_A_CLUSTER)
+    """Place to measure: `ray`, or the address of a cluster; None: in this process."""
     lenses: tuple[LensCode, ...] = Field(default=(RPL,), min_length=1)
     evidence: EvidenceConfig | None = None
 
@@ -133,10 +158,14 @@ class RunConfig(BaseModel):
     def _check_together(self) -> Self:
         if self.claim is not None and self.claims_file is not None:
             raise ValueError("`claim` and `claims_file` can't both be given")
+        if self.claims_column is not None and self.claims_file is None:
+            raise ValueError("`claims_column` names a column of `claims_file`, which isn't given")
         if self.model is not None and self.models is not None:
             raise ValueError("`model` and `models` can't both be given")
         if self.prompts_file is not None and "prompt_version" in self.model_fields_set:
             raise ValueError("`prompt_version` and `prompts_file` can't both be given")
+        if self.language is not None and self.model_fields_set & {"prompt_version", "prompts_file"}:
+            raise ValueError("`language` chooses a bank: leave out `prompt_version`/`prompts_file`")
         if self.max_samples is not None and self.until_width is None:
             raise ValueError("`max_samples` is the cap of `until_width`, which isn't given")
         self._check_readout()
@@ -147,6 +176,8 @@ class RunConfig(BaseModel):
         name = self.prompt_version if self.prompts_file is None else ""
         if name.startswith(TRUTH_TOKEN) and self.readout != TRUTH_TOKEN:
             raise ValueError(f"`prompt_version` {name} is for `readout` {TRUTH_TOKEN} alone")
+        if self.readout == TRUTH_TOKEN and self.language not in {None, "en"}:
+            raise ValueError(f"`language` must be en with `readout` {TRUTH_TOKEN}: it has no other")
         if self.readout == SAMPLED:
             return
         of = f"with `readout` {self.readout}"
@@ -161,9 +192,11 @@ class RunConfig(BaseModel):
 
     @property
     def bank_name(self) -> str:
-        """The packaged bank: as given, else that of the read-out."""
+        """The packaged bank: as given, else that of the read-out or the language."""
         of_its_own = self.readout == TRUTH_TOKEN and "prompt_version" not in self.model_fields_set
-        return f"{TRUTH_TOKEN}_v1" if of_its_own else self.prompt_version
+        if of_its_own:
+            return f"{TRUTH_TOKEN}_v1"
+        return LANGUAGES.get(self.language or "", self.prompt_version)
 
     @property
     def effective_B(self) -> int:
@@ -216,18 +249,26 @@ class RunConfig(BaseModel):
                 given.pop(other, None)
             elif other in changes:
                 given.pop(one, None)
+        if "claims_file" not in given and "claims_file" not in changes:
+            given.pop("claims_column", None)
         return type(self).parse({**given, **changes})
 
     def claims(self) -> list[Claim]:
-        """The claims asked for, in order, each once."""
+        """The claims asked for, a row each, in order; one may stand in several rows."""
         if self.claim is not None:
             return [Claim(check_claim(self.claim))]
         if self.claims_file is not None:
-            return _read_claims(Path(self.claims_file))
+            return _read_claims(self.claims_file, self.claims_column)
         raise ClaimError(
             '`claim` is missing: give one (`heretix run "…"`), or `claim:` or `claims_file:` '
             "in the configuration"
         )
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of a configuration file, for editors."""
+    schema = RunConfig.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _with_tuples(values: Any) -> Any:
@@ -268,15 +309,23 @@ def load_config(path: str | Path) -> RunConfig:
     for name in ("claims_file", "prompts_file"):
         if isinstance(values.get(name), str):
             given = Path(values[name])
-            # From the current folder if it is there, else beside the file.
-            if not given.is_absolute() and not given.exists():
+            # From the current folder if it is there, else beside the file; `-` is a pipe.
+            if str(given) != "-" and not given.is_absolute() and not given.exists():
                 values[name] = str(path.parent / given)
     return RunConfig.parse(values, source=f"`{path}`", document=document)
 
 
+def _read_escaped(text: str) -> str:
+    """Read the bytes that Python escapes in arguments where the locale is ASCII: they are UTF-8."""
+    try:
+        return text.encode("ascii", "surrogateescape").decode()
+    except UnicodeError:
+        return text
+
+
 def check_claim(text: str) -> str:
     """A claim as it is measured: without white space around it, or refused."""
-    claim = text.strip()
+    claim = _read_escaped(text).strip()
     if not claim:
         raise ClaimError("`claim` is empty: write the statement whose truth is to be measured")
     if len(claim) > MAX_CLAIM_CHARS:
@@ -294,90 +343,19 @@ def check_claim(text: str) -> str:
 
 
 def _explain(error: Any) -> str:
-    name = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        nested = (f"evidence.{key}" for key in EvidenceConfig.model_fields)
-        known = RunConfig.model_fields if len(error["loc"]) == 1 else nested
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        return f"unknown key `{name}`{hint}"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if not name:
-        return message
-    if error["type"] == "string_pattern_mismatch" and name == "base_url":
-        message = "must begin with http:// or https:// and hold no space"
-    if error["type"] == "tuple_type":
-        message = "should be a list"
-    if error["type"] == "too_short":
-        message = "should hold at least one"
-    message = message.removeprefix("Input ").rstrip(".")
-    return f"`{name}` {message}, got {error['input']!r}"
+    owner = RunConfig if len(error["loc"]) == 1 else EvidenceConfig
+    return explain(error, tuple(owner.model_fields))
 
 
-def _read_claims(path: Path) -> list[Claim]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as exc:
-        raise ConfigError(f"`claims_file` {path} can't be read: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"`claims_file` {path} isn't UTF-8 text; save it as UTF-8") from exc
-    readers = {".jsonl": _jsonl_rows, ".ndjson": _jsonl_rows, ".csv": _csv_rows, ".txt": _txt_rows}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise ConfigError(f"`claims_file` must end in .jsonl, .csv or .txt, got {path.name!r}")
-    claims: dict[str, Claim] = {}
-    for line, claim, claim_id, columns in reader(path, text):
+def _read_claims(name: str, column: str | None) -> list[Claim]:
+    from heretix.claims_file import STDIN, read_rows
+
+    where, claims = "standard input" if name == STDIN else name, []
+    for row, text, claim_id, columns in read_rows(name, column):
         try:
-            checked = check_claim(claim)
+            claims.append(Claim(check_claim(text), claim_id, columns))
         except ClaimError as exc:
-            raise ClaimError(f"{path} line {line}: {exc}") from exc
-        claims.setdefault(checked, Claim(checked, claim_id, columns))
+            raise ClaimError(f"{where} {row}: {exc}") from exc
     if not claims:
-        raise ClaimError(f"`claims_file` {path} holds no claim")
-    return list(claims.values())
-
-
-_Row = tuple[int, str, str | None, tuple[tuple[str, Any], ...]]
-
-
-def _own_columns(row: Mapping[str | None, Any]) -> tuple[tuple[str, Any], ...]:
-    """Columns that mean nothing to us, and something to whoever wrote the file."""
-    own = ((name, value) for name, value in row.items() if name not in {None, "claim", "id"})
-    return tuple((str(name), value) for name, value in own if value is not None)
-
-
-def _txt_rows(_path: Path, text: str) -> Iterable[_Row]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            yield number, line, None, ()
-
-
-def _csv_rows(path: Path, text: str) -> Iterable[_Row]:
-    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
-    try:
-        if "claim" not in (reader.fieldnames or ()):
-            got = ", ".join(f"`{name}`" for name in reader.fieldnames or ()) or "no header"
-            raise ConfigError(f"`claims_file` {path} needs a column `claim`, got {got}")
-        for row in reader:
-            yield reader.line_num, row["claim"] or "", row.get("id"), _own_columns(row)
-    except csv.Error as exc:
-        raise ConfigError(f"`claims_file` {path} line {reader.line_num}: {exc}") from exc
-
-
-def _jsonl_rows(path: Path, text: str) -> Iterable[_Row]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line, parse_constant=str)
-        except ValueError as exc:
-            raise ConfigError(f"`claims_file` {path} line {number}: not JSON ({exc})") from exc
-        if isinstance(row, str):
-            row = {"claim": row}
-        if not isinstance(row, dict) or not isinstance(row.get("claim"), str):
-            raise ConfigError(
-                f"`claims_file` {path} line {number}: needs an object with a text `claim`"
-            )
-        claim_id = row.get("id")
-        claim_id = None if claim_id is None else str(claim_id)
-        yield number, row["claim"], claim_id, _own_columns(row)
+        raise ClaimError(f"`claims_file` {where} holds no claim")
+    return claims

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from heretix.core.canonical import canonical_json, sha256_text
 from heretix.core.errors import ConfigError, InsufficientEvidenceError
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 SeedSource = Literal["config", "environment", "derived"]
 
+DEFAULT_T: Final = 8
+"""Wordings of a plan that samples, where it doesn't say."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSample:
@@ -62,11 +65,12 @@ class Evidence:
     """None when there are no documents (NUL)."""
     items: tuple[ShownItem, ...]
     variant: str | None = None
-    """Change of the bundle for an experiment (`without:E03`, `canary`, `sham`); None is
+    """Change of the bundle for an experiment (`without:E03`, `canary`, `swapped`, `sham`); None is
     the bundle as it is."""
     order: tuple[str, ...] | None = None
     """Ids of the whole bundle where an experiment takes items out or puts one in: the others then
-    stand in the same order as in the whole one, wording by wording. None is the items' own."""
+    stand in the same order as in the whole one, wording by wording. `swapped` gives them reversed.
+    None is the items' own."""
 
     def __post_init__(self) -> None:
         if LENSES[self.lens].needs_documents != bool(self.items):
@@ -170,7 +174,7 @@ class Plan:
     evidence: Evidence | None = None
     """Evidence that the lens shows; None for the raw prior."""
     readout: Readout = SAMPLED
-    """How an answer is taken from the model."""
+    """Way in which an answer is taken from the model."""
     precision: Precision | None = None
     """Beside the plan, and no part of its identity: why it has this size."""
     columns: tuple[tuple[str, Any], ...] = ()
@@ -302,7 +306,7 @@ def make_plan(
     """
     pool = selectable(bank, config)
     sampled = config.readout == SAMPLED
-    T = config.T if config.T is not None else min(8 if sampled else config.K, len(pool))
+    T = config.T if config.T is not None else min(DEFAULT_T if sampled else config.K, len(pool))
     if len(pool) < T:
         raise ConfigError(f"`T` must be at most the {len(pool)} templates to choose from, got {T}")
     if not sampled and config.K > T:
@@ -316,18 +320,7 @@ def make_plan(
     indices = tuple((pool[shift:] + pool[:shift])[:T])
     seq = _slots(config.K, T)
     prompts = {
-        indices[position]: render(bank, indices[position], claim)
-        if evidence is None
-        else render_in(
-            evidence.frame,
-            bank,
-            indices[position],
-            claim,
-            lens=evidence.lens,
-            items=evidence.items,
-            nonce=evidence.nonce,
-            order=evidence.order,
-        )
+        indices[position]: _render(claim, bank, indices[position], evidence)
         for position in sorted(set(seq))
     }
     seed, source = _seed(
@@ -360,6 +353,21 @@ def make_plan(
         readout=config.readout,
         precision=precision,
         columns=columns,
+    )
+
+
+def _render(claim: str, bank: Bank, index: int, evidence: Evidence | None) -> Prompt:
+    if evidence is None:
+        return render(bank, index, claim)
+    return render_in(
+        evidence.frame,
+        bank,
+        index,
+        claim,
+        lens=evidence.lens,
+        items=evidence.items,
+        nonce=evidence.nonce,
+        order=evidence.order,
     )
 
 
@@ -403,3 +411,33 @@ def _seed(
         f"|templates={','.join(sorted(set(hashes)))}"
     )
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"), "derived"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Estimate of a measurement, before any call. Costs are None where a price is unknown."""
+
+    runs: int
+    attempts: int
+    cached: int
+    to_call: int
+    tokens_in: int
+    tokens_out: int
+    tokens_out_max: int
+    cost_usd: float | None
+    cost_usd_max: float | None
+    price_as_of: str | None
+    at_most: Estimate | None = None
+    """With `until_width`: what its largest step takes, where this is what its first does."""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """Both together; one unknown price makes the whole unknown."""
+        counts = ("runs", "attempts", "cached", "to_call", "tokens_in", "tokens_out")
+        summed: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name) for name in (*counts, "tokens_out_max")
+        }
+        for name in ("cost_usd", "cost_usd_max"):
+            costs = getattr(self, name), getattr(other, name)
+            summed[name] = None if None in costs else sum(costs)
+        dates = [one.price_as_of for one in (self, other) if one.price_as_of is not None]
+        return replace(self, **summed, price_as_of=min(dates, default=None))

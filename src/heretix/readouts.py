@@ -8,10 +8,12 @@ log-probabilities as its raw answer, so that the reading can be made again from 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from heretix.belief.logodds import logit, sigmoid
@@ -38,10 +40,14 @@ MAX_MISSING_MASS: Final = 0.03
 
 MIN_BRANCH: Final = 0.001
 """Least probability of a branch that is walked."""
+MIN_THIRD: Final = 0.005
+"""Least probability of a number of two decimals for which a third is looked for."""
 ANSWER_PREFIX: Final = '{"prob_true":'
 """The answer up to its number: the walk begins here."""
 _BEGUN: Final = re.compile(r"( (0(\.\d{0,3})?|1(\.0{0,3})?)?)?")
 _COMPLETE: Final = re.compile(r" (0(?:\.\d{1,3})?|1(?:\.0{1,3})?)\}")
+_NEARLY_KNOWN: Final = re.compile(r" 0\.(?!00|99)\d\d")
+"""Two decimals, but not those beside 0 and 1, where a third is worth several log-odds."""
 _SINGLE: Final = " .}0123456789"
 _ANY_NUMBER: Final = re.compile(
     r"""\s*\{\s*"prob_true"\s*:\s*(?P<number>[01]?(?:\.\d*)?)(?P<rest>.*)""", re.DOTALL
@@ -57,27 +63,36 @@ class Logprob(NamedTuple):
     logprob: float
 
 
-def method_of(readout: Readout, method: str) -> str:
-    """Name a method of aggregation so that no two read-outs share one."""
-    return method if readout == SAMPLED else f"{readout}_{method}"
-
-
 def dump_logprobs(readout: Readout, logprobs: Iterable[Logprob]) -> str:
     """Write log-probabilities as a raw answer, the likeliest first."""
     ordered = sorted(logprobs, key=lambda one: (-one.logprob, one.text))
     return canonical_json({_KEYS[readout]: [list(one) for one in ordered]})
 
 
-def read_reply(readout: Readout, text: str, finish: Finish = Finish.STOP) -> Reading:
-    """Read an answer by the rule of its read-out."""
-    if readout == SAMPLED:
-        return read_answer(text, finish)
+def _read_logprobs(readout: Readout, text: str, finish: Finish) -> Reading:
     if finish is Finish.REFUSED:
         return Reading(noncompliance=Noncompliance.REFUSED)
     logprobs = _load(readout, text)
     if logprobs is None:
         return Reading(noncompliance=Noncompliance.NOT_JSON)
     return _read_words(logprobs) if readout == TRUTH_TOKEN else _read_numbers(logprobs)
+
+
+READERS: Final[Mapping[Readout, Callable[[str, Finish], Reading]]] = {
+    SAMPLED: read_answer,
+    **{name: partial(_read_logprobs, name) for name in FROM_LOGPROBS},
+}
+"""The rule by which each read-out's answers are read."""
+METHOD_PREFIX: Final[Mapping[Readout, str]] = {
+    SAMPLED: "",
+    **{name: f"{name}_" for name in FROM_LOGPROBS},
+}
+"""Stands before a method of aggregation, so that no two read-outs share one."""
+
+
+def read_reply(readout: Readout, text: str, finish: Finish = Finish.STOP) -> Reading:
+    """Read an answer by the rule of its read-out."""
+    return READERS[readout](text, finish)
 
 
 def missing_mass(readout: Readout, text: str) -> float | None:
@@ -88,6 +103,20 @@ def missing_mass(readout: Readout, text: str) -> float | None:
     if readout == TRUTH_TOKEN:
         logprobs = [one for one in logprobs if _word(one.text)]
     return max(0.0, 1.0 - math.fsum(math.exp(one.logprob) for one in logprobs))
+
+
+def hold_numbers(text: str, *, within: float) -> tuple[float, float] | None:
+    """Of a distribution the probability of exactly 0 and 1, and the mean log-odds with every number
+    held at `within` from them; None where there is no number."""
+    numbers = [(float(name), math.exp(lp)) for name, lp in _load(DISTRIBUTION, text) or ()]
+    mass = math.fsum(weight for _, weight in numbers)
+    if mass == 0:
+        return None
+    held = [(min(max(prob, within), 1 - within), weight) for prob, weight in numbers]
+    return (
+        math.fsum(weight for prob, weight in numbers if prob in (0, 1)) / mass,
+        math.fsum(weight * logit(prob) for prob, weight in held) / mass,
+    )
 
 
 def _load(readout: Readout, text: str) -> list[Logprob] | None:
@@ -149,29 +178,39 @@ def read_top(
 
 
 async def walk_numbers(
-    next_tokens: Callable[[str], Awaitable[Sequence[Logprob]]],
+    next_tokens: Callable[[str], Awaitable[Sequence[Logprob]]], *, together: int = 1
 ) -> list[Logprob]:
     """Find every number of up to three decimals that a model could say, and its log-probability.
 
     `next_tokens` gives the likeliest tokens after a beginning of the answer. Those that can't
     belong to an answer are left out, as by a grammar, and the others share their probability.
     Branches below `MIN_BRANCH` aren't walked: what they hold is missing from the sum. Neither are
-    those whose number can't change any more.
+    those whose number can't change any more, nor such below `MIN_THIRD` in which only a third
+    decimal is open: it moves the number by less than .01, and each would take a reading of its own.
+    A server that reads several texts at a time is asked for so many branches `together`.
     """
     masses: defaultdict[str, float] = defaultdict(float)
     branches = [("", 1.0)]
     while branches:
-        begun, mass = branches.pop()
-        fitting, unlisted = _fitting(begun, await next_tokens(ANSWER_PREFIX + begun))
-        whole = math.fsum(fitting.values()) + unlisted
+        now = [branches.pop() for _ in range(min(together, len(branches)))]
+        calls = (next_tokens(ANSWER_PREFIX + begun) for begun, _ in now)
+        tokens = await asyncio.gather(*calls, return_exceptions=True)
         longer = []
-        for text, prob in fitting.items():
-            share = mass * prob / whole
-            number = _known_number(ANSWER_PREFIX + text)
-            if number is not None:
-                masses[number] += share
-            elif share >= MIN_BRANCH:
-                longer.append((text, share))
+        for (begun, mass), alternatives in zip(now, tokens, strict=True):
+            # Only now: a call that fails leaves none of the others behind.
+            if isinstance(alternatives, BaseException):
+                raise alternatives
+            fitting, unlisted = _fitting(begun, alternatives)
+            whole = math.fsum(fitting.values()) + unlisted
+            for text, prob in fitting.items():
+                share = mass * prob / whole
+                number = _known_number(ANSWER_PREFIX + text)
+                if number is None and share < MIN_THIRD and _NEARLY_KNOWN.fullmatch(text):
+                    number = text.strip()
+                if number is not None:
+                    masses[number] += share
+                elif share >= MIN_BRANCH:
+                    longer.append((text, share))
         # The likeliest is walked next, in one order whatever the order of the list.
         branches += sorted(longer, key=lambda branch: (branch[1], branch[0]))
     return [Logprob(text, min(0.0, math.log(mass))) for text, mass in masses.items()]

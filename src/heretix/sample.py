@@ -47,7 +47,7 @@ class Reading:
     json_valid: bool = False
     noncompliance: Noncompliance | None = None
     log_odds: float | None = None
-    """Where they were read by themselves; None is those of the probability."""
+    """Log-odds that were read by themselves; None is those of the probability."""
 
     @property
     def logit(self) -> float | None:

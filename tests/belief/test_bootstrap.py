@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heretix.belief.bootstrap import (
+from heretix.belief.estimator import (
     TABLE_MAX,
     cluster_bootstrap,
     draw_templates,

@@ -58,6 +58,7 @@ def test_nothing_that_varies_has_no_share():
     """A share of nothing is None, not a number made by rounding."""
     diagnostics = diagnose({"a": [0.1] * 3, "b": [0.1] * 3, "c": [0.1]})
     assert diagnostics.variance.between == diagnostics.variance.within == 0.0
+    assert not diagnostics.variance.between_was_negative
     assert diagnostics.variance.between_share is None
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from heretix.belief.bootstrap import cluster_bootstrap
 from heretix.belief.estimator import (
     METHOD,
     METHOD_MEAN,
     METHOD_SIMPLE,
+    cluster_bootstrap,
     estimate,
     interval,
     is_stable_width,
@@ -178,7 +178,7 @@ logits = st.floats(-13.9, 13.9)
     shuffle=st.randoms(use_true_random=False),
     agg=st.sampled_from(["clustered", "simple"]),
 )
-@settings(database=None, derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_arrival_order_changes_nothing(data, shuffle, agg):
     """The same samples in any order give the same record, to the last bit."""
     keys = list(data)

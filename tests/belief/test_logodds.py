@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from heretix.belief.logodds import CLAMP, logit, sigmoid
@@ -24,7 +24,6 @@ def test_logit_is_clamped_at_both_ends():
 
 
 @given(st.floats(CLAMP, 1 - CLAMP))
-@settings(database=None, derandomize=True)
 def test_sigmoid_undoes_logit(prob):
     """Going to log-odds and back loses nothing that matters."""
     assert sigmoid(logit(prob)) == pytest.approx(prob, rel=1e-12)
@@ -38,7 +37,6 @@ def test_sigmoid_survives_any_finite_number():
 
 
 @given(st.floats(-30, 30))
-@settings(database=None, derandomize=True)
 def test_sigmoid_is_symmetric(x):
     """The probability of the opposite is what is missing to one."""
     assert sigmoid(x) + sigmoid(-x) == pytest.approx(1.0, abs=1e-15)

@@ -1,5 +1,6 @@
 """What lies between beliefs: examples to the digit, signs, intervals and tests."""
 
+import itertools
 import math
 
 import numpy as np
@@ -11,7 +12,6 @@ from heretix.belief.metrics import (
     BeliefVector,
     Metric,
     amplification_gap,
-    bernoulli_kl_bits,
     directed_gap,
     discoveries,
     dispersion,
@@ -22,6 +22,7 @@ from heretix.belief.metrics import (
     movement,
     noise_floor,
     shock_index,
+    signed_bits,
     source_concentration,
 )
 from heretix.core.errors import ConfigError
@@ -68,10 +69,11 @@ def test_information_gain_to_the_digit(pre, post, bits):
 
 def test_information_is_counted_between_clamped_beliefs():
     """Certainty isn't worth endless bits, and a move beyond the clamp is worth none."""
-    assert bernoulli_kl_bits(1.0, 0.0) == bernoulli_kl_bits(0.995, 0.005)
-    assert bernoulli_kl_bits(1.0, 0.0) == pytest.approx(0.99 * math.log2(199))
-    assert bernoulli_kl_bits(0.001, 0.004) == 0.0
-    assert bernoulli_kl_bits(0.3, 0.3) == 0.0
+    assert signed_bits(1.0, 0.0) == signed_bits(0.995, 0.005)
+    assert signed_bits(1.0, 0.0) == pytest.approx(0.99 * math.log2(199))
+    assert signed_bits(0.0, 1.0) == pytest.approx(-0.99 * math.log2(199))
+    assert signed_bits(0.001, 0.004) == 0.0
+    assert signed_bits(0.3, 0.3) == 0.0
 
 
 def test_the_bias_correction_takes_away_what_noise_adds():
@@ -273,6 +275,15 @@ def test_the_exchange_test_is_exact_for_few_stems():
         assert (found * 2**stems) % 2 == 0
         assert found >= 2 / 2**stems
     assert exchange_test(bare_vector(np.zeros(13), np.ones(13)), "HEL", draws=9) == 1 / 10
+
+
+def test_sums_that_differ_in_their_last_bit_alone_tie():
+    """Answers are round numbers, so many swaps move exactly as far; counted here in whole tenths."""
+    tenths = np.array([3, -4, -4, 3, 0, -4, 1, 1])
+    signs = np.array(list(itertools.product((1, -1), repeat=8)))
+    exact = np.mean(np.abs(signs @ tenths) >= abs(tenths.sum()))
+    assert exact == 196 / 256
+    assert exchange_test(bare_vector(np.zeros(8), tenths / 10), "HEL") == exact
 
 
 def test_the_exchange_test_keeps_its_level():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heretix.belief.bootstrap import cluster_bootstrap
-from heretix.belief.estimator import estimate
+from heretix.belief.estimator import cluster_bootstrap, estimate
 from heretix.belief.paired import (
     METHOD_PAIRED,
     METHOD_UNPAIRED,

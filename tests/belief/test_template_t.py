@@ -11,7 +11,7 @@ from scipy import stats
 from heretix.belief.diagnostics import weigh_extremes
 from heretix.belief.estimator import estimate
 from heretix.belief.logodds import logit, sigmoid
-from heretix.belief.template_t import (
+from heretix.belief.student import (
     combine_probs,
     paired_template_t,
     paired_template_t_trimmed,

@@ -6,8 +6,13 @@ import random
 import numpy as np
 import pytest
 
-from heretix.belief.bootstrap import draw_templates, resampled_means, trimmed_centers
-from heretix.belief.estimator import estimate, trimmed_mean
+from heretix.belief.estimator import (
+    draw_templates,
+    estimate,
+    resampled_means,
+    trimmed_centers,
+    trimmed_mean,
+)
 from heretix.belief.metrics import MIN_STEMS, joint_bootstrap, sigmoids
 from heretix.belief.paired import paired_difference
 from heretix.core.errors import ConfigError, NoEstimateError

@@ -1,9 +1,11 @@
 """Coroutines run to their end, or to the Ctrl-C that always reaches them."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -77,6 +79,71 @@ def test_it_works_beside_the_main_thread():
     thread.start()
     thread.join(timeout=60)
     assert results == [5]
+
+
+HUNG_UP = """
+import os, signal
+from heretix.core.event_loop import STOP_SIGNALS, heeding, run_async
+
+async def work():
+    heard = []
+    with heeding(lambda: heard.append(1), STOP_SIGNALS):
+        for number in SENT:
+            os.kill(os.getpid(), number)
+            for _ in range(3):
+                await __import__("asyncio").sleep(0)
+    # A shell that tells it late does no harm, either.
+    os.kill(os.getpid(), signal.SIGHUP)
+    return len(heard)
+
+print(run_async(work()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "before", "heard"),
+    [
+        ("[signal.SIGHUP, signal.SIGHUP]", signal.SIG_DFL, 1),
+        ("[signal.SIGHUP, signal.SIGTERM]", signal.SIG_DFL, 2),
+        ("[signal.SIGINT, signal.SIGHUP]", signal.SIG_DFL, 1),
+        ("[signal.SIGHUP]", signal.SIG_IGN, 0),
+    ],
+)
+def test_a_closed_terminal_stops_once_and_is_never_a_second_signal(sent, before, heard):
+    """Shells tell it twice, a second signal drops calls, and `nohup` has it ignored."""
+    done = subprocess.run(
+        [sys.executable, "-c", HUNG_UP.replace("SENT", sent)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: [
+            signal.signal(signal.SIGHUP, before),
+            signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ],
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (f"{heard}\n", "", 0)
+
+
+def test_after_a_closed_terminal_nothing_is_written_to_it():
+    """Every write to it would fail; files that stand in for it go on."""
+    program = HUNG_UP.replace("SENT", "[signal.SIGHUP]").replace(
+        "    # A shell",
+        '    print("more", file=__import__("sys").stderr, flush=True)\n    # A shell',
+    )
+    ours, theirs = os.openpty()
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=out,
+            stderr=theirs,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        )
+        os.close(theirs)
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+        out.seek(0)
+        assert out.read() == "1\n"
 
 
 def test_a_wake_up_that_the_work_has_set_stays():

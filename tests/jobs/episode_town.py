@@ -23,7 +23,7 @@ from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import make_document, stated_fields
 from heretix.jobs import EpisodeRequest, Job, Jobs, Worker
 from heretix.store import Store
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 
 if TYPE_CHECKING:
     from heretix.economy.episode.state import Episode
@@ -36,8 +36,8 @@ PAPERS = (
 )
 PROPOSAL = Proposal(
     claim=CLAIM,
-    models=("sim:lens?prior=0.4&hel=1.0",),
-    judge_pool=tuple(f"sim:judge{n}?prior=0.{n}&hel=0.9" for n in range(2, 9)),
+    models=("sim:lens?prior=0.4&hel=1.0&any_text=0",),
+    judge_pool=tuple(f"sim:judge{n}?prior=0.{n}&hel=0.9&any_text=0" for n in range(2, 9)),
     R=1,
     B=300,
     parameters=Parameters(judges=3),
@@ -86,6 +86,11 @@ class Town:
         worker = Worker(self.store, self.settings, clock=self.clock)
         return asyncio.run(worker.run_until_idle())
 
+    def keep(self) -> int:
+        """Have a worker make what is due, and do all that waits then; how many jobs there were."""
+        worker = Worker(self.store, self.settings, clock=self.clock, keeps=True)
+        return asyncio.run(worker.run_until_idle())
+
     def opened(self, **changes: Any) -> Episode:
         """An episode that takes bets and evidence."""
         job = self.propose(**changes)
@@ -102,15 +107,29 @@ class Town:
         models: tuple[str, ...] = PROPOSAL.models,
     ) -> Episode:
         """An episode with bets and evidence, whose close and judges are drawn."""
+        episode = self.revealed(papers=papers, sides=sides, models=models)
+        self.clock.hold(episode.terms.freeze_at_ms)
+        return self.exchange.freeze(episode.id)
+
+    def revealed(
+        self,
+        *,
+        papers: int = 1,
+        sides: tuple[Side, ...] = tuple(Side),
+        models: tuple[str, ...] = PROPOSAL.models,
+    ) -> Episode:
+        """An episode with bets and evidence, which is shown already."""
         episode = self.opened(models=models)
         for person, side in zip(("ann", "bob"), sides, strict=False):
             self.exchange.join(person, "PLAY")
             self.exchange.stake(episode.id, person, side, 2_500, min_shares=0, key=person)
         self.exchange.join("cat", "PLAY")
-        for number in range(papers):
-            self._bring(episode.id, number)
-        self.clock.hold(episode.terms.freeze_at_ms)
-        return self.exchange.freeze(episode.id)
+        shown = [self._bring(episode.id, number) for number in range(papers)]
+        self.clock.hold(episode.terms.close_until_ms + 1)
+        for number, (nonce, sha256) in enumerate(shown):
+            hidden = {"nonce": nonce, "bundle_sha256": sha256, "direction": Direction.UP}
+            self.exchange.reveal(episode.id, number, "cat", **hidden)
+        return episode
 
     def judged(self) -> Episode:
         """One whose judges are to be measured next."""
@@ -127,7 +146,7 @@ class Town:
         self.exchange.dispute(episode.id, "cat", ground=ground, bond=50_000, key="doubt")
         return self.exchange.episode(episode.id)
 
-    def _bring(self, episode_id: str, number: int) -> None:
+    def _bring(self, episode_id: str, number: int) -> tuple[bytes, str]:
         text, nonce = PAPERS[number], bytes([number + 1]) * 32
         found = stated_fields({"title": f"Report {number}"}, text=text)
         document = make_document(found, raw=text.encode(), url=None, retrieved_at="2026-11-01")
@@ -136,13 +155,12 @@ class Town:
         self.exchange.commit(
             episode_id,
             "cat",
-            direction=Direction.UP,
-            commitment=evidence_commitment(nonce, bundle.bundle_id, account),
-            amount=30_000,
+            commitment=evidence_commitment(nonce, bundle.bundle_id, Direction.UP, account),
+            amount=90_000,
             key=f"evidence {number}",
         )
         self.store.write(save_bundle, bundle.bundle_id, CLAIM, bundle.lens, dump_bundle(bundle))
-        self.exchange.reveal(episode_id, number, "cat", nonce=nonce, bundle_sha256=bundle.bundle_id)
+        return nonce, bundle.bundle_id
 
 
 def die_at(url: str, at_ms: int, room: str, name: str) -> None:

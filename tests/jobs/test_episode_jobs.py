@@ -18,7 +18,7 @@ from heretix.economy.episode.state import Fate, State
 from heretix.economy.exchange import Exchange
 from heretix.economy.judging.workflow import DAY_MS
 from heretix.jobs import Feed, Job, JobState, MeasureRequest, Worker
-from heretix.jobs.worker import Proceeding, Tracker
+from heretix.jobs.worker import MoveRunner, Tracker
 from heretix.store.schema import executions
 from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
@@ -59,13 +59,13 @@ def test_an_episode_is_moved_by_jobs_from_draft_to_ruling(town):
     assert (draft.progress.done, draft.progress.total, draft.progress.phase) == (16, 16, "ended")
 
     job = town.ask("judge", episode)
-    assert town.jobs.moving(episode.id) == job
+    assert town.jobs.find_moving(episode.id) == job
     assert town.work() == 1
     judged = town.exchange.episode(episode.id)
     assert {challenge.fate for challenge in judged.challenges} <= JUDGED
     done = ended(town, job)
-    assert (done.progress.done, done.progress.total, done.progress.runs_done) == (64, 64, 4)
-    assert (town.jobs.moving(episode.id), done.spent_micros) == (None, 0)
+    assert (done.progress.done, done.progress.total, done.progress.runs_done) == (96, 96, 6)
+    assert (town.jobs.find_moving(episode.id), done.spent_micros) == (None, 0)
     assert {run.claim for run in town.jobs.runs(job.id, by=LOCAL)} == {CLAIM}
     assert list(town.jobs.artifacts(job.id, by=LOCAL)) == []
 
@@ -118,6 +118,7 @@ def killed(store, store_url, work, *more):
 
 
 @pytest.mark.parametrize("name", PREPARED)
+@pytest.mark.soak
 def test_a_worker_killed_after_its_decision_has_decided(town, store, store_url, name):
     """Another takes the job up, finds nothing left to do, and asks nobody again."""
     episode, more = PREPARED[name](town)
@@ -154,6 +155,7 @@ def test_a_worker_killed_after_its_draft_has_drafted(town, store, store_url, poi
     assert verify_episode(town.exchange.record(drafted.id)).ok
 
 
+@pytest.mark.soak
 def test_a_worker_killed_between_challenges_leaves_the_rest(town, store, store_url):
     """What was judged stays judged; the next worker judges what is left."""
     episode = town.frozen(papers=2)
@@ -167,7 +169,7 @@ def test_a_worker_killed_between_challenges_leaves_the_rest(town, store, store_u
     assert {challenge.fate for challenge in whole.challenges} <= JUDGED
     assert whole.challenges[0] == half.challenges[0]
     assert stages(town, episode) == ["c0", "gate:0", "gate:1"]
-    assert (count_executions(store), ended(town, job).progress.done) == (asked + 2, 32)
+    assert (count_executions(store), ended(town, job).progress.done) == (asked + 3, 48)
 
 
 async def interrupted(town, server, job_id, interrupt):
@@ -189,7 +191,7 @@ async def interrupted(town, server, job_id, interrupt):
 
 
 INTERRUPTIONS = {
-    "stopped": (lambda _jobs, _job: lambda worker: worker.stop(), JobState.QUEUED),
+    "stopped": (lambda _jobs, _job: lambda worker: worker.stop(drop=True), JobState.QUEUED),
     "cancelled": (
         lambda jobs, job: lambda _: jobs.cancel(job.id, by=LOCAL),
         JobState.CANCELLED,
@@ -261,7 +263,7 @@ def test_two_workers_at_one_measurement_never_void_the_episode(town, store):
 
     async def measured_by_two():
         moves = [
-            Proceeding(
+            MoveRunner(
                 job.request, store, town.settings, clock=town.clock, tracker=Tracker(job.id, 0)
             )
             for _ in range(2)
@@ -339,9 +341,20 @@ def test_the_same_key_is_the_same_job(town):
     assert town.jobs.under(LOCAL, "mine") == first
     with pytest.raises(ConflictError, match="another request"):
         town.propose(key="mine", K=32)
-    assert town.propose(key="other").id != first.id
+    other = town.propose(key="other", claim="Copper whiskers cause short circuits.")
+    assert other.id != first.id
     assert town.work() == 2
     assert len(town.exchange.episodes()) == 2
+
+
+def test_a_claim_that_is_asked_about_is_not_measured_again(town, store):
+    """One episode of a claim is open at a time: refused before a single call."""
+    town.opened()
+    asked = count_executions(store)
+    job = town.propose(key="again")
+    assert town.work() == 1
+    assert "one episode of a claim is open at a time" in ended(town, job).error
+    assert count_executions(store) == asked
 
 
 def test_episodes_are_for_operators(town, store):
@@ -381,7 +394,7 @@ def test_a_daily_limit_is_a_hard_stop(store, server, live):
     # Room for the most that a call can cost, and a few that cost what they do.
     limit = 5_000_000
     olga = operator(store, usd_micros_per_day=limit)
-    job = town.propose(olga, models=LIVE, R=32)
+    job = town.propose(olga, models=LIVE, R=32, claim="Copper whiskers cause short circuits.")
     assert job.budget_micros == limit
     assert town.work() == 1
     failed = ended(town, job)
@@ -399,7 +412,7 @@ def test_what_a_job_spends_is_the_sum_of_its_measurements(store, server, live):
     (draft,) = town.jobs.list(by=LOCAL)
     job = town.ask("judge", episode)
     assert town.work() == 1
-    assert ended(town, job).progress.done == 64
+    assert ended(town, job).progress.done == 96
     assert ended(town, job).spent_micros > 3 * draft.spent_micros
 
 

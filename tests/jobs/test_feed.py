@@ -112,6 +112,6 @@ async def test_progress_is_told_while_a_job_runs(store, server, live):
         8,
     )
     assert news.progress.spent_usd > 0
-    worker.stop()
+    worker.stop(drop=True)
     await task
     await feed.aclose()

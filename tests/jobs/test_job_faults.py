@@ -4,7 +4,7 @@ import pytest
 from jobs_support import explorer, request, work
 
 from heretix.accounts import LOCAL
-from heretix.core.errors import StoreBusyError
+from heretix.core.errors import StoreFullError
 from heretix.jobs import JobState
 from heretix.measurement import execution
 
@@ -17,14 +17,14 @@ def test_where_the_store_lies_is_told_to_nobody_who_isnt_there(
 ):
     """The log says it, and the job to nobody: others may look at it later."""
 
-    def locked(*_, **__):
-        raise StoreBusyError(f"`{PLACE}` is locked by another process")
+    def full(*_, **__):
+        raise StoreFullError(f"`{PLACE}` has no room left")
 
     job = jobs.submit(LOCAL if owner == "local" else explorer(store), request())
-    monkeypatch.setattr(execution, "start_executions", locked)
+    monkeypatch.setattr(execution, "start_executions", full)
     work(store)
     ended = jobs.get(job.id, by=LOCAL)
-    assert (ended.state, ended.error_kind) == (JobState.FAILED, "StoreBusyError")
+    assert (ended.state, ended.error_kind) == (JobState.FAILED, "StoreFullError")
     assert ended.error is not None
     assert PLACE not in ended.error
     assert "the store couldn't be used" in ended.error

@@ -94,11 +94,12 @@ def test_a_running_job_is_cancelled(store, server, live):
 
 
 def test_a_worker_that_is_stopped_gives_its_job_back(store, server, live):
-    """It finishes nothing; the next worker asks for what is missing and nothing else."""
+    """Told to drop its calls, it finishes nothing; the next worker asks for what is missing and
+    nothing else."""
     jobs = Jobs(store, live)
     answer_only(server, 3)
     job = jobs.submit(LOCAL, request(models=MODEL))
-    asyncio.run(interrupted(store, live, server, job.id, 3, lambda worker: worker.stop()))
+    asyncio.run(interrupted(store, live, server, job.id, 3, lambda worker: worker.stop(drop=True)))
     waiting = jobs.get(job.id, by=LOCAL)
     assert (waiting.state, waiting.attempt, waiting.progress.phase) == (
         JobState.QUEUED,
@@ -115,6 +116,31 @@ def test_a_worker_that_is_stopped_gives_its_job_back(store, server, live):
     done = jobs.get(job.id, by=LOCAL)
     assert (done.state, done.attempt, done.progress.cached) == (JobState.DONE, 2, 3)
     assert stored(store).items() >= kept.items()
+
+
+def test_a_worker_that_is_stopped_lets_its_calls_come_home(store, server, live):
+    """They are stored, no further one is made, and the next worker asks for exactly the others."""
+    jobs = Jobs(store, live)
+    held, release = server.held(answer())
+    server.always(held)
+    job = jobs.submit(LOCAL, request(models=MODEL, K=16))
+
+    async def stopped():
+        worker = Worker(store, live)
+        task = asyncio.create_task(worker.run())
+        await asyncio.to_thread(wait_for_calls, server, 16)
+        worker.stop()
+        while not worker._stopping.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        server.always(answer())
+        release()
+        await task
+
+    asyncio.run(stopped())
+    assert jobs.get(job.id, by=LOCAL).state is JobState.QUEUED
+    assert (len(server.calls), count_samples(store)) == (16, 16)
+    assert work(store, live) == 1
+    assert len(server.calls) == 32
 
 
 def test_a_worker_that_is_killed_is_replaced(store, store_url, server, live):
@@ -233,6 +259,9 @@ def test_a_worker_taken_for_dead_does_not_write_over_its_successor(store, server
         await asyncio.to_thread(
             lambda: as_if_running(store, job.id, worker="elsewhere/7/1/x", lease_until=later)
         )
+        while not all(tracker.stopping for tracker in worker._trackers):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        worker.stop(drop=True)
         await task
 
     asyncio.run(replaced())
@@ -424,7 +453,7 @@ def test_several_jobs_are_worked_on_at_a_time(store, server, live):
         task = asyncio.create_task(worker.run())
         async for _ in Feed(store).follow(quick.id):
             pass
-        worker.stop()
+        worker.stop(drop=True)
         await task
 
     asyncio.run(both())

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.providers.mock import MockProvider
 from heretix.store import Store
 from heretix.store.runs import find_record, select_executions, select_runs
-from heretix.store.samples import select_answers
+from heretix.store.samples import save_samples, select_answers, select_samples
 from heretix.store.schema import (
     archived_samples,
     execution_samples,
@@ -220,6 +221,20 @@ def test_a_rerun_after_compaction_calls_nobody_and_says_the_same(measured, lake,
         assert belief.record.aggregates.prob_true_rpl == original["aggregates"]["prob_true_rpl"]
         ours = belief.record.model_dump(mode="json")["samples"]
         assert [{**one, "from_cache": False} for one in ours] == original["samples"]
+
+
+def test_a_failure_hides_no_answer_that_was_moved(measured, lake):
+    """A rerun without the cache that came to nothing: what was paid for is still found."""
+    moved(measured, lake)
+    with Store.open(measured) as store:
+        with store.reading() as connection:
+            keys = [row.hex() for row in connection.scalars(select(archived_samples.c.cache_key))]
+        answers = store.read(select_answers, keys)
+        assert len(answers) == len(keys)
+        nothing = {"raw_answer": None, "prob_true": None, "logit": None, "noncompliance": None}
+        failures = [replace(one, error="refused", **nothing) for one in answers.values()]
+        store.write(save_samples, failures)
+        assert store.read(select_samples, keys) == answers == store.read(select_answers, keys)
 
 
 @pytest.mark.postgres

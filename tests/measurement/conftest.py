@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from heretix.api import _measure
+from heretix.api import _Call
 from heretix.measurement.record import RunRecord
 from heretix.measurement.runner import Retry
 
@@ -18,5 +18,5 @@ def measured_record(tmp_path_factory) -> RunRecord:
     claims, models = ("Tea | coffee: “{CLAIM}” 🙂",), (f"mock:m?{faults}",)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Retry, "wait_s", lambda *_: 0.0)
-        beliefs = asyncio.run(_measure(claims, models, str(store), None, options))
+        beliefs = asyncio.run(_Call(claims, models, str(store), None, options).run())
     return beliefs[0].record

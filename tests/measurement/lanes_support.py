@@ -11,15 +11,14 @@ from sqlalchemy import select
 
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
-from heretix.measurement.budget import Spending
-from heretix.measurement.runner import Limits, Retry, Runner, Silence
+from heretix.measurement.pacing import Limits
+from heretix.measurement.runner import Retry, Runner, Silence
 from heretix.plan import make_plan
 from heretix.prompts.bank import load_bank
-from heretix.providers.catalog import parse_model
+from heretix.providers.catalog import Price, PriceTable, Spending, load_prices, parse_model
 from heretix.providers.mock import MockProvider
-from heretix.providers.prices import Price, PriceTable, load_prices
 from heretix.store.runs import register_bank
-from heretix.store.schema import leases, samples
+from heretix.store.schema import late_samples, leases, samples
 
 AT_ONCE = Retry(attempts=3, wait_initial_s=0.0, wait_max_s=0.0)
 BANK = load_bank("rpl_v1")
@@ -156,3 +155,9 @@ def leased(store):
     """Keys that somebody holds."""
     with store.reading() as connection:
         return set(connection.execute(select(leases.c.cache_key)).scalars())
+
+
+def paid_in_vain(store):
+    """Keys of answers that came after another one."""
+    with store.reading() as connection:
+        return connection.scalars(select(late_samples.c.cache_key)).all()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -27,7 +28,7 @@ from heretix.core.errors import (
     UnconfirmedError,
 )
 from heretix.core.settings import Settings
-from heretix.measurement.batch import BatchDesk, collect, submit
+from heretix.measurement.batch import BatchService, collect, submit
 from heretix.measurement.runner import Retry, Silence
 from heretix.measurement.service import bank_of, prepare, replan
 from heretix.measurement.verify import verify_run
@@ -39,6 +40,7 @@ from heretix.store.batches import (
     select_holding_batches,
     select_open_batches,
 )
+from heretix.store.budgets import STORE_BUDGET, select_budget
 from heretix.store.runs import find_execution, find_record, select_bank, select_runs
 from heretix.store.samples import claim_leases, release_all_leases, save_samples, select_answers
 
@@ -94,24 +96,24 @@ def asked(server, protocol="openai", *claims, settings=SETTINGS, **options):
 
 
 @asynccontextmanager
-async def desk_at(path, *, retry=AT_ONCE, later=timedelta(0), settings=SETTINGS):
-    """A desk as a process that just started has one: nothing is shared with the one before."""
+async def service_at(path, *, retry=AT_ONCE, later=timedelta(0), settings=SETTINGS):
+    """A service as a process that just started has one: nothing is shared with the one before."""
     with Store.open(path) as store:
-        async with BatchDesk(
+        async with BatchService(
             store, settings, retry=retry, now=lambda: datetime.now(UTC) + later
-        ) as desk:
-            yield desk
+        ) as service:
+            yield service
 
 
 async def submitted(path, measurement, *, limits=None, **options):
-    async with desk_at(path, settings=measurement.settings, **options) as desk:
-        return await submit(desk, measurement, limits=limits)
+    async with service_at(path, settings=measurement.settings, **options) as service:
+        return await submit(service, measurement, limits=limits)
 
 
 async def collected(path, *, observer=None, every_s=None, **options):
-    async with desk_at(path, **options) as desk:
-        found = desk.store.read(select_open_batches)
-        return await collect(desk, found, observer=observer, every_s=every_s)
+    async with service_at(path, **options) as service:
+        found = service.store.read(select_open_batches)
+        return await collect(service, found, observer=observer, every_s=every_s)
 
 
 def paid(server):
@@ -209,9 +211,9 @@ async def test_collecting_again_changes_nothing(server, path):
     with Store.open(path) as store:
         before = store.read(select_answers, keys)
         batches = store.read(select_closed_batches, 5)
-    async with desk_at(path) as desk:
-        again = await collect(desk, batches)
-        assert desk.store.read(select_answers, keys) == before
+    async with service_at(path) as service:
+        again = await collect(service, batches)
+        assert service.store.read(select_answers, keys) == before
     assert (again.finished, again.views[0].batch.state) == (0, "collected")
     rerun = await submitted(path, measurement)
     assert (rerun.requests, rerun.batches, rerun.finished) == (0, [], 1)
@@ -268,9 +270,9 @@ async def test_what_was_stored_in_the_last_moment_is_not_submitted(server, path,
             self.planned = lambda plan, cached: store.write(save_samples, samples)
 
     for samples, requests in ((live.samples[:3], 13), (live.samples, 0)):
-        async with desk_at(path) as desk:
-            quicker = Quicker(desk.store, samples)
-            submission = await submit(desk, measurement, observer=quicker)
+        async with service_at(path) as service:
+            quicker = Quicker(service.store, samples)
+            submission = await submit(service, measurement, observer=quicker)
             assert submission.requests == requests
             assert submission.finished == len(quicker.records) == int(not requests)
         server.end()
@@ -413,8 +415,8 @@ async def test_results_that_are_gone_are_failures(server, path, protocol):
 async def test_a_cancelled_batch_keeps_what_was_answered(server, path):
     """Cancelling asks for an early end; what had been answered is collected."""
     submission = await submitted(path, asked(server))
-    async with desk_at(path) as desk:
-        view = await desk.cancel(desk.store.read(find_batch, submission.batches[0]))
+    async with service_at(path) as service:
+        view = await service.cancel(service.store.read(find_batch, submission.batches[0]))
     assert (view.batch.state, view.state.status) == ("submitted", "cancelling")
     server.end(lambda entry: canceled() if entry.number else answered())
     seen = Keeping()
@@ -428,11 +430,11 @@ async def test_an_interrupted_collection_goes_on_where_it_broke(server, path):
     await submitted(path, measurement)
     server.end(by_number)
     name = server.batches[0].id
-    async with desk_at(path) as desk:
+    async with service_at(path) as service:
         whole = [
             line
-            async for line in desk.provider_of(
-                desk.store.read(select_open_batches)[0]
+            async for line in service.provider_of(
+                service.store.read(select_open_batches)[0]
             ).client.lines(f"/files/output-{name}/content")
         ]
     broken = b"\n".join(whole[:600]) + b"\n" + whole[600][:100]
@@ -727,7 +729,7 @@ async def test_one_process_at_a_time_handles_a_batch(server, path):
     """A batch that is being submitted isn't taken for a crash, nor collected twice at once."""
     submission = await submitted(path, asked(server))
     server.end()
-    async with desk_at(path) as first, desk_at(path) as second:
+    async with service_at(path) as first, service_at(path) as second:
         async with first.holding(submission.batches[0]):
             with pytest.raises(StoreBusyError, match="another process"):
                 async with second.holding(submission.batches[0]):
@@ -811,6 +813,62 @@ async def test_a_budget_must_cover_the_whole_batch(server, path):
     )
     with pytest.raises(ConfigError, match="price of gpt-0"):
         await submitted(path, unpriced)
+
+
+async def test_a_batch_holds_what_it_may_cost_of_the_stores_budget(server, path):
+    """Held when it is submitted, settled with its samples: no two batches spend the same money."""
+
+    def budgeted(*claims, usd=5.0):
+        settings = replace(SETTINGS, env={**SETTINGS.env, "HERETIX_BUDGET_USD": str(usd)})
+        return asked(server, "openai", *claims, settings=settings)
+
+    def budget():
+        with Store.open(path) as store:
+            return store.read(select_budget, STORE_BUDGET)
+
+    await submitted(path, budgeted("One."))
+    held = budget().held_micros
+    assert held > 0
+    assert budget().spent_micros == 0
+    with pytest.raises(BudgetReachedError, match=r"set aside, and this batch may cost"):
+        await submitted(path, budgeted("Two.", usd=held * 1.5 / 1e6))
+    assert len(server.batches) == 1
+    assert budget().held_micros == held
+    server.end(lambda entry: errored() if entry.number < 2 else by_number(entry))
+    seen = Keeping()
+    await collected(path, observer=seen)
+    (record,) = seen.records
+    after = budget()
+    assert after.held_micros == 0
+    assert after.spent_micros - after.presumed_micros == math.ceil(record.usage.cost_usd * 1e6)
+    assert 0 < after.spent_micros < held
+    # What was refused is free, and what the first left is enough for another.
+    server.script("create", status(400))
+    with pytest.raises(ProviderError):
+        await submitted(path, budgeted("Two.", usd=held * 1.5 / 1e6))
+    assert budget() == replace(after, cap_micros=budget().cap_micros)
+    await submitted(path, budgeted("Two.", usd=held * 1.5 / 1e6))
+    assert paid(server).most_common(1)[0][1] == 1
+    # Forgotten at the provider for good: nobody will tell what it cost.
+    held = budget().held_micros
+    server.batches.clear()
+    await collected(path, later=timedelta(days=40))
+    assert budget().held_micros == 0
+    assert budget().spent_micros == after.spent_micros + held
+
+
+async def test_a_live_run_does_not_wait_for_what_a_batch_holds(server, path):
+    """It comes free in a day: who needs it now is told so at once."""
+    settings = replace(SETTINGS, env={**SETTINGS.env, "HERETIX_BUDGET_USD": "1"})
+    await submitted(path, asked(server, settings=settings))
+    with Store.open(path) as store:
+        held = store.read(select_budget, STORE_BUDGET).held_micros
+        usd = str((held + 1) / 1e6)
+        settings = replace(SETTINGS, env={**SETTINGS.env, "HERETIX_BUDGET_USD": usd})
+        live = asked(server, "openai", "Another claim.", settings=settings)
+        with pytest.raises(BudgetReachedError, match="is set aside, and the next call may cost"):
+            await live.run(store)
+    assert server.live_calls == 0
 
 
 async def test_an_unknown_price_stays_unknown(server, path):

@@ -35,14 +35,16 @@ from heretix.core.errors import (
     RateLimitedError,
     RejectedError,
     ServerError,
+    UnreachedError,
 )
 from heretix.core.settings import Settings
-from heretix.measurement.budget import Escrow, Spending
-from heretix.measurement.runner import Limits, Retry, Runner
-from heretix.providers.catalog import parse_model
-from heretix.providers.prices import Price, PriceTable, load_prices
+from heretix.measurement.budget import Escrow
+from heretix.measurement.pacing import Limits
+from heretix.measurement.runner import Retry, Runner
+from heretix.providers.catalog import Price, PriceTable, Spending, load_prices, parse_model
 from heretix.store import Store
 from heretix.store.budgets import STORE_BUDGET, select_budget
+from heretix.store.samples import SampleWriter
 
 PATIENT = Retry()
 
@@ -341,14 +343,22 @@ async def test_a_budget_that_has_room_for_the_last_call_stops_nothing(file_store
     [
         (CallTimeoutError("no answer"), True),
         (ConnectionFailedError("hung up"), True),
+        (UnreachedError("no such host"), False),
         (ServerError("not JSON"), True),
+        (ServerError("not JSON", status=200), True),
+        (ServerError("boom", status=500), True),
+        (ServerError("a gateway gave up", status=504), True),
+        (ServerError("too slow", status=408), True),
         (ServerError("overloaded", status=503), False),
+        (ServerError("overloaded", status=529), False),
+        (RateLimitedError("failed, come back", status=500, retry_after_s=0.0), True),
+        (RejectedError("no log-probabilities", status=200), True),
         (RateLimitedError("slow down", retry_after_s=0.0), False),
         (RejectedError("no", status=400), False),
     ],
 )
 async def test_a_call_that_was_cut_off_counts_at_the_most_it_can_cost(file_store, error, billed):
-    """Whether it was billed isn't known; what a provider refused is not."""
+    """Whether it was billed isn't known. What a provider refused or turned away is not."""
     provider = Metered(fail=lambda request, attempt: error if len(provider.asked) == 1 else None)
     running, run = paid(file_store, provider, budget_usd=1.0)
     await run
@@ -361,6 +371,18 @@ async def test_a_call_that_was_cut_off_counts_at_the_most_it_can_cost(file_store
     assert found.presumed_micros == pytest.approx(bound if billed else 0, abs=50)
     assert found.spent_micros == 2250 * answered + found.presumed_micros
     assert running.spending.presumed_micros == found.presumed_micros
+
+
+async def test_an_escrow_that_ends_early_counts_calls_in_flight_as_spent(file_store):
+    """Nobody knows what they will be billed; what was set aside beyond them is free again."""
+    escrow = Escrow(file_store, {"b": 10_000})
+    await escrow.open()
+    await escrow.reserve(300)
+    await escrow.reserve(300)
+    escrow.settle(300, Decimal(120))
+    await escrow.close()
+    found = file_store.read(select_budget, "b")
+    assert (found.spent_micros, found.presumed_micros, found.held_micros) == (420, 300, 0)
 
 
 async def test_a_budget_of_the_store_limits_all_who_use_it(file_store):
@@ -400,7 +422,7 @@ class Purse:
             if (error := task.exception()) is not None:
                 assert isinstance(error, BudgetReachedError)
         if not left:
-            escrow.close()
+            await escrow.close()
 
     async def _lane(self, escrow, calls):
         while calls:
@@ -467,7 +489,7 @@ async def test_answers_without_token_counts_are_charged_at_the_most_they_can_cos
     """The budget is kept all the same, and what was spent isn't known."""
     provider = Metered(tokens=(None, None))
     running, run = paid(store, provider, budget_usd=0.05)
-    with pytest.raises(BudgetReachedError, match=r"0\.05 is spent.*cut off"):
+    with pytest.raises(BudgetReachedError, match=r"0\.05 is spent.*wasn't told"):
         await run
     assert 3 <= len(provider.asked) <= 4
     assert running.spending.spent_usd is None
@@ -716,22 +738,25 @@ async def test_a_provider_that_breaks_ends_the_run_with_its_own_error(file_store
 # Memory
 
 
-async def test_a_slow_store_slows_the_calls_down(file_store):
-    """While nothing is committed, calls stop after so many answers; they don't pile up."""
-    provider = Watching()
-    with blocking(file_store, "INSERT INTO samples") as (come, free):
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+async def test_a_slow_store_slows_the_calls_down(store, monkeypatch):
+    """While nothing is committed, calls end with answers that wait for room, and no other begins:
+    answers don't pile up. (A file has one writer: while that is held up, nothing is leased.)"""
+    provider, room, calls = Watching(), 64, 32
+    monkeypatch.setitem(SampleWriter.__init__.__kwdefaults__, "capacity", room)
+    with blocking(store, "INSERT INTO samples") as (come, free):
         task = asyncio.create_task(
-            measured(file_store, provider, K=16, R=270, T=16, B=100, concurrency=32)
+            measured(store, provider, K=16, R=16, T=16, B=100, concurrency=calls)
         )
-        # A file has one writer: while it is held up, no lease is taken either.
-        await until(come.is_set)
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        asked = len(provider.asked)
+        await until(lambda: come.is_set() and len(provider.asked) >= room + calls)
+        asked = -1
+        while asked != len(provider.asked):
+            asked = len(provider.asked)
+            await asyncio.sleep(0.3)
         free.set()
         seen = await task
-    assert asked <= 4096 + 2 * 32
-    assert seen.records[0].usage.attempted == 4320
+    assert asked == room + calls
+    assert seen.records[0].usage.attempted == 256
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)

@@ -8,6 +8,7 @@ import pytest
 from test_lenses import DST, SIZE, TEXTS, WALL, Desk, complaints, document
 
 from faultserver import FaultServer, answers
+from heretix.belief.metrics import MIN_STEMS
 from heretix.config import Claim, RunConfig
 from heretix.evidence.demo import DEMO_POLICY
 from heretix.evidence.retrieval import retrieve_provided
@@ -67,7 +68,11 @@ def test_experiments_keep_the_order_of_the_whole_bundle(desk):
     """
     measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
     wanted = Experiments(influence=True, canary=True)
-    for _, changed in with_experiments(measurement, wanted).variants:
+    variants = with_experiments(measurement, wanted).variants
+    items = [len(bundle.items) for bundle in measurement.bundles.values()]
+    # A canary a bundle, each document left out in turn, and publishers of several.
+    assert len(variants) >= len(items) + sum(items) > 2 * len(items)
+    for _, changed in variants:
         whole = shown_ids(measurement, evidence_of(changed.lens, bundle_of(measurement, changed)))
         kept = {item.id for item in changed.items}
         expected = {
@@ -77,6 +82,27 @@ def test_experiments_keep_the_order_of_the_whole_bundle(desk):
         assert shown_ids(measurement, changed) == expected
         # All wordings but one turn the bundle, so that the order is worth keeping.
         assert len({tuple(names) for names in expected.values()}) > 1
+
+
+def test_a_swap_turns_every_wording_around(desk):
+    """The same documents, from the last to the first in turn; a record in another order is found."""
+    measurement = desk.prepared(DST, lenses=("RPL", "MEL"))
+    ((_, swapped),) = with_experiments(measurement, Experiments(swap=True)).variants
+    whole = evidence_of("MEL", bundle_of(measurement, swapped))
+    assert swapped.items == whole.items
+    ids = [item.id for item in whole.items]
+    for index, names in shown_ids(measurement, swapped).items():
+        first = (len(ids) - 1 - index) % len(ids)
+        assert names == [ids[(first - place) % len(ids)] for place in range(len(ids))]
+    artifact = desk.artifact(with_experiments(measurement, Experiments(swap=True)))
+    assert [found.variant for found in artifact.experiments] == ["swapped"]
+    assert complaints(artifact) == []
+    *runs, run = artifact.runs
+    shown = run.evidence.model_copy(update={"order": ids})
+    forged = artifact.model_copy(
+        update={"runs": [*runs, run.model_copy(update={"evidence": shown})]}
+    )
+    assert complaints(forged)
 
 
 def test_a_plan_says_which_lens_and_experiment_it_is(desk):
@@ -263,6 +289,9 @@ def test_the_lens_that_shares_most_is_compared_first(lensed):
         rows = [s for s in runs[lens].samples if s.paraphrase_idx in kept]
         return runs[lens].model_copy(update={"samples": rows})
 
+    fewest = metrics_record([runs["RPL"], limited("MEL", stems[8:])], {})
+    assert (fewest.stems, fewest.missing) == (MIN_STEMS, {})
+    assert fewest.amplification_gap is not None
     most, least = limited("MEL", stems[:12]), limited("HEL", stems[7:])
     found = metrics_record([runs["RPL"], least, most], {})
     assert set(found.missing) == {"HEL"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heretix.belief.metrics import joint_bootstrap, movement
-from heretix.belief.template_t import paired_template_t
+from heretix.belief.student import paired_template_t
 from heretix.config import Claim, RunConfig
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError
@@ -28,6 +28,7 @@ from heretix.measurement.experiments import (
     Experiments,
     irrelevant_documents,
     with_experiments,
+    without,
 )
 from heretix.measurement.gather import gather_bundles
 from heretix.measurement.record import (
@@ -42,9 +43,10 @@ from heretix.measurement.service import Measurement, assemble, prepare
 from heretix.measurement.vector import logits_by_stem, metrics_by_model, unchanged_runs
 from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import evidence_of, make_plan
-from heretix.report.words import feed_text, missing_reason
+from heretix.prompts.bank import QUOTE_CHARS
+from heretix.report.words import feed_text, missing_reason, placebo_text
 from heretix.store import Store
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 from heretix.store.runs import count_runs
 
 WALL = next(claim for claim in demo_claims() if "Wall" in claim)
@@ -468,6 +470,30 @@ def test_answers_without_quotes_are_neither_trusted_nor_not(shown):
     assert evidence_record(None, []) is None
 
 
+def test_quotes_that_a_limit_cut_short_are_cut_and_not_made_up(shown):
+    """At 200 characters a quote may end inside a word; what stands before it must be true."""
+    first, *rest = shown.items
+    text = "Sales of large umbrellas rose by 12% in May. " * 12
+    long = replace(shown, items=(replace(first, text=text), *rest))
+    cut, wrong = text[:QUOTE_CHARS], text.replace("12%", "21%")[:QUOTE_CHARS]
+    assert text[QUOTE_CHARS - 1 : QUOTE_CHARS + 1].isalpha()
+    found = evidence_record(long, [Liar.say(cut)] * 3 + [Liar.say("rose by 12% in May")])
+    assert (found.quotes_given, found.quotes_cut, found.quotes_verified) == (4, 3, 1)
+    assert (found.verified_quote_rate, found.trusted) == (1.0, True)
+    alone = evidence_record(long, [Liar.say(cut)])
+    assert (alone.verified_quote_rate, alone.trusted) == (None, True)
+    for answer in (
+        wrong,
+        cut[:-1],
+        cut[:-1] + "x",
+        f"{cut[:150]} and what nobody wrote there " * 2,
+    ):
+        made_up = evidence_record(long, [Liar.say(answer)])
+        assert (made_up.quotes_cut, made_up.trusted) == (0, False), answer
+    elsewhere = evidence_record(long, [Liar.say(cut, "E02")])
+    assert (elsewhere.quotes_cut, elsewhere.trusted) == (0, False)
+
+
 def test_malformed_quotes_are_unverified(shown):
     """What isn't an id and a text was given all the same, and stands in no document."""
     for quotes, count in (("3", 1), ('[1, {"id": 2}, {"id": "E01"}]', 3), ('"all of E01"', 1)):
@@ -628,10 +654,10 @@ def test_variants_show_what_they_say(experiments):
             assert item.id == sham.id
             assert len(item.text) - 40 < len(sham.text) <= len(item.text)
             assert not screen(sham.text)
-        for publisher, count in bundle.publishers.items():
-            if count > 1:
-                left = {i.id for i in made[f"without:{publisher}"].items}
-                assert left == {i.id for i in bundle.items if i.publisher != publisher}
+        first, second, *others = bundle.items
+        of_one = replace(bundle, items=(first, replace(second, publisher=first.publisher), *others))
+        left = {i.id for i in without(of_one, first.publisher).items}
+        assert left == {i.id for i in others if i.publisher != first.publisher} != set()
 
 
 def test_sham_documents_give_no_orders_and_are_off_the_subject():
@@ -687,7 +713,7 @@ def test_anomalies_are_gated_controlled_and_ranked(desk):
     assert found[models["unstable"]].gates_failed == ("stable",)
     assert "differences" in found["sim:few?hel=-2"].gates_failed
     assert set(found[models["strong"]].placebo.values()) == {"evidence_driven"}
-    assert feed_text(found[models["strong"]]) == "evidence-driven (MEL, HEL)"
+    assert feed_text(found[models["strong"]]) == "evidence-driven (mainstream, heterodox)"
     # Any text moves the one, nobody tried it on the other: far as they move, neither is listed.
     assert found[gullible].gates_failed == found[untried].gates_failed == ("placebo",)
     assert found[gullible].placebo["HEL"] == "any_text"
@@ -728,6 +754,23 @@ def test_a_lens_that_moves_nothing_is_not_said_to_be_moved(desk):
     artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
     (metrics,) = artifact.metrics.values()
     assert metrics.beside.placebo["HEL"].verdict == "unmoved"
+
+
+def test_what_irrelevant_text_moves_further_was_not_moved_by_evidence(desk):
+    """Lens minus sham leaves 0 out, but on the other side: the feed doesn't list the claim."""
+    model = "sim:m?prior=0.5&hel=0.8&any_text=2.5"
+    prepared = desk.prepared(model=model, lenses=("RPL", "HEL"))
+    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    beside = artifact.metrics[model].beside
+    assert beside.placebo["HEL"].verdict == "evidence_driven"
+    assert beside.placebo["HEL"].minus_sham.paired_template_t.hi < 0
+    assert beside.made_by("HEL") == "any_text"
+    assert placebo_text(beside, "HEL").startswith("moved by any text")
+    with desk.store() as store:
+        (found,) = find_anomalies(store)
+    assert "placebo" in found.gates_failed
+    assert found.rank == (0.0, 0.0)
+    assert "moved by any text" in feed_text(found)
 
 
 def test_a_model_that_quotes_nothing_is_not_listed(desk):

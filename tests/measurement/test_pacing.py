@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heretix.core.errors import RateLimitedError, RejectedError, ServerError
-from heretix.measurement.runner import Limits, Pace
+from heretix.measurement.pacing import Limits, Pace
 from heretix.providers.base import RateLimits
 
 ADAPTIVE = Limits(concurrency=256, fixed=False)

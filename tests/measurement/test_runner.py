@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 
 import pytest
-from lanes_support import Keeping, Watching, belief, measured, plans, register, runner
+from lanes_support import Keeping, Metered, Watching, belief, measured, plans, register, runner
 
 from heretix.config import RunConfig
 from heretix.core.errors import RejectedError, ServerError, StoreBusyError, StoreFullError
@@ -37,6 +37,17 @@ async def test_a_second_run_makes_no_call_and_a_wider_one_only_the_missing(store
         wider = await measured(store, third, K=8, R=3)
     assert (len(first.asked), len(second.asked), len(third.asked)) == (16, 0, 8)
     assert wider.records[0].aggregates.cache_hit_rate == pytest.approx(16 / 24)
+
+
+async def test_tokens_are_of_calls_alone_and_unknown_is_not_zero(store_url):
+    """A record counts what its own calls took: nothing where all was cached, and nothing known
+    where no answer told."""
+    with Store.open(store_url) as store:
+        cold = await measured(store, Metered(), K=8, R=2)
+        warm = await measured(store, Metered(), K=8, R=2)
+        untold = await measured(store, Metered(tokens=(None, 7)), "Another.", K=8, R=2)
+    used = [seen.records[0].usage for seen in (cold, warm, untold)]
+    assert [(one.tokens_in, one.tokens_out) for one in used] == [(16000, 1600), (0, 0), (None, 112)]
 
 
 async def test_concurrency_is_bounded_and_used(store_url):
@@ -252,7 +263,7 @@ async def test_a_locked_database_ends_the_run_with_a_message(tmp_path):
         register(store)
         holder.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreBusyError, match="lock"):
-            await measured(store, Watching())
+            await runner(store, wait_s=0.0).run([(Watching(), plans("Claim."))])
         holder.execute("ROLLBACK")
     holder.close()
 

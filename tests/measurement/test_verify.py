@@ -9,7 +9,7 @@ import pytest
 
 from heretix.api import measure
 from heretix.belief.diagnostics import weigh_extremes
-from heretix.belief.template_t import template_t
+from heretix.belief.student import template_t
 from heretix.core.errors import RecordError
 from heretix.measurement.record import (
     Artifact,

@@ -18,7 +18,8 @@ import pytest
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
 from heretix.core.settings import Settings
-from heretix.providers import gguf, local
+from heretix.prompts import bank
+from heretix.providers import base, gguf, local
 from heretix.providers.base import Request
 from heretix.providers.gguf import LocalModel
 from heretix.providers.local import LocalProvider
@@ -208,6 +209,16 @@ def test_replicates_differ_and_probabilities_are_probabilities(provider):
     readings = [read_answer(text) for text in ask_all(provider, mild + wild)]
     assert all(reading.noncompliance is None for reading in readings)
     assert len({reading.prob_true for reading in readings[:8]}) > 2
+
+
+def test_a_quote_has_room_beyond_its_limit_and_an_id_has_none():
+    """The word at the limit needn't be bent to fit; a mark's code isn't part of an item's id."""
+    quotes = local._brief(bank.ANSWER_SCHEMA)["properties"]["quotes"]
+    quote = quotes["items"]["properties"]
+    assert quote["text"]["maxLength"] >= bank.QUOTE_CHARS + len("misunderstandings")
+    assert quote["id"]["maxLength"] == len("E01")
+    assert quotes["maxItems"] > 0
+    assert local._brief(base.ANSWER_SCHEMA)["properties"]["prob_true"]["maximum"] == 1
 
 
 @pytest.mark.embedded

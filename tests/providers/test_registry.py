@@ -23,7 +23,8 @@ from heretix.providers.gemini import GeminiProvider
 from heretix.providers.openai import OpenAIProvider
 
 ENDPOINTS = endpoints()
-HTTP_PROVIDERS = [name for name, at in ENDPOINTS.items() if not at.in_process]
+# `inspect` is asked through a library of its own: tests/test_evals.py.
+HTTP_PROVIDERS = [n for n, at in ENDPOINTS.items() if not at.in_process and n != "inspect"]
 ADAPTERS = {
     "openai": OpenAIProvider,
     "anthropic": AnthropicProvider,

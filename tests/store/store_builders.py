@@ -6,8 +6,11 @@ import hashlib
 import json
 from typing import Any
 
+from sqlalchemy import Connection, select
+
 from heretix.sample import Sample
 from heretix.store import ExecutionResult, ExecutionStart
+from heretix.store.schema import late_samples
 
 RUN_ID = "heretix-rpl-0123456789ab"
 NOW = "2026-11-15T20:00:00.000Z"
@@ -138,3 +141,8 @@ def execution_id(number: int) -> str:
     """An execution's id, the same every time."""
     digits = hashlib.md5(str(number).encode()).hexdigest()
     return f"exec-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def paid_in_vain(connection: Connection) -> list[str]:
+    """Keys of answers that came after another one."""
+    return list(connection.scalars(select(late_samples.c.cache_key)))

@@ -77,6 +77,20 @@ def test_an_extended_hold_does_not_lapse(store):
     assert state(store) == (0, 0, 10)
 
 
+def test_a_stroke_that_is_made_again_counts_once(store):
+    """Whoever lost the connection can't know; what was granted is told again, and paid once."""
+    store.write(cap_budget, "b", 30)
+    store.write(draw, "me", ["b"], least=10, most=10)
+    stroke = {"paid": 4, "back": 6, "least": 20, "most": 20, "stroke": "one"}
+    for _ in range(3):
+        assert store.write(draw, "me", ["b"], **stroke).granted_micros == 20
+        assert state(store) == (4, 0, 20)
+    short = {"paid": 5, "back": 15, "least": 99, "most": 99, "stroke": "two"}
+    for _ in range(3):
+        assert store.write(draw, "me", ["b"], **short).granted_micros == 0
+        assert state(store) == (9, 0, 0)
+
+
 def test_a_cap_can_be_changed_and_a_budget_forgotten(store):
     """What was spent so far counts against the new cap."""
     store.write(cap_budget, "b", 10)

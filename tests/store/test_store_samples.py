@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import sqlite
-from store_builders import LATER, RUN_ID, failed, key, run, sample, start
+from store_builders import LATER, RUN_ID, failed, key, paid_in_vain, run, sample, start
 
 from heretix.core.errors import StoreError
 from heretix.sample import Noncompliance, Sample
@@ -134,6 +134,17 @@ def test_a_failed_sample_is_no_answer(started: Store):
     """A failed call is stored, and asked again next time."""
     started.write(save_samples, [failed(1), sample(2)])
     assert started.read(select_answers, [key(1), key(2)]).keys() == {key(2)}
+
+
+def test_a_late_answer_was_paid_for_in_vain_and_a_late_failure_was_not(started: Store):
+    """Whoever came first stays, and is told; a call that failed brought nothing to pay for."""
+    first = sample(1)
+    started.write(save_samples, [first])
+    assert started.write(save_samples, [failed(1)], owner="me", replace=False) == {key(1): first}
+    assert started.read(paid_in_vain) == []
+    late = sample(1, created_at=LATER)
+    assert started.write(save_samples, [late], owner="me", replace=False) == {key(1): first}
+    assert started.read(paid_in_vain) == [key(1)]
 
 
 def test_many_keys_are_looked_up_in_pieces(started: Store):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 EXTREME_CLAMP: Final = 0.005
-"""Where answers are held to see what those of exactly 0 or 1 weigh."""
+"""Bound at which answers are held to see what those of exactly 0 or 1 weigh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def diagnose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtremeAnswers:
-    """How much of a belief is answers of exactly 0 or 1, which weigh 13.8 log-odds each."""
+    """Share of a belief that is answers of exactly 0 or 1, which weigh 13.8 log-odds each."""
 
     n: int
     n_extreme: int

@@ -1,8 +1,10 @@
-"""Between probability and log-odds."""
+"""Between probability and log-odds; and arithmetic that is loaded when it is first used."""
 
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from typing import Any
 
 CLAMP = 1e-6
 """Probabilities are held this far from 0 and 1, so that a flat "certain" stays finite."""
@@ -20,3 +22,16 @@ def sigmoid(x: float) -> float:
         return 1.0 / (1.0 + math.exp(-x))
     e = math.exp(x)
     return e / (1.0 + e)
+
+
+class Later:
+    """A module that is imported when something of it is first asked for. Who only looks at what
+    was measured needs no arithmetic, and doesn't wait for it to load."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module(self._name), name)
+        setattr(self, name, found)  # from now on it is found without coming here
+        return found

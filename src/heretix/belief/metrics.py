@@ -11,29 +11,34 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from heretix.belief import bootstrap
-from heretix.belief.bootstrap import Floats, mean_in_order
 from heretix.belief.estimator import (
     DEFAULT_B,
     DEFAULT_TRIM,
     Center,
     check_options,
+    draw_templates,
     interval,
     mean,
+    mean_in_order,
     order_templates,
+    resampled_means,
     trim_cut,
+    trimmed_centers,
     trimmed_mean,
 )
-from heretix.belief.logodds import sigmoid
+from heretix.belief.logodds import Later, sigmoid
 from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.core.lenses import HEL, MEL, RPL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
+
+    from heretix.belief.estimator import Floats
+else:
+    np = Later("numpy")
 
 MIN_STEMS: Final = 8
 """Fewer shared stems give no interval for a difference between lenses."""
@@ -92,7 +97,7 @@ def joint_bootstrap(
         )
     cut = trim_cut(len(shared), center=center, trim=trim)
     rng = np.random.default_rng(seed)
-    picks = bootstrap.draw_templates(rng, B=B, T=len(shared))
+    picks = draw_templates(rng, B=B, T=len(shared))
     means: dict[str, Floats] = {}
     centers: dict[str, float] = {}
     replicas: dict[str, Floats] = {}
@@ -101,8 +106,8 @@ def joint_bootstrap(
         averages = [mean(stems[stem]) for stem in shared]
         means[lens] = np.array(averages)
         centers[lens] = trimmed_mean(averages, cut)
-        resampled = bootstrap.resampled_means(groups, picks, rng)
-        replicas[lens] = bootstrap.trimmed_centers(resampled, cut)
+        resampled = resampled_means(groups, picks, rng)
+        replicas[lens] = trimmed_centers(resampled, cut)
     return BeliefVector(
         stems=tuple(shared), means=means, centers=centers, replicas=replicas, cut=cut, seed=seed
     )
@@ -264,11 +269,6 @@ def discoveries(p_values: Sequence[float], *, rate: float = 0.1) -> list[bool]:
     ]
     kept = set(order[: max(passing, default=0)])
     return [i in kept for i in range(len(p_values))]
-
-
-def bernoulli_kl_bits(p: float, q: float) -> float:
-    """KL divergence of p from q, in bits, with both clamped."""
-    return float(_kl_bits(_array(p), _array(q)))
 
 
 def signed_bits(post: float, pre: float) -> float:

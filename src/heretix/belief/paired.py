@@ -9,33 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from heretix.belief.bootstrap import (
-    Floats,
-    cluster_bootstrap,
-    draw_templates,
-    resampled_means,
-    trimmed_centers,
-)
 from heretix.belief.estimator import (
     DEFAULT_B,
     DEFAULT_TRIM,
     Center,
     Templates,
     check_options,
+    cluster_bootstrap,
+    draw_templates,
     interval,
     mean,
     order_templates,
+    resampled_means,
     trim_cut,
+    trimmed_centers,
     trimmed_mean,
 )
-from heretix.belief.logodds import sigmoid
+from heretix.belief.logodds import Later, sigmoid
 from heretix.belief.metrics import sigmoids
 from heretix.core.errors import NoEstimateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from heretix.belief.estimator import Floats
+else:
+    np = Later("numpy")
 
 METHOD_PAIRED: Final = "paired_template_cluster_bootstrap"
 METHOD_UNPAIRED: Final = "unpaired_template_cluster_bootstrap"

@@ -45,9 +45,24 @@ def utc_text(moment: datetime | float) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc_second() -> str:
+    """Read the machine's clock: UTC in ISO 8601, to the second, as documents are stamped."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def utc_text_of_ms(at_ms: int) -> str:
     """Write milliseconds since 1970 for people to read, to the second."""
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def span_text(ms: int) -> str:
+    """Write a length of time in its two largest whole units."""
+    parts, left = [], ms
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNITS_MS[unit])
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "at once"
 
 
 def parse_duration_ms(

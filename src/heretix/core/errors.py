@@ -29,11 +29,16 @@
     │   │   ├── ServerError              5xx and its kin
     │   │   ├── CallTimeoutError         no answer in time
     │   │   └── ConnectionFailedError    no connection, or one that broke
+    │   │       └── UnreachedError       none could be made, so nothing was sent
+    │   │           └── ServerAbsentError    nothing listens at an address of this machine
     │   ├── RejectedError                4xx: the same call would fail again
     │   ├── ProviderDownError            it only fails; the run stopped and can be resumed
     │   └── UnconfirmedError             a batch may or may not have been taken
+    ├── StoppedError               130   it was asked to stop; what was answered is stored
+    ├── ClusterError                 3   a cluster that can't be reached, or that failed
     └── StoreError                   3   the database
-        ├── StoreBusyError               locked by another process for too long
+        ├── StoreAwayError               it can't be reached, and may come back
+        │   └── StoreBusyError               locked by another process for too long
         ├── StoreFullError               no space left
         └── StoreReadOnlyError       2   it can be read, and this has to write
 
@@ -117,7 +122,7 @@ class AccessError(UsageError):
 
 
 class SignInError(AccessError):
-    """Nobody knows who asks: the name and password, the session or the token doesn't fit."""
+    """The visitor is unknown: the name and password, the session or the token doesn't fit."""
 
 
 class ConflictError(UsageError):
@@ -125,7 +130,7 @@ class ConflictError(UsageError):
 
 
 class QuotaError(UsageError):
-    """It would be more than the person may use; nothing was begun."""
+    """The request is for more than the person may use; nothing was begun."""
 
 
 class TooManyRequestsError(UsageError):
@@ -174,6 +179,12 @@ class BatchPendingError(HeretixError):
     """A batch that was submitted before brings what is missing; asking again would pay twice."""
 
 
+class StoppedError(HeretixError):
+    """A run was asked to stop: nothing more is called for, and what was answered is stored."""
+
+    exit_code: ClassVar[int] = 130
+
+
 class ProviderError(HeretixError):
     """A call to a provider failed."""
 
@@ -212,6 +223,14 @@ class ConnectionFailedError(RetryableError):
     """No connection could be made, or it broke."""
 
 
+class UnreachedError(ConnectionFailedError):
+    """No connection could be made, so nothing was sent."""
+
+
+class ServerAbsentError(UnreachedError):
+    """Nothing listens at an address of this machine."""
+
+
 class RejectedError(ProviderError):
     """The provider refused the request itself; a retry would be refused again."""
 
@@ -225,13 +244,23 @@ class UnconfirmedError(ProviderError):
     answer came at all."""
 
 
+class ClusterError(HeretixError):
+    """The cluster that was to measure can't be reached, or failed; what was answered is stored."""
+
+    exit_code: ClassVar[int] = 3
+
+
 class StoreError(HeretixError):
     """The database refused or failed."""
 
     exit_code: ClassVar[int] = 3
 
 
-class StoreBusyError(StoreError):
+class StoreAwayError(StoreError):
+    """The database can't be reached, or broke the connection: it may come back."""
+
+
+class StoreBusyError(StoreAwayError):
     """Another process held the database for too long."""
 
 

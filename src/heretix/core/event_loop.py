@@ -4,21 +4,103 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
+import stat
 import threading
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+HANG_UP: Final = getattr(signal, "SIGHUP", None)
+"""A terminal that is closed; Windows has no signal for that."""
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, *filter(None, [HANG_UP]))
+"""Signals that ask a program to stop."""
 
-def run_async(work: Coroutine[Any, Any, _T]) -> _T:
-    """`asyncio.run`, with a Ctrl-C that always wakes the event loop."""
-    return asyncio.run(attentive(work))
+
+def run_async(
+    work: Coroutine[Any, Any, _T],
+    *,
+    stop: Callable[[], bool] | None = None,
+    signals: Sequence[signal.Signals] = (signal.SIGINT,),
+) -> _T:
+    """`asyncio.run`, with a Ctrl-C that always wakes the event loop.
+
+    With `stop`, each of `signals` calls that, in the event loop: work that ends by itself then is
+    let end. Where it returns False, the work is interrupted.
+    """
+    return asyncio.run(attentive(work if stop is None else _run_until_stopped(work, stop, signals)))
+
+
+async def _run_until_stopped(
+    work: Coroutine[Any, Any, _T], stop: Callable[[], bool], signals: Sequence[signal.Signals]
+) -> _T:
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    interrupted = False
+
+    def heed() -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        if not stop():
+            interrupted = True
+            task.cancel()
+
+    try:
+        with heeding(heed, signals):
+            return await work
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+
+
+@contextlib.contextmanager
+def heeding(heed: Callable[[], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Call `heed` in the running event loop whenever one of `signals` comes.
+
+    A closed terminal is heeded only if nothing was before: shells tell it more than once, and a
+    second signal may mean more than a first. Where it is ignored (`nohup`) it stays so.
+    """
+    loop, heeded = asyncio.get_running_loop(), False
+
+    def come(number: signal.Signals) -> None:
+        nonlocal heeded
+        first, heeded = not heeded, True
+        if number == HANG_UP:
+            _leave_terminal(loop, number)
+        if first or number != HANG_UP:
+            heed()
+
+    added = [n for n in signals if n != HANG_UP or signal.getsignal(n) != signal.SIG_IGN]
+    # Elsewhere than in the main thread, and on Windows, signals are as they are.
+    with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+        for number in added:
+            loop.add_signal_handler(number, come, number)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            for number in added:
+                loop.remove_signal_handler(number)
+
+
+def _leave_terminal(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> None:
+    """Write nothing to a terminal that is gone, where every write fails; hear of it once."""
+    loop.remove_signal_handler(number)
+    signal.signal(number, signal.SIG_IGN)
+    void = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                os.dup2(void, stream)
+    os.close(void)
 
 
 async def attentive(work: Coroutine[Any, Any, _T]) -> _T:
@@ -29,12 +111,12 @@ async def attentive(work: Coroutine[Any, Any, _T]) -> _T:
     system hands to another thread, would be seen when something else wakes the loop: with a
     model that reads for minutes, after minutes.
     """
-    with _woken_by_signals(asyncio.get_running_loop()):
+    with _waking_on_signals(asyncio.get_running_loop()):
         return await work
 
 
 @contextlib.contextmanager
-def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def _waking_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

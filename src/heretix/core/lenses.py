@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 LensCode = Literal["RPL", "NUL", "MEL", "HEL", "SEL"]
 
@@ -141,13 +141,13 @@ _ALL: Final = (
         label="heterodox",
         question="what do the others do?",
         shows="documents from heterodox sources",
-        about="Documents from outside the canon: heterodox, contested or unknown sources.",
+        about="Documents from outside the canon: heterodox or contested sources.",
         colour="#c84e00",
         colour_dark="#ff9550",
         style="magenta",
         shape="diamond",
-        admits=frozenset({"heterodox", "contested", "unknown"}),
-        on_request=frozenset({"flagged"}),
+        admits=frozenset({"heterodox", "contested"}),
+        on_request=frozenset({"unknown", "flagged"}),
         searched=True,
         earns=True,
         # A dated text with nothing else in it that could be checked stays just below the floor.
@@ -173,12 +173,9 @@ _ALL: Final = (
 LENSES: Final[Mapping[str, Lens]] = MappingProxyType({lens.code: lens for lens in _ALL})
 """By code, in the order of every list and table."""
 SHOWING: Final = tuple(lens.code for lens in _ALL if lens.needs_documents)
+SHOWN_AS: Final = rf"^({'|'.join(SHOWING)})(@[0-9a-f]{{64}})?$"
+"""Pattern of the documents of an episode: a lens, or a bundle shown in a lens's frame."""
 SEARCHED: Final = tuple(lens.code for lens in _ALL if lens.searched)
 EARNING: Final = tuple(lens.code for lens in _ALL if lens.earns)
 WITHOUT_FILES: Final = tuple(lens.code for lens in _ALL if lens.searched or not lens.admits)
 """Lenses that can be measured when the user gives no documents."""
-
-
-def needs_documents(lenses: Iterable[str]) -> bool:
-    """Any of the lenses shows documents, which have to be gathered first."""
-    return any(LENSES[code].needs_documents for code in lenses)

@@ -9,6 +9,7 @@ can't be loaded harms only who asks for it. `HERETIX_PLUGINS=0` leaves all of th
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -59,7 +60,7 @@ class Registry(Generic[T]):
     def plugins(self) -> dict[str, Plugin]:
         """The plug-ins that can be asked for, by name; of two with one name, the first package."""
         found: dict[str, Plugin] = {}
-        for plugin in installed():
+        for plugin in find_plugins():
             if plugin.kind == self.kind and plugin.name not in self.builtin:
                 found.setdefault(plugin.name, plugin)
         return found
@@ -82,14 +83,14 @@ class Registry(Generic[T]):
     def load_plugin(self, plugin: Plugin) -> T:
         """Import one plug-in, whatever goes wrong in it being told as a PluginError."""
         if plugin.name in self.builtin:
-            raise _broken(plugin, "the name is built in; it needs another")
+            raise _refuse(plugin, "the name is built in; it needs another")
         if self.plugins().get(plugin.name, plugin) != plugin:
-            raise _broken(plugin, f"{self.plugins()[plugin.name]} offers this name as well")
+            raise _refuse(plugin, f"{self.plugins()[plugin.name]} offers this name as well")
         try:
             return self.check(import_target(plugin.target))
         except (Exception, SystemExit) as exc:
             # Foreign code: it may raise anything, and must take nothing with it.
-            raise _broken(plugin, f"{type(exc).__name__}: {exc}") from exc
+            raise _refuse(plugin, f"{type(exc).__name__}: {exc}") from exc
 
 
 def switched_off() -> bool:
@@ -97,8 +98,8 @@ def switched_off() -> bool:
     return os.environ.get(SWITCH, "").strip() == "0"
 
 
-def installed() -> tuple[Plugin, ...]:
-    """Every plug-in on the path, sorted; none of them is imported."""
+def find_plugins() -> tuple[Plugin, ...]:
+    """Find every plug-in on the path, sorted; none of them is imported."""
     return () if switched_off() else _scan(tuple(sys.path))
 
 
@@ -131,9 +132,34 @@ def import_target(target: str) -> Any:
     return found
 
 
-def _broken(plugin: Plugin, reason: str) -> PluginError:
+def _refuse(plugin: Plugin, reason: str) -> PluginError:
     return PluginError(
         f"`{plugin.name}` of {plugin} can't be used as one of heretix.{plugin.kind}: {reason}; "
         f"upgrade or uninstall the package, or set {SWITCH}=0",
         reason=reason,
     )
+
+
+_REQUIRED: Final = re.compile(r"([\w.-]+).*\bextra == ['\"]([\w-]+)['\"]")
+
+
+def find_extras() -> dict[str, bool]:
+    """Look which extras of this package are installed: whether all that each requires is here."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    extras: dict[str, bool] = {}
+    try:
+        ours = distribution("heretix")
+    except PackageNotFoundError:
+        # Run from its sources, nobody wrote down what it requires.
+        return extras
+    for name in ours.metadata.get_all("Provides-Extra", ()):
+        extras[name] = True
+    for line in ours.requires or ():
+        if (found := _REQUIRED.match(line)) is None or "sys_platform" in line:
+            continue
+        try:
+            distribution(found[1])
+        except PackageNotFoundError:
+            extras[found[2]] = False
+    return dict(sorted(extras.items()))

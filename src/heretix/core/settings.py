@@ -23,32 +23,56 @@ class Settings:
 
     db: str = DEFAULT_DB
     lake: str | None = None
-    """Where samples are archived: a folder or s3://…"""
+    """Archive of samples: a folder or s3://…"""
+    on: str | None = None
+    """Place to measure unless a configuration says: a cluster's address; None: this process."""
     rpl_seed: int | None = None
     no_cache: bool = False
     models_dir: Path | None = None
     prices_file: Path | None = None
     lease_s: float | None = None
-    """How long a lease on a sample lasts unless it is extended; None: as the store has it."""
+    """Length of a lease on a sample unless it is extended; None: as the store has it."""
+    explorer_providers: tuple[str, ...] | None = None
+    """Providers that explorers may use in jobs; None: all."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The whole environment, for provider keys; never printed."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
         """Read the variables that Heretix knows."""
-        env = dict(os.environ if env is None else env)
+        env = {**_dotenv(), **os.environ} if env is None else dict(env)
         models_dir = env.get("HERETIX_MODELS_DIR")
         prices_file = env.get("HERETIX_PRICES")
         return cls(
             db=env.get("HERETIX_DB") or DEFAULT_DB,
             lake=env.get("HERETIX_LAKE") or None,
+            on=env.get("HERETIX_ON") or None,
             rpl_seed=_seed(env.get("HERETIX_RPL_SEED")),
             no_cache=_flag("HERETIX_RPL_NO_CACHE", env.get("HERETIX_RPL_NO_CACHE")),
             models_dir=Path(models_dir) if models_dir else None,
             prices_file=Path(prices_file) if prices_file else None,
             lease_s=_seconds("HERETIX_LEASE_S", env.get("HERETIX_LEASE_S")),
+            explorer_providers=_names(env.get("HERETIX_EXPLORER_PROVIDERS")),
             env=env,
         )
+
+
+def _dotenv() -> dict[str, str]:
+    """Read `.env` of the current folder, where people keep keys; the environment wins over it."""
+    path = Path(".env")
+    if not path.is_file():
+        return {}
+    from dotenv import dotenv_values
+
+    try:
+        found = dotenv_values(path, interpolate=False)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"`.env` of this folder can't be read: {exc}") from exc
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(text.replace(",", " ").split())
 
 
 def _seed(text: str | None) -> int | None:

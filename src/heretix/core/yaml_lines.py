@@ -88,7 +88,8 @@ def listed(names: Sequence[str]) -> str:
 
 def hint(name: str, known: Sequence[str]) -> str:
     """The known name that was probably meant, in brackets; empty where none is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    same = [other for other in known if other.lower() == name.lower()]
+    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f" (did you mean `{near[0]}`?)" if near else ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from heretix.jobs.job import (
     EpisodeRequest,
     GivenDocument,
@@ -12,7 +14,9 @@ from heretix.jobs.job import (
     Progress,
 )
 from heretix.jobs.jobs import Feed, JobEvent, JobPlan, Jobs, Usage
-from heretix.jobs.worker import BackgroundWorker, Worker
+
+if TYPE_CHECKING:
+    from heretix.jobs.worker import BackgroundWorker, Worker
 
 __all__ = [
     "BackgroundWorker",
@@ -30,3 +34,12 @@ __all__ = [
     "Usage",
     "Worker",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when it is first used: what measures takes a quarter of a second, and pages need none.
+    if name not in {"BackgroundWorker", "Worker"}:
+        raise AttributeError(f"module 'heretix.jobs' has no attribute {name!r}")
+    from heretix.jobs import worker
+
+    return getattr(worker, name)

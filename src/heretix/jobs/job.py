@@ -22,7 +22,8 @@ from pydantic import (
 from heretix.config import EvidenceConfig, RunConfig, check_claim
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, HeretixError, ModelError
-from heretix.core.lenses import RPL, SEL, LensCode, needs_documents
+from heretix.core.lenses import LENSES, RPL, SEL, SHOWING, LensCode
+from heretix.core.validation import explain
 from heretix.evidence.sources.extract import clean_text
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import parse_model
@@ -94,7 +95,7 @@ class MeasureRequest(BaseModel):
     claims: Several[str] = Field(min_length=1, max_length=100)
     models: Several[str] = Field(default=(), max_length=8)
     """None named: the first provider with a key, else the embedded model."""
-    lenses: Several[LensCode] = Field(default=(RPL,), min_length=1, max_length=5)
+    lenses: Several[LensCode] = Field(default=(RPL,), min_length=1, max_length=len(LENSES))
     prompt_version: str = Field(default="rpl_v1", max_length=100)
     K: int = Field(default=8, ge=1, le=64)
     R: int = Field(default=2, ge=1, le=32)
@@ -113,8 +114,11 @@ class MeasureRequest(BaseModel):
     documents: Several[GivenDocument] = Field(default=(), max_length=20)
     influence: bool = False
     canary: bool = False
+    swap: bool = False
     sham: bool = False
     negation: str | None = None
+    checks: bool = True
+    """SEL is measured with a planted order too, and with its documents in reverse order."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -122,7 +126,7 @@ class MeasureRequest(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as exc:
-            problems = "; ".join(_explain(error) for error in exc.errors(include_url=False))
+            problems = "; ".join(explain(error) for error in exc.errors(include_url=False))
             raise ConfigError(f"request: {problems}") from exc
 
     @classmethod
@@ -210,7 +214,7 @@ class MeasureRequest(BaseModel):
     @property
     def shows_evidence(self) -> bool:
         """Some lens shows documents."""
-        return needs_documents(self.lenses)
+        return not set(self.lenses).isdisjoint(SHOWING)
 
     def config(self, settings: Settings, *, budget_usd: float | None) -> RunConfig:
         """The configuration that this stands for, on this machine."""
@@ -220,7 +224,9 @@ class MeasureRequest(BaseModel):
         if self.models:
             values["models"] = tuple(_on_this_machine(name, settings) for name in self.models)
         if self.shows_evidence:
-            values["evidence"] = EvidenceConfig(corpus=self.corpus, as_of=self.as_of)
+            values["evidence"] = EvidenceConfig(
+                corpus=self.corpus, as_of=self.as_of, checks=self.checks
+            )
         return RunConfig.parse({**values, "budget_usd": budget_usd}, source="request")
 
 
@@ -255,14 +261,6 @@ def _ours(check: Any, value: Any) -> Any:
         return check(value)
     except HeretixError as exc:
         raise ValueError(str(exc)) from exc
-
-
-def _explain(error: Any) -> str:
-    name = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"unknown key `{name}`"
-    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
-    return f"`{name}` {message}" if name and not message.startswith("`") else message
 
 
 # What an operator may have measured of an episode: one move, as a job keeps it.
@@ -334,7 +332,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Nobody will work on it any more, unless it is resumed."""
+        """True where nobody will work on it any more, unless it is resumed."""
         return self not in {JobState.QUEUED, JobState.RUNNING}
 
 

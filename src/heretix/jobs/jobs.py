@@ -29,13 +29,10 @@ from heretix.core.errors import (
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
 from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
-from heretix.measurement import service
-from heretix.measurement.experiments import Experiments, with_experiments
-from heretix.measurement.service import Measurement, plan_content, prepare
 from heretix.providers.catalog import open_provider, require_key
 from heretix.store import jobs as rows
 from heretix.store.accounts import select_person
-from heretix.store.documents import find_bundle
+from heretix.store.bundles import find_bundle
 from heretix.store.runs import find_record
 
 if TYPE_CHECKING:
@@ -49,13 +46,15 @@ if TYPE_CHECKING:
     from heretix.jobs.job import MeasureRequest, Request
     from heretix.measurement.gather import Bundles
     from heretix.measurement.record import Artifact
-    from heretix.measurement.service import Estimate
+    from heretix.measurement.service import Measurement
+    from heretix.plan import Estimate
     from heretix.providers.catalog import ModelId
     from heretix.store import Store
 
 _log: Final = logging.getLogger(__name__)
 
-# From a request to the measurement that it asks for, with its evidence.
+# From a request to the measurement that it asks for, with its evidence. What measures is imported
+# where it is asked: pages that only look at jobs shouldn't wait for it.
 #
 # What a lens shows is gathered once a job and kept: a worker that takes over shows the same
 # documents, so nothing that was answered is asked again.
@@ -65,6 +64,8 @@ def make_measurement(
     request: MeasureRequest, settings: Settings, *, budget_usd: float | None, calls: bool = True
 ) -> Measurement:
     """The measurement that a request stands for, without its evidence yet."""
+    from heretix.measurement.service import prepare
+
     config = request.config(settings, budget_usd=budget_usd)
     measurement = prepare(config, settings, claims=request.claims, calls=calls)
     negation = Claim(request.negation) if request.negation is not None else None
@@ -73,19 +74,25 @@ def make_measurement(
 
 def add_experiments(measurement: Measurement, request: MeasureRequest) -> Measurement:
     """Add the experiments that a request wants on the evidence of its measurement."""
-    experiments = Experiments(influence=request.influence, canary=request.canary, sham=request.sham)
+    from heretix.measurement.experiments import Experiments, with_experiments
+
+    experiments = Experiments(
+        **{name: getattr(request, name) for name in ("influence", "canary", "swap", "sham")}
+    )
     return with_experiments(measurement, experiments)
 
 
 def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> Measurement:
     """Gather what the lenses show. Takes a while: call it from a thread that has no event loop."""
+    from heretix.measurement.service import gather_evidence
+
     documents: dict[str, Document] = {}
     for given in request.documents:
         text = clean_text(given.text)
         found = stated_fields(given.model_dump(mode="json"), text=text)
         made = make_document(found, raw=text.encode(), url=given.url, retrieved_at=stamp)
         documents.setdefault(made.doc_id, made)
-    gathering = service.gather_evidence(measurement, documents=list(documents.values()))
+    gathering = gather_evidence(measurement, documents=list(documents.values()))
     return asyncio.run(gathering)
 
 
@@ -167,6 +174,8 @@ def plan_request(
 
     With `keys`, those that are missing here are told: whoever measures needs them.
     """
+    from heretix.measurement.service import plan_content
+
     measurement = make_measurement(request, settings, budget_usd=request.budget_usd, calls=calls)
     measurement = gather(measurement, request, stamp=utc_text(time.time()))
     measurement = add_experiments(measurement, request)
@@ -287,6 +296,7 @@ class Jobs:
         if key is not None:
             check_key(key)
         models = self._check_models(request)
+        self._check_allowed(owner, models)
         wanted = None if isinstance(request, EpisodeRequest) else _micros(request.budget_usd)
         with self._store.writing() as connection:
             owner = _reload(connection, owner, _role_for(request))
@@ -315,7 +325,7 @@ class Jobs:
         row = self._store.read(rows.select_job_by_key, owner.id, key)
         return None if row is None else Job.of(row)
 
-    def moving(self, episode_id: str) -> Job | None:
+    def find_moving(self, episode_id: str) -> Job | None:
         """The job that moves an episode on, if one is under way."""
         row = self._store.read(rows.select_job_of_episode, episode_id)
         return None if row is None else Job.of(row)
@@ -417,6 +427,7 @@ class Jobs:
     def artifacts(self, job_id: str, *, by: Person) -> Iterator[Artifact]:
         """The artifacts of what a job has measured so far, one a claim."""
         from heretix.measurement.record import RunRecord
+        from heretix.measurement.service import assemble
 
         row = self._store.read(_select_visible, job_id, by)
         request = Job.of(row).request
@@ -434,7 +445,7 @@ class Jobs:
             if executions := by_claim.get(claim.text):
                 stored = (self._store.read(find_record, name) for name in executions)
                 records = [RunRecord.model_validate_json(one.record_json) for one in stored]
-                yield service.assemble(measurement, claim, records)
+                yield assemble(measurement, claim, records)
 
     def list(
         self,
@@ -466,9 +477,8 @@ class Jobs:
         # Imported as needed, here and above: a server answers before anybody submits.
         from heretix.evidence.demo import DEMO_CORPUS
         from heretix.evidence.sources.corpus import corpus_path
-        from heretix.measurement.budget import Spending
         from heretix.measurement.gather import corpora_folder
-        from heretix.providers.prices import load_prices
+        from heretix.providers.catalog import Spending, load_prices
 
         budget_usd, settings = request.budget_usd, self._settings
         measurement = make_measurement(
@@ -537,9 +547,25 @@ class Jobs:
             )
         return left if wanted is None else wanted
 
+    def _check_allowed(self, owner: Person, models: Sequence[ModelId]) -> None:
+        """Refuse providers that the operator keeps from explorers."""
+        allowed = self._settings.explorer_providers
+        if allowed is None or owner.role >= Role.OPERATOR:
+            return
+        refused = [model for model in models if model.provider not in allowed]
+        if refused:
+            raise QuotaError(
+                f"`{refused[0]}` isn't for explorers here: they may use the providers "
+                f"{', '.join(allowed) or 'of none'}; choose another model, or ask an operator"
+            )
+
+    def queue_place(self, job: Job) -> int:
+        """Count the jobs that wait longer than this one, and it."""
+        return self._store.read(rows.count_waiting, job.created_at) + 1
+
     def _costs(self, models: Sequence[ModelId], owner: Person) -> bool:
         """Tell whether asking models costs money; refused when nobody can tell how much."""
-        from heretix.providers.prices import load_prices
+        from heretix.providers.catalog import load_prices
 
         prices = load_prices(self._settings)
         found = {model: prices.find(model) for model in models}

@@ -12,34 +12,43 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from heretix.core import telemetry
 from heretix.core.canonical import decode
-from heretix.core.clock import HeldClock, SystemClock, elapsed_s, utc_now
+from heretix.core.clock import HeldClock, SystemClock, utc_now
 from heretix.core.errors import (
     ConflictError,
     HeretixError,
     ProviderError,
     RefusedError,
-    StoreBusyError,
+    StoppedError,
+    StoreAwayError,
     StoreError,
 )
+from heretix.core.event_loop import in_thread
 from heretix.economy.episode.state import draft_id
 from heretix.economy.exchange import Exchange
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
+from heretix.jobs.keeper import KEEP_S, Keeper
 from heretix.measurement import service
 from heretix.measurement.runner import Tally
 from heretix.providers.catalog import Opener, open_provider
 from heretix.report.words import no_estimate_reason
 from heretix.store import jobs as rows
 from heretix.store import new_owner
+from heretix.store.db import Patience
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy import Connection
+
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.jobs.job import MeasureRequest
     from heretix.measurement.record import RunRecord
-    from heretix.measurement.runner import Retry, Runner
+    from heretix.measurement.runner import Counts, Retry, Runner
     from heretix.measurement.service import Measurement
     from heretix.plan import Plan
     from heretix.providers.local import SharedModels
@@ -61,6 +70,7 @@ class Tracker:
     phase: Phase = "evidence"
     counts: Tally = field(default_factory=lambda: Tally(0, lambda _: None, math.inf))
     runs_total: int = 0
+    stopping: bool = False
     _planned: int = 0
     _ended: set[tuple[str, str, str, str | None]] = field(default_factory=set)
     """Claims, models, lenses and variants that have a record."""
@@ -79,6 +89,14 @@ class Tracker:
         """From now on this runner works for the job; what was spent before it stays spent."""
         self.spent_before_micros = self.spent_micros
         self.counts.runner = runner
+        if self.stopping:
+            runner.stop()
+
+    def stop(self) -> None:
+        """Start nothing new, and let the calls in flight come home."""
+        self.stopping = True
+        if self.counts.runner is not None:
+            self.counts.runner.stop()
 
     def planned(self, plan: Plan, cached: int) -> None:
         """Count a plan; there may be more of them than was expected."""
@@ -99,6 +117,10 @@ class Tracker:
     def shared(self, plan: Plan, sample: Sample) -> None:
         """Count what another process paid for."""
         self.counts.shared(plan, sample)
+
+    def heard(self, counts: Counts) -> None:
+        """Take over the counts of other machines."""
+        self.counts.heard(counts)
 
     def finished(self, record: RunRecord) -> None:
         """Keep what a record says, until it is taken away."""
@@ -177,7 +199,7 @@ class Tracker:
 # to do: a worker that died after it had decided has decided for all that follow.
 
 
-class Proceeding:
+class MoveRunner:
     """One job's move, against one store."""
 
     def __init__(
@@ -291,6 +313,8 @@ _TELL_S: Final = 0.2
 _BEAT_S: Final = 0.5
 """A worker asks at least this often whether to go on."""
 _POLL_S: Final = 0.5
+_GRACE_S: Final = 60.0
+"""A worker beside a server waits for calls in flight no longer than this."""
 _NEWS: Final = ("phase", "done", "total", "failed", "in_flight", "runs_done", "spent_usd")
 """Fields of a progress whose changes are told."""
 _MOST_LOSSES: Final = 5
@@ -316,6 +340,7 @@ class _Claimed:
     losses: int
     bundles_json: str | None
     """Bundles of its lenses, once an earlier attempt has gathered them."""
+    since_s: float = field(default_factory=time.perf_counter)
 
 
 class Worker:
@@ -330,25 +355,44 @@ class Worker:
         lease_s: float = LEASE_S,
         retry: Retry | None = None,
         clock: Clock | None = None,
+        keeps: bool = False,
     ) -> None:
-        """`clock` is what episodes go by; without one, the time of the machine."""
-        self._store = store
+        """`clock` is what episodes go by; without one, the time of the machine. One that `keeps`
+        also makes the moves of episodes that are due."""
+        self._patience = Patience(_log.warning)
+        self._store = store.patient(self._patience)
         self._settings = settings
         self._parallel = parallel
         self._lease_s = lease_s
         self._retry = retry
         self._clock = clock or SystemClock()
+        self._keeper = Keeper(self._store, settings, clock=self._clock) if keeps else None
+        self._kept_at = -math.inf
         self._models: SharedModels | None = None
         self._stopping = asyncio.Event()
+        self._dropping = asyncio.Event()
+        self._trackers: set[Tracker] = set()
+        """Of the jobs in hand."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
 
-    def stop(self) -> None:
-        """Give the jobs back and end. May be called from any thread, or a signal's handler."""
+    def stop(self, *, drop: bool = False) -> None:
+        """Start nothing new, let calls in flight come home, give the jobs back and end; with
+        `drop`, wait for no call. May be called from any thread, or a signal's handler."""
         self._asked_to_stop = True
+        self._patience.give_up()
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._stopping.set)
+                if drop:
+                    self._loop.call_soon_threadsafe(self._dropping.set)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are in flight now."""
+        # A list, made at once: other threads ask, too.
+        runners = [tracker.counts.runner for tracker in list(self._trackers)]
+        return sum(runner.status.in_flight for runner in runners if runner is not None)
 
     async def run(self) -> None:
         """Work until told to stop."""
@@ -367,6 +411,7 @@ class Worker:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
+                await self._keep()
                 ours = frozenset(at_work.values())
                 job = None
                 if len(ours) < self._parallel:
@@ -379,6 +424,9 @@ class Worker:
                     await asyncio.sleep(0)
                     continue
                 if until_idle and not at_work:
+                    # What was measured may have made something else due.
+                    if await self._keep(now=True):
+                        continue
                     break
                 await asyncio.wait(
                     {stopping, *at_work}, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
@@ -388,12 +436,39 @@ class Worker:
                     # An error of the job is written into it; this one is of the worker.
                     if (problem := task.exception()) is not None:
                         _log.error("a job was dropped", exc_info=problem)
+            await self._come_home(at_work)
         finally:
             stopping.cancel()
             for task in at_work:
                 task.cancel()
             await asyncio.gather(*at_work, return_exceptions=True)
         return taken
+
+    async def _keep(self, *, now: bool = False) -> int:
+        """Make the moves of episodes that are due, from time to time; how many."""
+        if self._keeper is None or (not now and time.monotonic() < self._kept_at + KEEP_S):
+            return 0
+        try:
+            return await in_thread(self._keeper.keep)
+        except StoreError as exc:
+            _log.warning("what is due couldn't be looked for: %s", exc)
+            return 0
+        finally:
+            self._kept_at = time.monotonic()
+
+    async def _come_home(self, at_work: Iterable[asyncio.Task[None]]) -> None:
+        """Stop all jobs in hand, and wait for their calls in flight."""
+        for tracker in self._trackers:
+            tracker.stop()
+        await self._until_done(asyncio.gather(*at_work, return_exceptions=True))
+
+    async def _until_done(self, work: asyncio.Future[Any]) -> None:
+        """Wait for calls to come home, unless they are to be dropped."""
+        dropping = asyncio.create_task(self._dropping.wait())
+        try:
+            await asyncio.wait({work, dropping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            dropping.cancel()
 
     def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
         worker = new_owner()
@@ -425,35 +500,52 @@ class Worker:
             )
             await self._end(claimed, tracker, JobState.FAILED, vanished)
             return
-        if isinstance(job.request, EpisodeRequest):
-            measuring = asyncio.create_task(self._proceed(job.request, tracker))
-        else:
-            measuring = asyncio.create_task(self._measure(claimed, job.request, tracker))
+        measuring = asyncio.create_task(self._work_on(claimed, tracker))
         beating = asyncio.create_task(self._beat(claimed, tracker))
+        self._trackers.add(tracker)
         try:
             await asyncio.wait({measuring, beating}, return_when=asyncio.FIRST_COMPLETED)
+            if beating.done() and beating.result() is _Verdict.LOST:
+                _log.warning("job %s was taken over by another worker", claimed.job.id)
+                tracker.stop()
+                await self._until_done(measuring)
         except asyncio.CancelledError:
             await _cancel(measuring, beating)
             # Let another worker go on. What was answered is stored.
-            queued = _news(tracker, tracker.progress("waiting"), JobState.QUEUED)
-            await self._write_last(claimed, tracker, queued)
+            await self._give_back(claimed, tracker)
             raise
+        finally:
+            self._trackers.discard(tracker)
         await _cancel(measuring, beating)
-        verdict = None if beating.cancelled() else beating.result()
-        if verdict is _Verdict.LOST:
-            _log.warning("job %s was taken over by another worker", claimed.job.id)
-        elif measuring.cancelled():
+        if beating.cancelled() or beating.result() is not _Verdict.LOST:
+            await self._conclude(claimed, tracker, measuring)
+
+    async def _work_on(self, claimed: _Claimed, tracker: Tracker) -> None:
+        job = claimed.job
+        with telemetry.span("job", job_id=job.id, kind=job.kind):
+            if isinstance(job.request, EpisodeRequest):
+                await self._proceed(job.request, tracker)
+            else:
+                await self._measure(claimed, job.request, tracker)
+
+    async def _conclude(
+        self, claimed: _Claimed, tracker: Tracker, measuring: asyncio.Task[None]
+    ) -> None:
+        """Write down how a job ended."""
+        if measuring.cancelled():
             await self._end(claimed, tracker, JobState.CANCELLED)
         elif (problem := measuring.exception()) is None:
             await self._end(claimed, tracker, JobState.DONE)
+        elif isinstance(problem, StoppedError | StoreAwayError):
+            await self._give_back(claimed, tracker)
         else:
             if not isinstance(problem, HeretixError) or isinstance(problem, StoreError):
                 _log.error("job %s failed", claimed.job.id, exc_info=problem)
             await self._end(claimed, tracker, JobState.FAILED, problem)
 
     async def _proceed(self, request: EpisodeRequest, tracker: Tracker) -> None:
-        opener = self._shared_models().open
-        move = Proceeding(
+        opener = self._share_models().open
+        move = MoveRunner(
             request,
             self._store,
             self._settings,
@@ -476,12 +568,12 @@ class Worker:
         runner = measurement.runner(self._store, observer=results, retry=self._retry, caps=caps)
         tracker.watch(runner)
         await service.measure(
-            measurement, self._store, results, runner=runner, opener=self._shared_models().open
+            measurement, self._store, results, runner=runner, opener=self._share_models().open
         )
         if tracker.all_failed:
             raise ProviderError(f"every call failed, the last with: {tracker.last_error}")
 
-    def _shared_models(self) -> SharedModels:
+    def _share_models(self) -> SharedModels:
         """Jobs that are worked on at the same time load an embedded model once."""
         from heretix.providers.local import SharedModels
 
@@ -507,7 +599,7 @@ class Worker:
     async def _beat(self, claimed: _Claimed, tracker: Tracker) -> _Verdict:
         """Tell how the job is doing and hear whether to go on, until it isn't to."""
         told: tuple[Any, ...] = ()
-        last, heard = time.monotonic(), elapsed_s()
+        last = time.monotonic()
         while True:
             await asyncio.sleep(_TELL_S)
             progress = tracker.progress()
@@ -521,13 +613,11 @@ class Worker:
             try:
                 verdict = await self._tell(claimed, tracker, progress if news else None)
             except StoreError as exc:
-                if not isinstance(exc, StoreBusyError):
+                # One that is away is waited for, by calls as well: before each of them its lease
+                # is confirmed. Whether another worker has the job is heard when it is back.
+                if not isinstance(exc, StoreAwayError):
                     _log.warning("job %s couldn't be told of: %s", claimed.job.id, exc)
-                # Whoever can't be heard for longer than the lease may have been replaced.
-                if elapsed_s() - heard > self._lease_s:
-                    return _Verdict.LOST
                 continue
-            heard = elapsed_s()
             told = new
             if verdict is not None:
                 return verdict
@@ -569,21 +659,29 @@ class Worker:
             values["error_kind"] = None if problem is None else type(problem).__name__
         await self._write_last(claimed, tracker, values)
 
+    async def _give_back(self, claimed: _Claimed, tracker: Tracker) -> None:
+        """Let any worker go on with the job."""
+        waiting = _news(tracker, tracker.progress("waiting"), JobState.QUEUED)
+        await self._write_last(claimed, tracker, waiting)
+
     async def _write_last(
         self, claimed: _Claimed, tracker: Tracker, values: dict[str, Any]
     ) -> None:
         finished = tracker.take_runs()
 
-        def write() -> None:
-            with self._store.writing() as connection:
-                if rows.update_claimed_job(connection, claimed.job.id, claimed.worker, values):
-                    rows.save_job_runs(connection, finished)
+        def write(connection: Connection) -> None:
+            if rows.update_claimed_job(connection, claimed.job.id, claimed.worker, values):
+                rows.save_job_runs(connection, finished)
 
         try:
-            await asyncio.to_thread(write)
+            await in_thread(self._store.write, write)
         except StoreError as exc:
             # The lease ends by itself, and another worker finds everything that was answered.
             _log.warning("the end of job %s couldn't be written: %s", claimed.job.id, exc)
+        job, seconds = claimed.job, time.perf_counter() - claimed.since_s
+        telemetry.tell(
+            telemetry.JobEnded(job_id=job.id, kind=job.kind, state=values["state"], seconds=seconds)
+        )
 
 
 def _news(tracker: Tracker, progress: Progress, last: JobState | None = None) -> dict[str, Any]:
@@ -616,24 +714,49 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
 
 
 class BackgroundWorker:
-    """Works on jobs from `start` to `stop`. Jobs that are under way then go back to the queue."""
+    """Works on jobs from `start` to `stop`. Jobs that are under way then go back to the queue, when
+    their calls in flight are home."""
 
     def __init__(
-        self, store: Store, settings: Settings, *, parallel: int = 1, clock: Clock | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        parallel: int = 1,
+        clock: Clock | None = None,
+        keeps: bool = False,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._worker = Worker(store, settings, parallel=parallel, clock=clock)
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._worker.run()), name="heretix-worker", daemon=True
-        )
+        """`tell` is called at the end with what is waited for, if anything is."""
+        self._tell = tell
+        self._worker = Worker(store, settings, parallel=parallel, clock=clock, keeps=keeps)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heretix-worker", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._worker.run())
+        finally:
+            self._ended.set()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait until what was answered is stored."""
+        """End, and wait until what was answered is stored; a Ctrl-C meanwhile drops the calls."""
         self._worker.stop()
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self._thread.ident is None:
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            if flying := self._worker.in_flight:
+                self._tell(
+                    f"stopping: no more calls are made; {flying} calls in flight are waited for, "
+                    "Ctrl-C again drops them"
+                )
+            # Before Python 3.13 a `join` that Ctrl-C breaks into takes the thread for ended.
+            self._ended.wait(_GRACE_S)
+        self._worker.stop(drop=True)
+        self._thread.join()
 
     def __enter__(self) -> Self:
         self.start()

@@ -40,7 +40,7 @@ LOCK: Final = "writer.lock"
 ROWS_PER_GROUP: Final = 16_384
 """Rows that are read together: a look-up decodes one group for the claims that stand in it."""
 _LOCK_S: Final = 3600.0
-"""How long a lock in S3 holds whose writer was killed; one on a disk ends with its process."""
+"""Life of a lock in S3 whose writer was killed; one on a disk ends with its process."""
 _REMEDY: Final = "give a folder or s3://BUCKET/PREFIX, as an argument, --lake or HERETIX_LAKE"
 
 

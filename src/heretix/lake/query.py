@@ -60,7 +60,7 @@ VIEWS: Final = {
                min(started_at) AS first_at, max(finished_at) AS last_at
         FROM runs GROUP BY model""",
 }
-"""What a query can name. `samples` holds each answer once, `runs` one row an execution."""
+"""Tables that a query can name. `samples` has each answer once, `runs` one row an execution."""
 _ONLY_SELECT: Final = "`query` must be one SELECT over the views " + ", ".join(VIEWS)
 
 

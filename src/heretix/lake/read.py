@@ -45,7 +45,7 @@ _GROUPS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """Where the keys of a file stand: the first eight bytes of each, sorted, and its row."""
+    """Index of the keys of a file: the first eight bytes of each, sorted, and its row."""
 
     starts: NDArray[np.uint64]
     rows: NDArray[np.int32]

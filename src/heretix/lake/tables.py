@@ -244,7 +244,7 @@ def prefix_of(cache_key: str) -> bytes:
 
 
 def summary_of(record: RunRecord) -> dict[str, Any]:
-    """What lists and accounts need of a record that isn't in the database."""
+    """Extract what lists and accounts need of a record that isn't in the database."""
     parts = {"claim_id", "aggregates", "usage"}
     return record.model_dump(mode="json", include=parts)
 
@@ -310,7 +310,7 @@ def _pack_run(record: RunRecord) -> Row:
 
 
 def _inputs_of(record: RunRecord) -> dict[str, Any]:
-    """What a plan and a record need beside the columns; nearly always the same for all rows."""
+    """Extract what a plan and a record need beside the columns; nearly always the same."""
     shown = record.evidence
     return {
         "prompts": record.prompts.model_dump(mode="json"),
@@ -345,7 +345,8 @@ def _inputs(run: Mapping[str, Any]) -> dict[str, Any]:
 def _evidence(shown: dict[str, Any] | None, run: Mapping[str, Any]) -> Any:
     if shown is None:
         return None
-    derived = {"quotes_given": 0, "quotes_verified": 0, "verified_quote_rate": None}
+    counts = dict.fromkeys(("quotes_given", "quotes_verified", "quotes_cut"), 0)
+    derived = {**counts, "verified_quote_rate": None}
     more = {"bundle_id": run["bundle_id"], "variant": run["variant"], "trusted": None, "used": {}}
     return _read(EvidenceRecord, {**shown, **more, **derived})
 

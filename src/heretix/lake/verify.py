@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeVerification:
-    """What came of verifying a lake."""
+    """Result of verifying a lake."""
 
     lake: str
     lake_id: str

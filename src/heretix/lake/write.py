@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 200
 """Executions that are read, or moved, in one transaction."""
-_COMMIT_ROWS: Final = 1_000_000
-"""Samples after which the manifest is brought up to date, so that a kill loses no more."""
+_COMMIT_ROWS: Final = 100_000
+"""Samples after which the manifest is brought up to date, so that a kill loses no more; until then
+they are in memory, about a kilobyte each."""
 _FILE_ROWS: Final = 1_000_000
+"""Rows of a merged file, at the most: it is made in memory."""
 _SMALL_ROWS: Final = _FILE_ROWS // 4
 """Files with fewer rows are merged."""
 END_OF_TIME: Final = "9999"
@@ -41,7 +43,7 @@ END_OF_TIME: Final = "9999"
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """What a command did to a lake."""
+    """Result of a command that writes to a lake."""
 
     lake: str
     executions: int = 0
@@ -174,7 +176,7 @@ def _same_answer(one: Row, other: Row) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Moved(Written):
-    """What was moved out of a store."""
+    """Result of moving samples out of a store."""
 
     moved_executions: int = 0
     moved_samples: int = 0
@@ -205,15 +207,15 @@ def compact_store(
     held = reader.execution_ids()
     there = (record for record in _records(store, before) if record.execution_id in held)
     for page in chunked(there, _PAGE):
-        moved = [_archived(reader, record, held[record.execution_id]) for record in page]
+        moved = [_describe_archived(reader, record, held[record.execution_id]) for record in page]
         done.moved_samples += store.write(archive_executions, moved)
         done.moved_executions += len(moved)
         progress("samples moved", done.moved_samples)
     return done
 
 
-def _archived(reader: LakeReader, record: RunRecord, part: Part) -> ArchivedExecution:
-    """What the database keeps of an execution, once every answer was seen in the lake."""
+def _describe_archived(reader: LakeReader, record: RunRecord, part: Part) -> ArchivedExecution:
+    """Make what the database keeps of an execution, once every answer was seen in the lake."""
 
     def place(of: Part) -> Place:
         return Place(lake_id=reader.manifest.lake_id, location=reader.lake.location, part=of.path)
@@ -258,9 +260,7 @@ def compact_lake(
         for file in manifest.files:
             if file.rows < _SMALL_ROWS:
                 parts.setdefault((file.table, file.part), []).append(file)
-        for (table, part), files in parts.items():
-            if len(files) < 2:
-                continue
+        for (table, part), files in _together(parts):
             merged = _merge(lake, table, part, files)
             manifest = _commit(lake, manifest, manifest.change(add=[merged], remove=files))
             _count(done, [merged])
@@ -269,6 +269,22 @@ def compact_lake(
         for path in lake.list() - named:
             lake.delete(path)
     return done
+
+
+def _together(
+    parts: dict[tuple[str, Part], list[File]],
+) -> Iterator[tuple[tuple[str, Part], list[File]]]:
+    """Gather small files of a part into groups that one file can hold."""
+    for place, files in parts.items():
+        group: list[File] = []
+        for file in files:
+            if group and sum(one.rows for one in group) + file.rows > _FILE_ROWS:
+                if len(group) > 1:
+                    yield place, group
+                group = []
+            group.append(file)
+        if len(group) > 1:
+            yield place, group
 
 
 def _merge(lake: Lake, table: str, part: Part, files: Sequence[File]) -> File:

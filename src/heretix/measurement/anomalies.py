@@ -11,20 +11,18 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from heretix.belief.metrics import discoveries
 from heretix.core.canonical import canonical_json
-from heretix.core.errors import RecordError
+from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import HEL, MEL, RPL, SHOWING
 from heretix.evidence.bundle import load_bundle
-from heretix.measurement.record import RunRecord
-from heretix.measurement.vector import metrics_by_model, unchanged_runs
-from heretix.store.documents import find_bundle
-from heretix.store.runs import select_lens_records
+from heretix.measurement.record import MetricRecord, RunRecord
+from heretix.store.bundles import find_bundle
+from heretix.store.runs import select_lens_records, select_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heretix.measurement.record import MetricRecord, MetricsRecord
+    from heretix.measurement.record import MetricsRecord
     from heretix.store import Store
 
 _MIN_ITEMS: Final = 3
@@ -40,8 +38,10 @@ class Anomaly:
     model: str
     shock_index: MetricRecord | None
     amplification_gap: MetricRecord | None
+    beliefs: Mapping[str, tuple[float, float, float]]
+    """By lens, the raw prior among them: the belief with the ends of its interval."""
     placebo: Mapping[str, str]
-    """By lens: the verdict of its placebo."""
+    """By lens: what made its movement, by the placebo."""
     p_value: float
     """By the paired t, of a lens that moved the belief and moved it more than its sham: the larger
     p of the two. Of two lenses the smaller one, doubled: there were two chances."""
@@ -62,7 +62,13 @@ class Anomaly:
 
 def find_anomalies(store: Store) -> list[Anomaly]:
     """All claims with evidence lenses in the store, the strongest first."""
-    found = [_anomaly(store, runs) for runs in _comparable(store)]
+    several = _comparable(store)
+    if not several:
+        return []
+    # Imported where it is used: a store without evidence needs no arithmetic.
+    from heretix.belief.metrics import discoveries
+
+    found = [_anomaly(store, runs) for runs in several]
     # What a placebo stopped was tested all the same: without it, chance would pass more easily.
     eligible = [
         anomaly
@@ -79,6 +85,44 @@ def find_anomalies(store: Store) -> list[Anomaly]:
     return sorted(
         marked, key=lambda a: (not a.listed, [-part for part in a.rank], a.claim, a.model)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """A recipe that gave another belief than the last time, by both intervals."""
+
+    before: RunRecord
+    after: RunRecord
+    moved: MetricRecord
+    """By the wider of the two intervals on each side."""
+
+
+_WATCHED: Final = 40
+"""Recipes executed again that are looked at, the latest first."""
+
+
+def find_shifts(store: Store, *, since: str) -> list[Shift]:
+    """Find recipes executed again since a moment whose belief moved from the time before."""
+    repeated = store.read(select_repeated, since=since, limit=_WATCHED)
+    if not repeated:
+        return []
+    from heretix.measurement.verify import compare
+
+    found = []
+    for earlier, later in repeated:
+        before, after = (RunRecord.model_validate_json(text) for text in (earlier, later))
+        if before.status != "ok" or after.status != "ok":
+            continue
+        with contextlib.suppress(NoEstimateError):
+            compared = compare(before, after)
+            gap, paired = compared.difference, compared.paired_template_t
+            told = [(gap.diff_prob_lo, gap.diff_prob_hi)]
+            told += [(paired.diff_prob.lo, paired.diff_prob.hi)] if paired else []
+            if all(lo > 0 for lo, _ in told) or all(hi < 0 for _, hi in told):
+                lo, hi = min(lo for lo, _ in told), max(hi for _, hi in told)
+                moved = MetricRecord(value=gap.diff_prob, lo=lo, hi=hi)
+                found.append(Shift(before=before, after=after, moved=moved))
+    return sorted(found, key=lambda shift: -abs(shift.moved.value))
 
 
 def _comparable(store: Store) -> list[list[RunRecord]]:
@@ -115,6 +159,8 @@ def _recipe(run: RunRecord) -> str:
 
 
 def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
+    from heretix.measurement.vector import metrics_by_model, unchanged_runs
+
     publishers = {}
     for run in runs:
         bundle_id = run.evidence.bundle_id if run.evidence else None
@@ -125,6 +171,7 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
     metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
     moved = metrics.beside.movement if metrics.beside else {}
     placebo = metrics.beside.placebo if metrics.beside else {}
+    made_by = {lens: metrics.beside.made_by(lens) for lens in placebo} if metrics.beside else {}
     chances = [
         max(moved[lens].paired_template_t.p_value, minus.paired_template_t.p_value)
         for lens in (MEL, HEL)
@@ -135,18 +182,24 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
         model=runs[0].model,
         shock_index=metrics.shock_index,
         amplification_gap=metrics.amplification_gap,
-        placebo={lens: found.verdict for lens, found in placebo.items()},
+        beliefs={
+            run.lens: (run.aggregates.prob_true_rpl, *run.aggregates.ci95)
+            for run in unchanged_runs(runs, runs[0].claim)
+            if run.aggregates.prob_true_rpl is not None and run.aggregates.ci95 is not None
+        },
+        placebo=made_by,
         p_value=min(1.0, len(chances) * min(chances)) if chances else 1.0,
-        gates_failed=_gates_failed(unchanged_runs(runs, runs[0].claim), metrics),
+        gates_failed=_gates_failed(unchanged_runs(runs, runs[0].claim), metrics, made_by),
         listed=False,
     )
 
 
-def _gates_failed(runs: Sequence[RunRecord], metrics: MetricsRecord) -> tuple[str, ...]:
+def _gates_failed(
+    runs: Sequence[RunRecord], metrics: MetricsRecord, made_by: Mapping[str, str]
+) -> tuple[str, ...]:
     shown = [run for run in runs if run.evidence and run.lens in {MEL, HEL}]
     sources = [metrics.source_concentration.get(run.lens) for run in shown]
-    placebo = metrics.beside.placebo if metrics.beside else {}
-    driven = [lens for lens, found in placebo.items() if found.verdict == "evidence_driven"]
+    driven = [lens for lens, made in made_by.items() if made == "evidence_driven"]
     rpl = next(run for run in runs if run.lens == RPL)
     gates = {
         "items": all(run.evidence and len(run.evidence.items) >= _MIN_ITEMS for run in shown),

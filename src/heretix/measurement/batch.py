@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import stamina
@@ -24,31 +27,38 @@ import stamina
 from heretix.core import errors
 from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import ConfigError, ProviderError, StoreBusyError, UnconfirmedError
+from heretix.core.event_loop import in_thread
 from heretix.core.lenses import RPL
+from heretix.measurement.budget import make_reached_error
 from heretix.measurement.execution import Execution, begin, finish, make_sample
 from heretix.measurement.runner import Observer, Retry, Silence
-from heretix.measurement.service import bank_of, replan
+from heretix.measurement.service import bank_of, find_store_cap, replan
 from heretix.providers.base import Reply
 from heretix.providers.batch import SUBMISSION_WINDOW, BatchProvider, BatchState
 from heretix.providers.catalog import (
     ModelId,
     Options,
+    Price,
+    PriceTable,
+    Spending,
+    cost_micros,
+    load_prices,
     open_batch_provider,
     parse_model,
     sent_options,
 )
-from heretix.providers.prices import Price, PriceTable, cost_micros, load_prices
 from heretix.store import Store
 from heretix.store import batches as rows
 from heretix.store.batches import Batch, BatchUsage
 from heretix.store.db import chunked
 from heretix.store.runs import select_bank
-from heretix.store.samples import Leases, release_all_leases, select_samples
+from heretix.store.samples import Leases, release_all_leases, select_answers, select_samples
+from heretix.store.spool import bring_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from heretix.core.errors import HeretixError
+    from heretix.core.errors import BudgetReachedError, HeretixError
     from heretix.core.settings import Settings
     from heretix.measurement.service import Measurement
     from heretix.plan import Plan, PlannedSample
@@ -56,6 +66,7 @@ if TYPE_CHECKING:
     from heretix.providers.batch import BatchLimits
     from heretix.sample import Sample
     from heretix.store.batches import OwnSample, WaitingExecution
+    from heretix.store.budgets import Budget
 
 _T = TypeVar("_T")
 _RETRY_AFTER_CAP_S: Final = 300.0
@@ -82,7 +93,7 @@ class BatchView:
     """Reason why no more is known."""
 
 
-class BatchDesk:
+class BatchService:
     """Handles the batches of one store; an async context manager."""
 
     def __init__(
@@ -128,6 +139,12 @@ class BatchDesk:
         price = self._prices.find(model)
         return None if price is None else price.batched()
 
+    def account(self, model: ModelId) -> Spending:
+        """An account of what requests to `model` cost in a batch."""
+        price = self.price_of(model)
+        known = {} if price is None else {model.provider: {model.name: price}}
+        return Spending(PriceTable(known), (model,))
+
     def reread(self, batch: Batch) -> Batch:
         """The batch as the store has it now."""
         return self.store.read(rows.find_batch, batch.batch_id)
@@ -162,7 +179,8 @@ class BatchDesk:
     async def holding(self, name: str) -> AsyncIterator[None]:
         """Keep other processes off a batch. One that dies lets go by itself, as with samples."""
         leases = Leases(self.store)
-        if not await leases.claim([name]):
+        taken, _ = await leases.claim([name])
+        if not taken:
             raise StoreBusyError(
                 f"`{name}` is being worked on by another process; wait for it, then try again"
             )
@@ -266,7 +284,7 @@ class BatchDesk:
             if exc.status != 404 or age < timedelta(seconds=rows.BATCH_LEASE_S):
                 raise
             note = "the provider no longer knows it; the same command submits its samples again"
-            self.update(rows.abandon_batch, batch, note=note)
+            self.update(rows.abandon_batch, batch, note=note, was_taken=True)
             return None
         expires_at = utc_text(state.expires_at) if state.expires_at else None
         if expires_at != batch.expires_at:
@@ -280,6 +298,8 @@ class Submission:
 
     batches: list[str] = field(default_factory=list)
     """Batches that the providers took."""
+    unconfirmed: list[str] = field(default_factory=list)
+    """Batches whose submission was cut short before: what is known of them, and until when."""
     requests: int = 0
     """Samples in them."""
     elsewhere: int = 0
@@ -291,7 +311,7 @@ class Submission:
 
 
 async def submit(
-    desk: BatchDesk,
+    service: BatchService,
     measurement: Measurement,
     *,
     observer: Observer | None = None,
@@ -309,36 +329,42 @@ async def submit(
             "measure the others without `--batch`"
         )
     submission = Submission()
+    name = str(uuid.uuid4())
     submitters = [
-        _Submitter(desk, measurement, model, submission, observer or Silence(), limits)
+        _Submitter(service, measurement, model, submission, observer or Silence(), limits, name)
         for model in measurement.models
     ]
-    _check_budget(desk, measurement)
+    if service.store.spools:
+        # What anybody was paid for and hasn't stored: a batch asks for all that isn't stored.
+        await in_thread(bring_in, service.store, None)
+    _check_budget(service, measurement)
     # What a crash left behind comes first: its samples are either on their way or free again.
-    for batch in desk.store.read(rows.select_open_batches):
+    for batch in service.store.read(rows.select_open_batches):
         if batch.state == "submitting":
-            await desk.look(batch)
-    measurement.register_bank(desk.store)
+            found = (await service.look(batch)).batch
+            if found.state == "submitting":
+                submission.unconfirmed.append(f"{found.batch_id}: {found.note}")
+    measurement.register_bank(service.store)
     for submitter in submitters:
         await submitter.run()
     return submission
 
 
-def _check_budget(desk: BatchDesk, measurement: Measurement) -> None:
+def _check_budget(service: BatchService, measurement: Measurement) -> None:
     """Refuse a budget below the most that may be spent: a batch can't be stopped by its cost."""
     budget_usd = measurement.config.budget_usd
     if budget_usd is None:
         return
-    most_usd = 0.0
+    most_micros = 0
     for model in measurement.models:
-        price = desk.price_of(model)
-        if price is None:
-            raise ConfigError(
-                f"`budget_usd` can't be kept: the batch price of {model} isn't known; "
-                "put it into a table of yours and name that with HERETIX_PRICES"
-            )
-        share = replace(measurement, models=(model,)).estimate(desk.store)
-        most_usd += cost_micros(price, share.tokens_in, share.tokens_out_max) / 1e6
+        spending = service.account(model)
+        spending.require_prices("budget_usd")
+        for plan in measurement.plans(model):
+            keys = [] if measurement.settings.no_cache else [s.cache_key for s in plan.samples]
+            stored = service.store.read(select_answers, keys)
+            left = (sample for sample in plan.samples if sample.cache_key not in stored)
+            most_micros += sum(spending.bound_micros(model, plan.request(s)) for s in left)
+    most_usd = most_micros / 1e6
     if most_usd > budget_usd:
         raise errors.BudgetReachedError(
             f"`budget_usd` must cover the most that the batches may cost, ${most_usd:.4f}, "
@@ -352,6 +378,8 @@ class _Draft:
 
     entries: dict[str, bytes] = field(default_factory=dict)
     wanted: list[tuple[Execution, str]] = field(default_factory=list)
+    bounds: dict[str, int] = field(default_factory=dict)
+    """The most that each may cost, in millionths of a dollar, where a budget wants to know."""
     size_bytes: int = 0
 
 
@@ -360,29 +388,35 @@ class _Submitter:
 
     def __init__(
         self,
-        desk: BatchDesk,
+        service: BatchService,
         measurement: Measurement,
         model: ModelId,
         submission: Submission,
         observer: Observer,
         limits: BatchLimits | None,
+        submission_id: str,
     ) -> None:
-        self._desk = desk
+        self._service = service
         self._measurement = measurement
         self._model = model
         self._submission = submission
         self._observer = observer
         self._use_cache = not measurement.settings.no_cache
         self._base_url = sent_options(model, Options(base_url=measurement.config.base_url)).base_url
-        self._provider = desk.provider(model, self._base_url)
+        self._provider = service.provider(model, self._base_url)
         self._limits = limits or self._provider.limits
         self._draft = _Draft()
+        self._submission_id = submission_id
+        self._caps = find_store_cap(service.store, measurement.settings)
+        self._spending = service.account(model)
+        if self._caps:
+            self._spending.require_prices("HERETIX_BUDGET_USD")
 
     async def run(self) -> None:
-        price = self._desk.price_of(self._model)
+        price = self._service.price_of(self._model)
         for plans in chunked(self._measurement.plans(self._model), _PLANS_AHEAD):
             executions = await asyncio.to_thread(
-                begin, self._desk.store, plans, use_cache=self._use_cache, price=price
+                begin, self._service.store, plans, use_cache=self._use_cache, price=price
             )
             complete = [execution for execution in executions if execution.complete]
             for execution in executions:
@@ -404,6 +438,9 @@ class _Submitter:
             if key not in self._draft.entries:
                 self._draft.entries[key] = entry
                 self._draft.size_bytes += size
+                if self._caps:
+                    request = execution.plan.request(planned)
+                    self._draft.bounds[key] = self._spending.bound_micros(self._model, request)
             self._draft.wanted.append((execution, key))
 
     async def _send(self) -> None:
@@ -411,7 +448,7 @@ class _Submitter:
         draft, self._draft = self._draft, _Draft()
         if not draft.entries:
             return
-        desk, now = self._desk, utc_text(self._desk.now())
+        service, now = self._service, utc_text(self._service.now())
         batch = Batch(
             batch_id=f"batch-{uuid.uuid4()}",
             provider=self._model.provider,
@@ -422,16 +459,20 @@ class _Submitter:
             requests=len(draft.entries),
             submitted_at=now,
             updated_at=now,
+            submission_id=self._submission_id,
         )
         wanted = [(execution.execution_id, key) for execution, key in draft.wanted]
-        async with desk.holding(batch.batch_id):
-            drawn = await asyncio.to_thread(
-                desk.store.write, rows.draw_batch, batch, wanted, use_cache=self._use_cache
+        async with service.holding(batch.batch_id):
+            draw = partial(
+                rows.draw_batch, use_cache=self._use_cache, caps=self._caps, bounds=draft.bounds
             )
+            drawn = await asyncio.to_thread(service.store.write, draw, batch, wanted)
             self._submission.elsewhere += drawn.elsewhere
+            if drawn.short is not None:
+                raise self._make_short_error(drawn.short, drawn.most_micros)
             if drawn.owned:
                 entries = [draft.entries[key] for key in draft.entries if key in drawn.owned]
-                desk.update(rows.confirm_batch, batch, await self._deliver(batch, entries))
+                service.update(rows.confirm_batch, batch, await self._deliver(batch, entries))
                 self._submission.batches.append(batch.batch_id)
                 self._submission.requests += len(entries)
         for execution, key in draft.wanted:
@@ -444,32 +485,32 @@ class _Submitter:
 
     async def _deliver(self, batch: Batch, entries: Sequence[bytes]) -> str:
         """Submit until the provider has it, or said no, or can't be asked."""
-        desk, provider = self._desk, self._provider
+        service, provider = self._service, self._provider
         failures = 0
         while True:
             try:
-                return await desk.patiently(lambda: provider.submit(batch.batch_id, entries))
+                return await service.patiently(lambda: provider.submit(batch.batch_id, entries))
             except UnconfirmedError as exc:
                 failures += 1
                 name = await self._look_for(batch, len(entries), exc)
                 if name is not None:
                     return name
-                if failures >= desk.retry.attempts:
-                    raise self._refused(batch, exc) from exc
-                await asyncio.sleep(desk.retry.wait_s(failures, exc))
+                if failures >= service.retry.attempts:
+                    raise self._give_back(batch, exc) from exc
+                await asyncio.sleep(service.retry.wait_s(failures, exc))
             except ProviderError as exc:
-                raise self._refused(batch, exc) from exc
+                raise self._give_back(batch, exc) from exc
 
     async def _look_for(self, batch: Batch, size: int, failure: UnconfirmedError) -> str | None:
         """Find a batch that was made all the same; None when the provider said no and has none.
 
         Anything else is left as it is, for `heretix batch status` to find out.
         """
-        desk, provider = self._desk, self._provider
+        service, provider = self._service, self._provider
         since = datetime.fromisoformat(batch.submitted_at)
-        known = desk.store.read(rows.select_provider_batch_ids, batch.provider)
+        known = service.store.read(rows.select_provider_batch_ids, batch.provider)
         try:
-            sightings = await desk.patiently(
+            sightings = await service.patiently(
                 lambda: provider.find(batch.batch_id, size=size, since=since)
             )
         except ProviderError:
@@ -481,16 +522,21 @@ class _Submitter:
             raise self._unclear(batch, failure) from failure
         return certain
 
-    def _refused(self, batch: Batch, exc: ProviderError) -> ProviderError:
+    def _give_back(self, batch: Batch, exc: ProviderError) -> ProviderError:
         """Free the samples of a batch that wasn't taken, and say so in an error of that kind."""
-        self._desk.update(rows.abandon_batch, batch, note=str(exc))
+        self._service.update(rows.abandon_batch, batch, note=str(exc))
         taken = len(self._submission.batches)
         kept = f"{taken} batches were taken before; " if taken else ""
         return type(exc)(f"{exc}. {kept}the same command submits the rest", status=exc.status)
 
+    def _make_short_error(self, budget: Budget, most_micros: int) -> BudgetReachedError:
+        taken = len(self._submission.batches)
+        short = make_reached_error(budget, most_micros, of="this batch")
+        return type(short)(f"{short}. {taken} batches were submitted")
+
     def _unclear(self, batch: Batch, exc: UnconfirmedError) -> ProviderError:
         """Leave a batch unconfirmed, and say how to find out."""
-        self._desk.update(rows.note_batch, batch, note=f"not confirmed: {exc}")
+        self._service.update(rows.note_batch, batch, note=f"not confirmed: {exc}")
         return UnconfirmedError(
             f"{exc}. Whether `{batch.batch_id}` was taken isn't known; `heretix batch status` "
             "finds out, and until then nothing in it is sent again",
@@ -498,13 +544,15 @@ class _Submitter:
         )
 
     async def _finish(self, executions: Sequence[Execution]) -> None:
-        self._submission.finished += await _finish(self._desk, executions, self._observer)
+        self._submission.finished += await _finish(self._service, executions, self._observer)
 
 
-async def _finish(desk: BatchDesk, executions: Sequence[Execution], observer: Observer) -> int:
+async def _finish(
+    service: BatchService, executions: Sequence[Execution], observer: Observer
+) -> int:
     """Write the records of executions that are complete; the number of them."""
     if executions:
-        for record in await asyncio.to_thread(finish, desk.store, executions):
+        for record in await asyncio.to_thread(finish, service.store, executions):
             observer.finished(record)
     return len(executions)
 
@@ -530,7 +578,7 @@ class Collection:
 
 
 async def collect(
-    desk: BatchDesk,
+    service: BatchService,
     batches: Sequence[Batch],
     *,
     observer: Observer | None = None,
@@ -544,54 +592,66 @@ async def collect(
     observer = observer or Silence()
     collection = Collection()
     over: dict[str, BatchView] = {}
-    plans = _Plans(desk)
+    plans = _Plans(service)
     left = list(batches)
     while True:
-        views = [await _collect(desk, batch, plans, observer) for batch in left]
+        views = [await _collect(service, batch, plans, observer) for batch in left]
         over.update((view.batch.batch_id, view) for view in views)
-        await _finish_ready(desk, plans, observer, collection)
+        await _finish_ready(service, plans, observer, collection)
         passing = (type(None), errors.RetryableError, StoreBusyError)
         left = [v.batch for v in views if v.batch.is_open and isinstance(v.trouble, passing)]
         if every_s is None or not left:
             break
         await asyncio.sleep(every_s)
     collection.views = list(over.values())
+    collection.waiting += await asyncio.to_thread(service.store.read, rows.count_left_executions)
     return collection
 
 
-async def _collect(desk: BatchDesk, batch: Batch, plans: _Plans, observer: Observer) -> BatchView:
-    view = await desk.look(batch)
+async def _collect(
+    service: BatchService, batch: Batch, plans: _Plans, observer: Observer
+) -> BatchView:
+    view = await service.look(batch)
     if view.state is None or not view.state.ended or view.batch.state != "submitted":
         return view
     trouble = None
     try:
-        async with desk.holding(batch.batch_id):
-            batch = desk.reread(batch)
+        async with service.holding(batch.batch_id):
+            batch = service.reread(batch)
             # Another process may have been quicker.
             if batch.state == "submitted":
-                await _Collector(desk, batch, view.state, plans, observer).run()
+                await _Collector(service, batch, view.state, plans, observer).run()
     except (ProviderError, errors.UsageError, StoreBusyError) as exc:
         trouble = exc
-    return desk.view(batch, state=view.state, trouble=trouble)
+    return service.view(batch, state=view.state, trouble=trouble)
 
 
 class _Collector:
     """Stores the results of one batch that has ended."""
 
     def __init__(
-        self, desk: BatchDesk, batch: Batch, state: BatchState, plans: _Plans, observer: Observer
+        self,
+        service: BatchService,
+        batch: Batch,
+        state: BatchState,
+        plans: _Plans,
+        observer: Observer,
     ) -> None:
-        self._desk = desk
+        self._service = service
         self._batch = batch
         self._state = state
         self._plans = plans
         self._observer = observer
+        self._spending = service.account(parse_model(batch.model))
         self._strays = 0
-        self._latency_ms = _elapsed_ms(batch.submitted_at, state.ended_at or desk.now())
+        self._failed = 0
+        self._reason = ""
+        """Reason that the provider gave for the last request that failed."""
+        self._latency_ms = _elapsed_ms(batch.submitted_at, state.ended_at or service.now())
 
     async def run(self) -> None:
         """Store every result; a request without one is stored as failed."""
-        desk, batch, state = self._desk, self._batch, self._state
+        service, batch, state = self._service, self._batch, self._state
         provider = f"`{batch.provider}`"
         missing: ProviderError
         if state.problem is not None:
@@ -603,26 +663,29 @@ class _Collector:
             told = f"{provider} ended the batch ({state.status}) without a result"
             missing = errors.ServerError(told)
         try:
-            await desk.patiently(self._read)
+            await service.patiently(self._read)
         except errors.RejectedError as exc:
             # The batch itself is known, as its state was told just now.
             if exc.status != 404:
                 raise
             missing = errors.ServerError(f"{provider} no longer has the results: {exc}")
-        left = desk.store.read(rows.select_pending_samples, batch.batch_id)
+        left = service.store.read(rows.select_pending_samples, batch.batch_id)
         for chunk in chunked(sorted(left), _SAVED_TOGETHER):
             await self._save([(left[key], key, missing) for key in chunk])
-        note = f"{self._strays:,} lines of its results made no sense" if self._strays else None
-        desk.store.write(rows.close_batch, batch.batch_id, note=note, now=utc_now())
+        notes = [f"{self._failed:,} requests failed: {self._reason}"] if self._failed else []
+        if self._strays:
+            notes.append(f"{self._strays:,} lines of its results made no sense")
+        note = "; ".join(notes) or None
+        service.store.write(rows.close_batch, batch.batch_id, note=note, now=utc_now())
 
     async def _read(self) -> None:
-        desk = self._desk
+        service = self._service
         assert self._batch.provider_batch_id is not None
-        pending = desk.store.read(rows.select_pending_samples, self._batch.batch_id)
-        keys = desk.store.read(rows.select_batch_keys, self._batch.batch_id)
+        pending = service.store.read(rows.select_pending_samples, self._batch.batch_id)
+        keys = service.store.read(rows.select_batch_keys, self._batch.batch_id)
         arrived: list[tuple[str, str, Reply | ProviderError]] = []
         seen = self._strays = 0
-        provider = desk.provider_of(self._batch)
+        provider = service.provider_of(self._batch)
         async with contextlib.aclosing(provider.results(self._batch.provider_batch_id)) as results:
             async for result in results:
                 seen += 1
@@ -646,14 +709,21 @@ class _Collector:
         if not arrived:
             return
         await self._plans.load([execution_id for execution_id, _, _ in arrived])
-        made = []
+        made, paid, presumed = [], Decimal(0), 0
         for execution_id, key, outcome in arrived:
             plan, planned = self._plans.sample(execution_id, key)
+            hold = self._spending.hold(plan.model, plan.request(planned))
             reply, error = None, None
             if isinstance(outcome, Reply):
+                hold.reply = outcome
                 reply = replace(outcome, temperature=plan.options.temperature)
             else:
+                # What wasn't reached before the end is free, and so is a batch that failed whole.
+                unreached = type(outcome) in {errors.CallTimeoutError, ProviderError}
+                hold.sent, hold.failure = not (unreached or self._state.problem), outcome
                 error = f"{type(outcome).__name__}: {outcome}"
+                self._failed += 1
+                self._reason = str(outcome)
             sample = make_sample(
                 plan,
                 planned,
@@ -665,10 +735,12 @@ class _Collector:
                 created_at=utc_now(),
             )
             made.append((plan, execution_id, sample))
+            paid += self._spending.settle(hold)
+            presumed += hold.bound_micros if hold.presumed else 0
+        cost = math.ceil(paid) + presumed
+        save = partial(rows.save_batch_samples, paid=cost, presumed=presumed)
         saved = [(execution_id, sample) for _, execution_id, sample in made]
-        await asyncio.to_thread(
-            self._desk.store.write, rows.save_batch_samples, self._batch.batch_id, saved
-        )
+        await asyncio.to_thread(self._service.store.write, save, self._batch.batch_id, saved)
         for plan, _, sample in made:
             self._observer.sampled(plan, sample)
 
@@ -680,8 +752,8 @@ def _elapsed_ms(since: str, until: datetime) -> int:
 class _Plans:
     """Plans of executions, made again as they are needed, and not kept without bound."""
 
-    def __init__(self, desk: BatchDesk) -> None:
-        self._desk = desk
+    def __init__(self, service: BatchService) -> None:
+        self._service = service
         self._banks: dict[str, Bank] = {}
         self._kept: OrderedDict[str, tuple[Plan, dict[str, PlannedSample]]] = OrderedDict()
 
@@ -691,7 +763,7 @@ class _Plans:
         missing = [name for name in wanted if name not in self._kept]
         if missing:
             found = await asyncio.to_thread(
-                self._desk.store.read, rows.select_waiting_executions, missing
+                self._service.store.read, rows.select_waiting_executions, missing
             )
             for name in missing:
                 plan = self.plan(found[name])
@@ -712,36 +784,36 @@ class _Plans:
             return self._kept[execution.execution_id][0]
         version: str = json.loads(execution.config_json)["prompt_version"]
         if version not in self._banks:
-            row = self._desk.store.read(select_bank, version)
+            row = self._service.store.read(select_bank, version)
             assert row is not None, "a bank is registered before anything is submitted with it"
             self._banks[version] = bank_of(row)
         return replan(execution.config_json, self._banks[version])
 
 
 async def _finish_ready(
-    desk: BatchDesk, plans: _Plans, observer: Observer, collection: Collection
+    service: BatchService, plans: _Plans, observer: Observer, collection: Collection
 ) -> None:
     """Write the records of executions that have all their samples."""
     collection.waiting, collection.troubles = 0, []
     try:
-        async with desk.holding(_FINISHING):
-            ready = await asyncio.to_thread(desk.store.read, rows.select_ready_executions)
+        async with service.holding(_FINISHING):
+            ready = await asyncio.to_thread(service.store.read, rows.select_ready_executions)
             for names in chunked(ready, _FINISHED_TOGETHER):
-                rebuilt = await asyncio.to_thread(_rebuild, desk, plans, names, collection)
+                rebuilt = await asyncio.to_thread(_rebuild, service, plans, names, collection)
                 complete = [execution for execution in rebuilt if execution.complete]
                 collection.waiting += len(rebuilt) - len(complete)
-                collection.finished += await _finish(desk, complete, observer)
+                collection.finished += await _finish(service, complete, observer)
     except StoreBusyError as exc:
         # The other process writes the records, or leaves them for the next collection.
         collection.troubles.append(exc)
 
 
 def _rebuild(
-    desk: BatchDesk, plans: _Plans, names: Sequence[str], collection: Collection
+    service: BatchService, plans: _Plans, names: Sequence[str], collection: Collection
 ) -> list[Execution]:
     """Executions with the samples that the store has for them."""
-    found = desk.store.read(rows.select_waiting_executions, names)
-    own = desk.store.read(rows.select_own_samples, names)
+    found = service.store.read(rows.select_waiting_executions, names)
+    own = service.store.read(rows.select_own_samples, names)
     rebuilt = []
     for name in names:
         try:
@@ -749,16 +821,16 @@ def _rebuild(
         except errors.RecordError as exc:
             collection.troubles.append(exc)
             continue
-        price = desk.price_of(plan.model)
+        price = service.price_of(plan.model)
         rebuilt.append(Execution(plan, name, found[name].created_at, price=price))
     keys = [sample.cache_key for execution in rebuilt for sample in execution.plan.samples]
-    stored = desk.store.read(select_samples, keys)
+    stored = service.store.read(select_samples, keys)
     for execution in rebuilt:
         for planned in execution.plan.samples:
             sample = stored.get(planned.cache_key)
             mine = own.get((execution.execution_id, planned.cache_key))
             if mine is not None and mine.error is not None:
-                execution.held[planned.cache_key] = _failed(execution, planned, mine, sample)
+                execution.held[planned.cache_key] = _make_failure(execution, planned, mine, sample)
             elif mine is not None and sample is not None:
                 execution.held[planned.cache_key] = sample
             elif sample is not None:
@@ -766,7 +838,7 @@ def _rebuild(
     return rebuilt
 
 
-def _failed(
+def _make_failure(
     execution: Execution, planned: PlannedSample, mine: OwnSample, stored: Sample | None
 ) -> Sample:
     """A request that failed. Where the store has an older answer, it kept that instead."""

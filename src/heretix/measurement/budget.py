@@ -1,4 +1,4 @@
-"""Budgets of a process: money for each call is set aside before it is made, and settled after."""
+"""Escrow of a process: money for each call is set aside before it is made, and settled after."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import asyncio
 import contextlib
 import math
 import uuid
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.errors import (
-    BudgetReachedError,
-    ConfigError,
-    RateLimitedError,
-    RejectedError,
-    ServerError,
-    StoreError,
-)
+from heretix.core.errors import BudgetReachedError, StoreError
 from heretix.core.event_loop import in_thread
-from heretix.providers.prices import Price, PriceTable, cost_micros
+from heretix.providers.catalog import open_provider
 from heretix.store import new_owner
 from heretix.store.budgets import (
     HOLD_S,
@@ -35,110 +27,16 @@ from heretix.store.budgets import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from heretix.providers.base import Reply, Request
-    from heretix.providers.catalog import ModelId
+    from sqlalchemy import Connection
+
+    from heretix.core.settings import Settings
+    from heretix.providers.base import Provider, Reply, Request
+    from heretix.providers.catalog import ModelId, Options, Spending
     from heretix.store import Store
 
-_OVERHEAD_TOKENS: Final = 512
-"""Room for what a provider puts around a prompt: roles, separators, the answer's schema."""
 _SLICE_CALLS: Final = 32
 """Calls whose money is held at a time, at the most: a transaction for each would be too many."""
 _POLL_S: Final = 0.25
-
-
-class Spending:
-    """The running total of all lanes, from the providers' own token counts.
-
-    An unknown price makes the total unknown, not zero; a budget then can't be kept and is refused
-    at the door.
-    """
-
-    def __init__(
-        self, prices: PriceTable, models: tuple[ModelId, ...], *, budget_usd: float | None = None
-    ) -> None:
-        self._prices = {model: prices.find(model) for model in models}
-        self.budget_usd = budget_usd
-        self._tokens = dict.fromkeys(models, (0, 0))
-        """Read and written, per model: a sum of many small costs is rounded once, not each."""
-        self._unknown = False
-        self.calls = 0
-        """Calls that were made, those that failed or were made again included."""
-        self.cut_off = 0
-        """Calls of which nobody knows whether they were billed."""
-        self.presumed_micros = 0
-        """The most that those can have cost."""
-        if budget_usd is not None:
-            self.require_prices("budget_usd")
-
-    def require_prices(self, name: str) -> None:
-        """Refuse a budget that can't be kept."""
-        unpriced = [model for model, price in self._prices.items() if price is None]
-        if unpriced:
-            raise ConfigError(
-                f"`{name}` can't be kept: the price of {unpriced[0]} isn't known; "
-                "put it into a table of yours and name that with HERETIX_PRICES"
-            )
-
-    def price_of(self, model: ModelId) -> Price | None:
-        """The price of a model; None where it isn't known."""
-        return self._prices[model]
-
-    def bound_micros(self, model: ModelId, request: Request) -> int:
-        """The most that a call can cost. No tokeniser makes more tokens than there are bytes."""
-        price = self._prices[model]
-        if price is None or price.is_free:
-            return 0
-        sent = len(request.system.encode()) + len(request.user.encode())
-        sent += len(str(request.answer_schema or "").encode())
-        return cost_micros(price, sent + _OVERHEAD_TOKENS, request.max_output_tokens)
-
-    def charge(self, model: ModelId, tokens_in: int | None, tokens_out: int | None) -> Decimal:
-        """Add a call that was answered; what it cost, in millionths of a dollar."""
-        price = self._prices[model]
-        read, written = self._tokens[model]
-        self._tokens[model] = (read + (tokens_in or 0), written + (tokens_out or 0))
-        told = tokens_in is not None and tokens_out is not None
-        if price is None or not (told or price.is_free):
-            self._unknown = True
-            return Decimal(0)
-        return price.input_usd_per_mtok * (tokens_in or 0) + price.output_usd_per_mtok * (
-            tokens_out or 0
-        )
-
-    def presume(self, bound_micros: int) -> None:
-        """Count a call that was cut off: it may have been billed."""
-        self.cut_off += 1
-        self.presumed_micros += bound_micros
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Calls made, and tokens read and written as far as the providers told."""
-        read, written = zip(*self._tokens.values(), strict=True)
-        return {"calls": self.calls, "tokens_in": sum(read), "tokens_out": sum(written)}
-
-    @property
-    def spent_usd(self) -> float | None:
-        """Dollars spent so far on answers; None once a call's cost couldn't be told."""
-        if self._unknown:
-            return None
-        priced = [(model, price) for model, price in self._prices.items() if price is not None]
-        return sum(cost_micros(price, *self._tokens[model]) for model, price in priced) / 1e6
-
-
-@dataclass(slots=True)
-class Hold:
-    """The most that one call can cost, and what became of it."""
-
-    bound_micros: int
-    sent: bool = False
-    reply: Reply | None = None
-
-
-def may_be_billed(exc: BaseException) -> bool:
-    """Tell a call that a provider may have answered, and billed, though no answer came."""
-    if isinstance(exc, RateLimitedError | RejectedError):
-        return False
-    return not (isinstance(exc, ServerError) and exc.status is not None)
 
 
 class Escrow:
@@ -154,27 +52,28 @@ class Escrow:
         self._lease_s = lease_s
         self._owner = new_owner()
         self._credit = 0
-        """What the store holds for this process."""
+        """Money that the store holds for this process."""
         self._out = 0
         """Of it, what calls in flight may cost."""
         self._calls_out = self._calls_ended = 0
         self._paid = Decimal(0)
-        """What calls did cost, all in all; rounded up once."""
+        """Cost of all calls together; rounded up once."""
         self._presumed = 0
         self._settled = (0, 0)
         """Of what was paid and presumed, what the store knows."""
+        self._unfinished: dict[str, Any] | None = None
+        """A stroke of which nobody knows whether the store has it: it is made again first."""
         self._drawing = asyncio.Lock()
         self._freed = asyncio.Event()
 
     async def open(self) -> None:
         """Make the budgets known to the store, or change their caps."""
 
-        def write() -> None:
-            with self._store.writing() as connection:
-                for budget_id, cap in self._caps.items():
-                    cap_budget(connection, budget_id, cap)
+        def write(connection: Connection) -> None:
+            for budget_id, cap in self._caps.items():
+                cap_budget(connection, budget_id, cap)
 
-        await in_thread(write)
+        await in_thread(self._store.write, write)
 
     @property
     def _unsettled(self) -> tuple[int, int]:
@@ -206,7 +105,7 @@ class Escrow:
                 # Other processes hold the rest, and may give it back; if they die, it is spent.
                 await asyncio.sleep(_POLL_S)
             else:
-                raise _reached(found.short, bound)
+                raise make_reached_error(found.short, bound)
         self._out += bound
         self._calls_out += 1
 
@@ -230,16 +129,29 @@ class Escrow:
                     self._store.write, extend_holds, self._owner, lease_s=self._lease_s
                 )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Settle, and give back what is left. Calls in flight count at the most they can cost."""
+        if self._unfinished is not None:
+            await self._draw(0)
         self._presumed += self._out
         self._out = 0
         paid, presumed = self._unsettled
-        self._store.write(close_holds, self._owner, paid=paid, presumed=presumed)
+        await in_thread(self._store.write, close_holds, self._owner, paid=paid, presumed=presumed)
         self._note(paid, presumed)
         self._credit = 0
 
     async def _draw(self, bound: int) -> Draw:
+        stroke = self._unfinished = self._unfinished or self._stroke(bound)
+
+        def make(connection: Connection) -> Draw:
+            return draw(connection, self._owner, list(self._caps), **stroke)
+
+        found = await in_thread(self._store.write, make)
+        self._unfinished = None
+        self._credit += found.granted_micros
+        return found
+
+    def _stroke(self, bound: int) -> dict[str, Any]:
         paid, presumed = self._unsettled
         self._note(paid, presumed)
         self._credit -= min(self._credit, paid)
@@ -247,66 +159,97 @@ class Escrow:
         # What is left over is given back with the same stroke: others may need it more.
         back = spare if spare < bound else 0
         self._credit -= back
-        wanted = bound * min(_SLICE_CALLS, 1 + self._calls_out)
-        found = await in_thread(
-            self._store.write,
-            draw,
-            self._owner,
-            list(self._caps),
-            paid=paid,
-            presumed=presumed,
-            back=back,
-            least=bound,
-            most=wanted,
-            lease_s=self._lease_s,
-        )
-        self._credit += found.granted_micros
-        return found
+        return {
+            "paid": paid,
+            "presumed": presumed,
+            "back": back,
+            "least": bound,
+            "most": bound * min(_SLICE_CALLS, 1 + self._calls_out),
+            "lease_s": self._lease_s,
+            "stroke": uuid.uuid4().hex,
+        }
 
     def _note(self, paid: int, presumed: int) -> None:
         told = self._settled
         self._settled = told[0] + paid, told[1] + presumed
 
 
-def _reached(budget: Budget, bound: int) -> BudgetReachedError:
+def make_reached_error(
+    budget: Budget, bound: int, *, of: str = "the next call"
+) -> BudgetReachedError:
+    """Make the error of who asked a budget for more than it has left."""
     cap, spent = budget.cap_micros / 1e6, budget.spent_micros / 1e6
     name, remedy = f"`budget_usd` {cap:g}", "the same command with a larger budget continues"
     if budget.budget_id == STORE_BUDGET:
         name = f"`HERETIX_BUDGET_USD` {cap:g}, which all runs of this store share,"
         remedy = "a larger one continues"
+    held = f", ${budget.held_micros / 1e6:.4f} is set aside" if budget.held_micros else ""
+    if not spent and not held and of == "the next call":
+        return BudgetReachedError(
+            f"{name} covers no call: one may cost ${bound / 1e6:.4f}. Nothing was paid; {remedy}, "
+            "and a lower `max_output_tokens` makes calls cost less"
+        )
     guessed = budget.presumed_micros / 1e6
-    cut_off = f", ${guessed:.4f} of it for calls that were cut off" if guessed else ""
+    untold = f", ${guessed:.4f} of it for calls whose cost wasn't told" if guessed else ""
     return BudgetReachedError(
-        f"{name} is spent: ${spent:.4f} was paid{cut_off}, and the next call may cost "
+        f"{name} is spent: ${spent:.4f} was paid{untold}{held}, and {of} may cost "
         f"${bound / 1e6:.4f}. Everything that was answered is stored; {remedy}"
     )
 
 
-def run_budget() -> str:
-    """Name the budget of one run."""
-    return f"run:{uuid.uuid4()}"
+class Payer:
+    """Pays for calls beside those of plans: of judges, readers and writers of queries."""
+
+    def __init__(self, spending: Spending, escrow: Escrow | None) -> None:
+        self.spending = spending
+        self.escrow = escrow
+
+    def open(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
+        """`open_provider`, with every call paid for."""
+        return _Paid(open_provider(model, settings, options=options), model, self)
+
+
+class _Paid:
+    """A provider whose calls are set money aside for, and counted."""
+
+    def __init__(self, provider: Provider, model: ModelId, payer: Payer) -> None:
+        self._provider = provider
+        self._model = model
+        self._payer = payer
+        self.max_concurrency = provider.max_concurrency
+        self.aclose = provider.aclose
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one request, or raise what the provider does, or `BudgetReachedError`."""
+        spending, escrow = self._payer.spending, self._payer.escrow
+        hold = spending.hold(self._model, request)
+        if escrow is not None:
+            await escrow.reserve(hold.bound_micros)
+        spending.calls += 1
+        hold.sent = True
+        try:
+            hold.reply = await self._provider.ask(request)
+        except BaseException as exc:
+            hold.failure = exc
+            raise
+        finally:
+            cost = spending.settle(hold)
+            if escrow is not None:
+                escrow.settle(hold.bound_micros, cost, presumed=hold.presumed)
+        return hold.reply
 
 
 @contextlib.asynccontextmanager
-async def holding(
-    spending: Spending, escrow: Escrow | None, model: ModelId, request: Request
-) -> AsyncIterator[Hold]:
-    """Hold the most that a call can cost while it is made; then count what it did cost."""
-    hold = Hold(spending.bound_micros(model, request))
-    if escrow is not None:
-        await escrow.reserve(hold.bound_micros)
-    cost, presumed = Decimal(0), False
+async def paying(store: Store, spending: Spending, caps: Mapping[str, int]) -> AsyncIterator[Payer]:
+    """Open a `Payer` whose calls count against `caps`, for as long as it is needed."""
+    if not caps:
+        yield Payer(spending, None)
+        return
+    escrow = Escrow(store, caps)
+    await escrow.open()
+    keeping = asyncio.create_task(escrow.keep())
     try:
-        yield hold
-    except BaseException as exc:
-        presumed = hold.sent and hold.reply is None and may_be_billed(exc)
-        raise
+        yield Payer(spending, escrow)
     finally:
-        if hold.reply is not None:
-            cost = spending.charge(model, hold.reply.tokens_in, hold.reply.tokens_out)
-            untold = hold.reply.tokens_in is None or hold.reply.tokens_out is None
-            presumed = untold and bool(hold.bound_micros)
-        if presumed:
-            spending.presume(hold.bound_micros)
-        if escrow is not None:
-            escrow.settle(hold.bound_micros, cost, presumed=presumed)
+        keeping.cancel()
+        await escrow.close()

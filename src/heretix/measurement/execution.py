@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.belief.diagnostics import diagnose, weigh_extremes
+from heretix.belief.diagnostics import EXTREME_CLAMP, diagnose, weigh_extremes
 from heretix.belief.estimator import (
     METHOD,
     METHOD_MEAN,
@@ -22,7 +22,7 @@ from heretix.belief.estimator import (
     trimmed_mean,
 )
 from heretix.belief.logodds import sigmoid
-from heretix.belief.template_t import template_t
+from heretix.belief.student import template_t
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import NoEstimateError
@@ -36,16 +36,32 @@ from heretix.measurement.record import (
     SampleRecord,
 )
 from heretix.plan import Plan, PlannedSample, PrecisionStep
-from heretix.providers.prices import Price, cost_micros
-from heretix.readouts import SAMPLED, method_of, missing_mass, read_reply
+from heretix.prompts.bank import QUOTE_CHARS
+from heretix.providers.catalog import Price, cost_micros
+from heretix.readouts import (
+    DISTRIBUTION,
+    METHOD_PREFIX,
+    READERS,
+    SAMPLED,
+    hold_numbers,
+    missing_mass,
+)
 from heretix.sample import Attempt, Reading, Sample, columns_of
 from heretix.store import ExecutionResult, ExecutionStart, Store
-from heretix.store.runs import finish_executions, save_used, select_used, start_executions
+from heretix.store.runs import (
+    finish_executions,
+    save_used,
+    select_finished,
+    select_used,
+    start_executions,
+)
 from heretix.store.samples import select_answers, select_samples
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Connection
 
     from heretix.plan import Evidence
     from heretix.prompts.bank import Bank
@@ -171,9 +187,18 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
         for record in made
         if is_open(record)
     }
-    with store.writing() as connection:
-        finish_executions(connection, results)
+    tried = False
+
+    def save(connection: Connection) -> None:
+        nonlocal tried
+        # The connection may have broken when all of it was done.
+        ids = [result.execution_id for result in results]
+        done = select_finished(connection, ids) if tried else frozenset()
+        tried = True
+        finish_executions(connection, [r for r in results if r.execution_id not in done])
         save_used(connection, steps)
+
+    store.write(save)
     return made
 
 
@@ -212,7 +237,7 @@ def make_sample(
         "latency_ms": latency_ms,
         "created_at": created_at,
     }
-    reading = read_reply(plan.readout, reply.text, reply.finish) if reply else Reading()
+    reading = READERS[plan.readout](reply.text, reply.finish) if reply else Reading()
     return Sample(run_id=plan.run_id, **columns_of(planned, reading, reply) | values)
 
 
@@ -296,10 +321,14 @@ def evidence_record(
     if evidence is None:
         return None
     texts = {item.id: item.text for item in evidence.items}
-    quotes = [quote for answer in answers for quote in _quotes(answer)]
+    quotes = [quote for answer in answers for quote in _read_quotes(answer)]
     verified = sum(quote is not None and _stands_in(texts, *quote) for quote in quotes)
-    used = Counter(name for answer in answers for name in _used(answer))
-    rate = verified / len(quotes) if quotes else None
+    cut = sum(quote is not None and _is_cut(texts, *quote) for quote in quotes)
+    used = Counter(name for answer in answers for name in _read_used(answer))
+    whole = len(quotes) - cut
+    rate = verified / whole if whole else None
+    # Where every quote was cut, none was made up.
+    trusted = (rate >= TRUSTED_RATE) if rate is not None else True if cut else None
     return EvidenceRecord.fill(
         evidence.frame,
         evidence,
@@ -309,8 +338,9 @@ def evidence_record(
         items=list(evidence.items),
         quotes_given=len(quotes),
         quotes_verified=verified,
+        quotes_cut=cut,
         verified_quote_rate=rate,
-        trusted=None if rate is None else rate >= TRUSTED_RATE,
+        trusted=trusted,
         used={item.id: used[item.id] for item in evidence.items},
     )
 
@@ -326,6 +356,18 @@ def _stands_in(texts: dict[str, str], name: str, quote: str) -> bool:
     return _tells(quote) or not _tells(text)
 
 
+def _is_cut(texts: dict[str, str], name: str, quote: str) -> bool:
+    """Check that the limit on a quote's length ended it early, and that what it holds till then is
+    in the item: the part of a word that it ends with must begin the item's next word."""
+    from heretix.evidence.text.fold import fold
+
+    if len(quote) < QUOTE_CHARS or _stands_in(texts, name, quote):
+        return False
+    head = quote[:QUOTE_CHARS].rstrip()
+    words = head.rpartition(" ")[0]
+    return _stands_in(texts, name, words) and fold(head) in fold(texts[name])
+
+
 def _tells(text: str) -> bool:
     """Long enough to show that the document was read."""
     from heretix.evidence.text.fold import fold
@@ -335,7 +377,7 @@ def _tells(text: str) -> bool:
     return len(folded.split()) >= _QUOTE_WORDS or uncased >= _QUOTE_LETTERS
 
 
-def _quotes(answer: str | None) -> Iterator[tuple[str, str] | None]:
+def _read_quotes(answer: str | None) -> Iterator[tuple[str, str] | None]:
     """The quotes of an answer; None for each that isn't an id and a text."""
     given = _value(answer, "quotes")
     for quote in given if isinstance(given, list) else [given] if given is not None else []:
@@ -343,7 +385,7 @@ def _quotes(answer: str | None) -> Iterator[tuple[str, str] | None]:
         yield (name, text) if isinstance(name, str) and isinstance(text, str) else None
 
 
-def _used(answer: str | None) -> set[str]:
+def _read_used(answer: str | None) -> set[str]:
     given = _value(answer, "used")
     return {name for name in given if isinstance(name, str)} if isinstance(given, list) else set()
 
@@ -370,15 +412,7 @@ def build_run(
     `samples` holds (attempt, sample, served from cache). Verification calls this again on what a
     record holds, so a number can't be recorded in one way and checked in another.
     """
-    rows = [
-        SampleRecord(
-            slot=planned.slot,
-            from_cache=from_cache,
-            compliant=sample.compliant,
-            **columns_of(sample, planned),
-        )
-        for planned, sample, from_cache in samples
-    ]
+    rows = [_sample_record(*of_attempt) for of_attempt in samples]
     logits: dict[str, list[float]] = {}
     for row in rows:
         if row.compliant and row.logit is not None:
@@ -393,7 +427,7 @@ def build_run(
         model=plan.model.identity,
         provider=plan.model.provider,
         provider_model_id=models.pop() if len(models) == 1 else None,
-        served=_served(rows),
+        served=_count_served(rows),
         demonstration=plan.model.is_demonstration,
         readout=_readout(plan, compliant),
         evidence=evidence_record(plan.evidence, [row.raw_answer for row in compliant]),
@@ -425,6 +459,15 @@ def build_run(
         sha256="",
     )
     return unsigned.model_copy(update={"sha256": records.digest_of(unsigned)})
+
+
+def _sample_record(planned: PlannedSample, sample: Sample, from_cache: bool) -> SampleRecord:
+    return SampleRecord(
+        slot=planned.slot,
+        from_cache=from_cache,
+        compliant=sample.compliant,
+        **columns_of(sample, planned),
+    )
 
 
 def _estimate(
@@ -474,9 +517,11 @@ def _aggregation(
     plan: Plan, belief: Estimate | None, logits: dict[str, list[float]]
 ) -> records.Aggregation:
     method = METHOD if plan.center == "trimmed" else METHOD_MEAN
+    method = METHOD_SIMPLE if plan.agg == "simple" else method
     return records.Aggregation.fill(
         plan,
-        method=method_of(plan.readout, METHOD_SIMPLE if plan.agg == "simple" else method),
+        method=METHOD_PREFIX[plan.readout] + method,
+        bootstrap_seed_text=str(plan.bootstrap_seed) if plan.bootstrap_seed > 2**53 else None,
         n_templates=len(logits),
         counts_by_template={sha: len(logits[sha]) for sha in sorted(logits)},
         # That of the samples: the plan has one of its own.
@@ -522,8 +567,14 @@ def _beside(
 ) -> records.BesideRecord:
     probs: dict[str, list[float]] = {}
     for row in compliant:
-        # An answer in log-probabilities has log-odds of its own, which no probability clamps.
-        prob = row.prob_true if plan.readout == SAMPLED or row.logit is None else sigmoid(row.logit)
+        prob = row.prob_true
+        if plan.readout == DISTRIBUTION:
+            # It is the numbers in it that are held, not their mean.
+            found = hold_numbers(row.raw_answer or "", within=EXTREME_CLAMP)
+            prob = sigmoid(found[1]) if found else None
+        elif plan.readout != SAMPLED and row.logit is not None:
+            # An answer in log-probabilities has log-odds of its own, which no probability clamps.
+            prob = sigmoid(row.logit)
         if prob is not None:
             probs.setdefault(row.prompt_sha256, []).append(prob)
     extremes = weigh_extremes(
@@ -534,10 +585,12 @@ def _beside(
         trim=plan.trim,
         agg=plan.agg,
     )
+    masses = _extreme_masses(plan, compliant)
     return records.BesideRecord.fill(
         extremes,
         template_t=_template_t(plan, logits) if plan.agg == "clustered" else None,
-        extreme_share=extremes.share,
+        n_extreme=sum(mass >= _LIKELY for mass in masses) if masses else extremes.n_extreme,
+        extreme_share=mean(masses) if masses else extremes.share,
     )
 
 
@@ -559,6 +612,7 @@ def _readout(plan: Plan, compliant: Sequence[SampleRecord]) -> records.ReadoutRe
         return None
     masses = [missing_mass(plan.readout, row.raw_answer or "") for row in compliant]
     known = sorted(mass for mass in masses if mass is not None)
+    extreme = _extreme_masses(plan, compliant)
     # One answer a wording: an answer's probability is its wording's mean.
     probs = [row.prob_true for row in compliant if row.prob_true is not None]
     cut = trim_cut(len(probs), center=plan.center, trim=plan.trim)
@@ -567,7 +621,20 @@ def _readout(plan: Plan, compliant: Sequence[SampleRecord]) -> records.ReadoutRe
         prob_mean=trimmed_mean(probs, cut) if probs else None,
         missing_mass=mean(known) if known else None,
         missing_mass_max=max(known, default=None),
+        extreme_mass=mean(extreme) if extreme else None,
     )
+
+
+_LIKELY: Final = 0.005
+"""Least probability of exactly 0 and 1 with which a distribution is counted among extremes."""
+
+
+def _extreme_masses(plan: Plan, compliant: Sequence[SampleRecord]) -> list[float]:
+    """Probabilities of exactly 0 and 1 in each distribution; none of other read-outs."""
+    if plan.readout != DISTRIBUTION:
+        return []
+    found = [hold_numbers(row.raw_answer or "", within=EXTREME_CLAMP) for row in compliant]
+    return [one[0] for one in found if one is not None]
 
 
 def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> PrecisionRecord | None:
@@ -588,7 +655,7 @@ def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> Precis
     )
 
 
-def _served(rows: Sequence[SampleRecord]) -> list[records.Served]:
+def _count_served(rows: Sequence[SampleRecord]) -> list[records.Served]:
     counts = Counter((row.provider_model_id, row.fingerprint) for row in rows if row.error is None)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     return [

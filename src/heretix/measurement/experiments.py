@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import InsufficientEvidenceError
+from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.text.excerpt import content_words
@@ -40,6 +41,12 @@ def canary(bundle: Bundle) -> Evidence:
     return replace(shown, variant="canary", items=items, order=_ids(shown))
 
 
+def swapped(bundle: Bundle) -> Evidence:
+    """The bundle's documents in reverse order, wording by wording: first and last trade places."""
+    shown = show_bundle(bundle)
+    return replace(shown, variant="swapped", order=tuple(reversed(_ids(shown))))
+
+
 def without(bundle: Bundle, name: str) -> Evidence:
     """The bundle without a document, or a publisher's; the others keep their order.
 
@@ -60,14 +67,19 @@ def under_policy(bundle: Bundle) -> Evidence:
 def sham(bundle: Bundle, documents: Sequence[Document]) -> Evidence:
     """As many documents of the same length that have nothing to do with the claim."""
     shown = show_bundle(bundle)
+    return replace(shown, variant="sham", items=sham_items(shown.items, documents))
+
+
+def sham_items(shown: Sequence[ShownItem], documents: Sequence[Document]) -> tuple[ShownItem, ...]:
+    """Items of the same names and lengths, of other documents."""
     items = []
-    for item, document in zip(shown.items, documents, strict=False):
+    for item, document in zip(shown, documents, strict=False):
         words, length = " ".join(document.text.split()), len(item.text)
         while len(words) < length and words:
             words = f"{words} {words}"
         # Cut at a word.
         items.append(ShownItem(item.id, words[:length].rpartition(" ")[0] or words[:length]))
-    return replace(shown, variant="sham", items=tuple(items))
+    return tuple(items)
 
 
 def show_bundle(bundle: Bundle) -> Evidence:
@@ -83,16 +95,13 @@ def _ids(shown: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiments:
-    """Experiments to run on every bundle."""
+    """Experiments to run on every bundle; canary and swap are run on what users gave anyway, unless
+    `evidence: {checks: false}` says no."""
 
     influence: bool = False
     canary: bool = False
+    swap: bool = False
     sham: bool = False
-
-    @property
-    def any(self) -> bool:
-        """Something is asked for."""
-        return self.influence or self.canary or self.sham
 
 
 def with_experiments(
@@ -104,14 +113,20 @@ def with_experiments(
     """
     variants: list[tuple[Claim, Evidence]] = []
     others: list[Bundle] = []
+    evidence_config = measurement.config.evidence
+    checked = evidence_config is None or evidence_config.checks
     for claim in measurement.claims:
         for lens in measurement.config.lenses:
             bundle = measurement.bundles.get((claim.text, lens))
             if not isinstance(bundle, Bundle):
                 continue
             made: list[Evidence] = []
-            if wanted.canary:
+            # No screen keeps anything out of the user's own documents: they are checked unasked.
+            unscreened = checked and LENSES[lens].limits.exact
+            if wanted.canary or unscreened:
                 made.append(canary(bundle))
+            if (wanted.swap or unscreened) and len(bundle.items) > 1:
+                made.append(swapped(bundle))
             if wanted.sham:
                 made.append(sham(bundle, irrelevant_documents(claim.text)))
             other = (other_policy or {}).get((claim.text, lens))

@@ -22,7 +22,7 @@ from heretix.core.errors import (
     RecordError,
     StoreReadOnlyError,
 )
-from heretix.core.plugins import Registry, installed
+from heretix.core.plugins import Registry, find_plugins
 from heretix.evidence.search import SERVICES
 from heretix.measurement.vector import METRICS
 from heretix.prompts.bank import BANKS, load_bank
@@ -96,10 +96,15 @@ async def examine(
 ) -> list[Check]:
     """Look at everything. Only providers with a key, or named in `models`, are contacted."""
     found = f"{platform.python_version()} on {platform.system()}, heretix {VERSION}"
-    checks = [Check("python", State.OK, found), _store(settings), _disk(settings), _clock(settings)]
-    checks.append(await _embedded(settings))
+    checks = [
+        Check("python", State.OK, found),
+        _check_store(settings),
+        _check_disk(settings),
+        _check_clock(settings),
+    ]
+    checks.append(await _check_embedded(settings))
     named = [parse_model(name) for name in models]
-    checks += _keys(settings, named)
+    checks += _check_keys(settings, named)
     if not offline:
         # One made-up model for each hosted provider whose key is set: the list of models is free.
         reachable = [
@@ -108,7 +113,7 @@ async def examine(
             if endpoint.base_url and settings.env.get(endpoint.key_variable or "")
         ]
         for model in named or reachable:
-            checks += await _endpoint(model, settings, base_url)
+            checks += await _check_endpoint(model, settings, base_url)
     checks.append(Check("default model", State.INFO, default_model(settings).identity))
     return checks
 
@@ -130,7 +135,7 @@ def examine_plugins(*more: Registry[Any]) -> list[PluginStatus]:
     registries: dict[str, Registry[Any]] = {one.kind: one for one in more}
     registries |= {"providers": PROVIDERS, "search": SERVICES, "metrics": METRICS, "banks": BANKS}
     found = []
-    for plugin in installed():
+    for plugin in find_plugins():
         error = None
         try:
             registries[plugin.kind].load_plugin(plugin)
@@ -146,7 +151,7 @@ def examine_plugins(*more: Registry[Any]) -> list[PluginStatus]:
     return found
 
 
-def _store(settings: Settings) -> Check:
+def _check_store(settings: Settings) -> Check:
     try:
         with Store.open(settings.db, create=False) as store:
             # A write that changes nothing: it needs the lock and the permission all the same.
@@ -162,7 +167,7 @@ def _store(settings: Settings) -> Check:
         return Check("store", State.BAD, str(exc), "set HERETIX_DB to a store that works")
 
 
-def _disk(settings: Settings) -> Check:
+def _check_disk(settings: Settings) -> Check:
     folder = Path(settings.db).parent if "://" not in settings.db else Path()
     while not folder.exists():
         folder = folder.parent
@@ -172,7 +177,7 @@ def _disk(settings: Settings) -> Check:
     return Check("disk", state, f"{free / 1e9:,.1f} GB free", remedy)
 
 
-def _clock(settings: Settings) -> Check:
+def _check_clock(settings: Settings) -> Check:
     """A clock behind the newest sample is wrong: samples were stored before they are made."""
     now = datetime.now(UTC)
     newest = None
@@ -185,7 +190,7 @@ def _clock(settings: Settings) -> Check:
     return Check("clock", State.OK, f"{now:%Y-%m-%d %H:%M} UTC")
 
 
-async def _embedded(settings: Settings) -> Check:
+async def _check_embedded(settings: Settings) -> Check:
     name, title = "smollm2-135m", "embedded model"
     if importlib.util.find_spec("xllamacpp") is None:
         remedy = "uv sync, or pip install '.[local]' in the clone"
@@ -213,7 +218,7 @@ async def _embedded(settings: Settings) -> Check:
     return Check(title, State.BAD, found, f"heretix models pull {name}")
 
 
-def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
+def _check_keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
     wanted = {model.provider for model in named}
     checks = []
     for provider, endpoint in endpoints().items():
@@ -230,7 +235,7 @@ def _keys(settings: Settings, named: Sequence[ModelId]) -> list[Check]:
     return checks
 
 
-async def _endpoint(model: ModelId, settings: Settings, base_url: str | None) -> list[Check]:
+async def _check_endpoint(model: ModelId, settings: Settings, base_url: str | None) -> list[Check]:
     name = f"endpoint {model.provider}"
     try:
         provider = open_provider(

@@ -117,6 +117,7 @@ class Escalation:
         self.sampled = observer.sampled
         self.shared = observer.shared
         self.extended = observer.extended
+        self.heard = observer.heard
 
     def planned(self, plan: Plan, cached: int) -> None:
         """Note what a plan was made from: its record will say whether a larger one is needed."""

@@ -46,6 +46,12 @@ class _Record(BaseModel):
         return cls(**given)
 
 
+def _without_null(content: dict[str, Any], name: str) -> dict[str, Any]:
+    if content.get(name, True) is None:
+        del content[name]
+    return content
+
+
 class PluginRecord(_Record):
     """A part that another package brought, and its version."""
 
@@ -118,11 +124,17 @@ class Aggregation(_Record):
     center: Literal["trimmed", "mean"]
     trim: float
     bootstrap_seed: int
+    bootstrap_seed_text: str | None = None
+    """The seed where it is over 2^53, which common JSON tools round; left out else."""
     seed_source: Literal["config", "environment", "derived"]
     n_templates: int
     counts_by_template: dict[str, int]
     imbalance_ratio: float | None
     template_iqr_logit: float | None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_text(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_null(handler(self), "bootstrap_seed_text")
 
 
 class Balance(_Record):
@@ -189,12 +201,13 @@ class BesideRecord(_Record):
     template_t: TemplateTRecord | None
     """Null where trimming leaves a single wording, and for the legacy aggregation."""
     n_extreme: int
-    """Answers of exactly 0 or 1."""
+    """Answers of exactly 0 or 1; of distributions, those that hold them for at all likely (.5%)."""
     extreme_share: float
+    """Of the answers; of a distribution, the mean probability of exactly 0 and 1."""
     center_clamped: float
     """The belief with every answer held within [.005, .995]."""
     clamp_sensitive: bool
-    """It lies further from the published one than half the published interval is wide."""
+    """True where it lies further from the published one than half that interval is wide."""
 
 
 class Served(_Record):
@@ -238,14 +251,11 @@ class Usage(_Record):
     cost_usd: float | None
     """Cost of the calls made now, by the provider's own token counts; null where unknown."""
     in_vain: InVain | None = None
-    """What was paid on top for answers that came too late; left out where there were none."""
+    """Payment on top for answers that came too late; left out where there were none."""
 
     @model_serializer(mode="wrap")
     def _leave_out_nothing_in_vain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
-        if content.get("in_vain", True) is None:
-            del content["in_vain"]
-        return content
+        return _without_null(handler(self), "in_vain")
 
 
 class EvidenceRecord(_Record):
@@ -266,7 +276,11 @@ class EvidenceRecord(_Record):
     """Malformed ones included: they can't be verified."""
     quotes_verified: int
     """Quotes of some length that stand in the item they name, word for word."""
+    quotes_cut: int
+    """Quotes that the limit on their length ended inside a word, and whose words before it stand
+    in the item: neither verified nor made up."""
     verified_quote_rate: float | None
+    """Of the quotes that weren't cut."""
     trusted: bool | None
     """False when too many quotes were made up; null when there were none to check."""
     used: dict[str, int]
@@ -274,7 +288,7 @@ class EvidenceRecord(_Record):
 
 
 class ReadoutRecord(_Record):
-    """What was read from log-probabilities, beside the belief that it gave."""
+    """Reading of log-probabilities, beside the belief that it gave."""
 
     name: Literal["distribution", "truth_token"]
     prob_mean: float | None
@@ -284,6 +298,13 @@ class ReadoutRecord(_Record):
     """Mean, over the wordings that count, of the probability that isn't accounted for: of numbers
     unknown, or of neither word."""
     missing_mass_max: float | None
+    extreme_mass: float | None = None
+    """Of a distribution, the mean probability of exactly 0 and 1. Where it is left out, an older
+    version wrote the record: there, each wording's mean was held as if it were an answer."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_mass(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_null(handler(self), "extreme_mass")
 
 
 class PrecisionRecord(_Record):
@@ -428,10 +449,13 @@ class TwinsRecord(_Record):
     paired_template_t_trimmed: TRecord
 
 
-class PlaceboRecord(_Record):
-    """Whether a lens moved the belief more than irrelevant text of the same length does."""
+PlaceboVerdict = Literal["evidence_driven", "any_text", "unmoved", "unchecked"]
 
-    verdict: Literal["evidence_driven", "any_text", "unmoved", "unchecked"]
+
+class PlaceboRecord(_Record):
+    """Comparison of a lens with irrelevant text of the same length: which moved the belief more."""
+
+    verdict: PlaceboVerdict
     """By the paired t: `evidence_driven` where lens minus sham leaves 0 out; else `any_text`, or
     `unmoved` where lens minus raw prior holds 0; `unchecked` without a sham of this very bundle."""
     minus_sham: TwinsRecord | None
@@ -452,6 +476,20 @@ class MetricsBesideRecord(_Record):
     """The movement and the ends of its interval in bits, with the raw prior held where it is."""
     placebo: dict[str, PlaceboRecord] = Field(default_factory=dict)
     """By lens that shows documents."""
+
+    def made_by(self, lens: str) -> PlaceboVerdict:
+        """The cause of a movement under a lens: evidence only where it went further than the sham.
+
+        Where irrelevant text went further the same way, evidence pulled against the movement.
+        """
+        placebo = self.placebo[lens]
+        if placebo.verdict != "evidence_driven" or placebo.minus_sham is None:
+            return placebo.verdict
+        moved = self.movement[lens].paired_template_t
+        against = moved.value * placebo.minus_sham.paired_template_t.value < 0
+        if not against:
+            return placebo.verdict
+        return "unmoved" if moved.lo <= 0 <= moved.hi else "any_text"
 
 
 class ConcentrationRecord(_Record):
@@ -506,8 +544,8 @@ class ExperimentRecord(_Extensible):
     """A lens as it is against a variant of it; the difference is the lens minus the variant."""
 
     variant: str
-    """`without:E03`, `canary`, `sham`, `policy:VERSION`, or `negation`, whose belief counts as its
-    complement."""
+    """`without:E03`, `canary`, `swapped`, `sham`, `policy:VERSION`, or `negation`, whose belief
+    counts as its complement."""
     model: str
     lens: LensCode
     execution_id: str
@@ -517,6 +555,16 @@ class ExperimentRecord(_Extensible):
     beside: TwinsRecord | None = None
     """The difference by Student's t; left out without one, and in records of older versions."""
     reason: ReasonRecord | None
+
+
+class RowRecord(_Record):
+    """Row of a file of claims that an artifact answers: samples are shared, a row is not."""
+
+    number: int
+    """From 1, in the order of the file."""
+    id: str | None
+    columns: dict[str, Any]
+    """The user's own, besides the claim and its id."""
 
 
 class Artifact(_Record):
@@ -534,6 +582,8 @@ class Artifact(_Record):
     experiments: list[ExperimentRecord] | None = None
     plugins: list[PluginRecord] | None = None
     """Plug-ins that had a part in the vector: the search, metrics. A run names its own."""
+    row: RowRecord | None = None
+    """Left out unless the claim came from a file."""
 
     @classmethod
     def of(cls, runs: Sequence[RunRecord]) -> Artifact:
@@ -545,6 +595,14 @@ def digest_of(run: RunRecord) -> str:
     """SHA-256 over all of a run but its own digest: any changed character shows."""
     content = run.model_dump(mode="json", exclude={"sha256"})
     return sha256_hex(canonical_json(content).encode())
+
+
+def reissue(run: RunRecord, claim: str, claim_id: str | None) -> RunRecord:
+    """Give a record of `claim` the id that another row of the same claim has."""
+    if run.claim != claim or run.claim_id == claim_id:
+        return run
+    other = run.model_copy(update={"claim_id": claim_id})
+    return other.model_copy(update={"sha256": digest_of(other)})
 
 
 _SCHEMA_FILE: Final = "artifact-1.schema.json"
@@ -568,48 +626,66 @@ def artifact_json(artifact: Artifact, *, indent: int | None = 2) -> str:
     """An artifact as JSON text."""
     # Fields of the lenses are left out of artifacts that have none.
     content = artifact.model_dump(mode="json", by_alias=True)
-    for name in ("claim", "lenses", "bundles", "metrics", "experiments", "plugins"):
+    for name in ("claim", "lenses", "bundles", "metrics", "experiments", "plugins", "row"):
         if content[name] is None:
             del content[name]
     return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def check_target(path: Path, *, lines: bool) -> None:
+TABLES: Final = frozenset({".csv", ".tsv", ".parquet"})
+"""Endings of files that hold beliefs as a table, and not as artifacts."""
+
+
+def check_target(
+    path: Path, *, lines: bool = False, tables: bool = False, option: str = "--out"
+) -> None:
     """Refuse, before any call is paid for, a place that can't be written."""
-    if lines and path.suffix.lower() not in {".jsonl", ".ndjson"}:
+    ending = path.suffix.lower()
+    if lines and ending not in {".jsonl", ".ndjson", *(TABLES if tables else ())}:
+        more = "; .csv, .tsv or .parquet for a table" if tables else ""
         raise ConfigError(
-            f"`--out` must end in .jsonl for a file of claims (one artifact a line), "
+            f"`--out` must end in .jsonl for a file of claims (one artifact a line{more}), "
             f"got {path.name!r}"
         )
-    if path.is_dir():
-        raise ConfigError(f"`--out` must be a file, got the directory {path}")
     try:
+        if path.is_dir():
+            raise ConfigError(f"`{option}` must be a file, got the directory {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise ConfigError(f"`--out` {path}: {exc.strerror}") from exc
+        raise ConfigError(f"`{option}` {path}: {exc.strerror}") from exc
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise ConfigError(f"`--out` {path} can't be written: permission denied")
+        raise ConfigError(f"`{option}` {path} can't be written: permission denied")
+    if not path.exists():
+        try:
+            _beside(path).unlink()
+        except OSError as exc:
+            raise ConfigError(f"`{option}` {path} can't be written: {exc.strerror}") from exc
 
 
 def write_artifact(path: Path, artifact: Artifact) -> None:
     """Write one artifact."""
-    _write(path, [artifact_json(artifact)])
+    write_texts(path, [artifact_json(artifact)])
 
 
 def write_lines(path: Path, artifacts: Iterable[Artifact]) -> None:
     """Write artifacts one a line."""
-    _write(path, (artifact_json(artifact, indent=None) for artifact in artifacts))
+    write_texts(path, (artifact_json(artifact, indent=None) for artifact in artifacts))
 
 
-def _write(path: Path, texts: Iterable[str]) -> None:
+def _beside(path: Path) -> Path:
+    """Make an empty file in the folder of a target, to be moved into its place."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(descriptor)
+    return Path(name)
+
+
+def write_texts(path: Path, texts: Iterable[str]) -> None:
     """Write beside the target and move into place: a reader sees the old file or the new one."""
     # A pipe or a device can't be replaced; it is written to as it is.
     in_place = path.exists() and not path.is_file()
     target = path
     if not in_place:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(descriptor)
-        target = Path(name)
+        target = _beside(path)
     try:
         with target.open("w", encoding="utf-8") as file:
             file.writelines(f"{text}\n" for text in texts)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-import statistics
 import time
-from collections import deque
+import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import stamina
 
+from heretix.core import telemetry
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     BatchPendingError,
@@ -27,242 +29,39 @@ from heretix.core.errors import (
     RateLimitedError,
     RejectedError,
     RetryableError,
+    ServerAbsentError,
+    StoppedError,
     StoreError,
 )
 from heretix.core.event_loop import in_thread
-from heretix.measurement.budget import Escrow, Hold, Spending, holding, run_budget
 from heretix.measurement.execution import Execution, begin, close, finish, make_sample
+from heretix.measurement.pacing import Limits, Pace
 from heretix.store import LEASE_S, SampleWriter, Store
 from heretix.store.batches import select_holding_batches
-from heretix.store.db import chunked
+from heretix.store.db import WAIT_S, Patience, chunked
 from heretix.store.samples import Leases, release_all_leases, select_answers, select_unleased
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
+    from heretix.measurement.budget import Escrow
     from heretix.measurement.record import RunRecord
     from heretix.plan import Plan, PlannedSample
-    from heretix.providers.base import Provider, RateLimits, Reply, Request
-    from heretix.providers.catalog import ModelId
+    from heretix.providers.base import Provider, Reply, Request
+    from heretix.providers.catalog import Hold, ModelId, Spending
     from heretix.sample import Sample
 
 DEFAULT_CONCURRENCY: Final = 256
 """As far as a lane's window may grow by itself when nobody set it."""
-_FIRST_WINDOW: Final = 16
-_ERROR_SHARE: Final = 0.3
-"""Of the last calls: above this share of server errors, the provider is taken as overloaded."""
-_RECENT: Final = 100
-"""Calls that are looked back on: so many that one random failure in ten never looks like three."""
-_TYPICAL: Final = 50
-"""Answers whose median latency is what calls typically take."""
-_SLOWER: Final = 2.0
-"""Typical calls this many times slower than they were at best: more would only queue up."""
-_HEADROOM: Final = 0.95
-"""Part of a provider's stated rate that is used: clocks differ, and others may share the key."""
-_PAUSE_CAP_S: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits set by the user. `fixed` keeps the window at `concurrency` until trouble comes."""
-
-    concurrency: int
-    fixed: bool = True
-    rpm: float | None = None
-    tpm: float | None = None
-
-
-class _Rate:
-    """Spreads amounts evenly over time: no more than `per_minute`, and no bursts."""
-
-    def __init__(self, per_minute: float | None) -> None:
-        self.per_minute = per_minute
-        self._free_at = 0.0
-
-    def wait_s(self, now: float) -> float:
-        return max(0.0, self._free_at - now) if self.per_minute else 0.0
-
-    def take(self, amount: float, now: float) -> float:
-        """Use some of the rate; how much was used is returned, since there may be no rate yet.
-
-        A negative amount gives back.
-        """
-        if not self.per_minute:
-            return 0.0
-        self._free_at = max(self._free_at, now) + amount * 60.0 / self.per_minute
-        return amount
-
-
-class Pace:
-    """The brakes of one model: as fast as it lets us, and no faster. Belongs to one event loop.
-
-    Three brakes, each for its own reason. The *window* bounds calls in flight and adapts to what
-    the provider bears: it doubles while all is well, steps up once trouble has been seen, and
-    halves on "too many requests" (additive increase, multiplicative decrease). The *rates* hold to
-    requests and tokens per minute, from the configuration or from the provider's own headers. The
-    *pause* obeys `Retry-After`: when one call is told to wait, all of them wait.
-
-    A call takes a place in the window, then waits for the rates and the pause; both in the order
-    of asking.
-    """
-
-    def __init__(self, limits: Limits, *, clock: Callable[[], float] | None = None) -> None:
-        self._most = limits.concurrency
-        first = limits.concurrency if limits.fixed else min(_FIRST_WINDOW, limits.concurrency)
-        self._limit = float(first)
-        self._growing_fast = True
-        self._clock = clock or asyncio.get_running_loop().time
-        self._places = 0
-        """Places of the window that are taken, by calls in flight and those about to be."""
-        self.in_flight = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._gate = asyncio.Lock()
-        """Only the next in the queue watches the clock; the others wait behind it."""
-        self._at_gate = 0
-        self._requests = _Rate(limits.rpm)
-        self._tokens = _Rate(limits.tpm)
-        self._rates_given = (limits.rpm is not None, limits.tpm is not None)
-        self._paused_until = 0.0
-        self._recent: deque[bool] = deque(maxlen=_RECENT)
-        self._latencies_s: deque[float] = deque(maxlen=_TYPICAL)
-        self._best_s = float("inf")
-        self._last_cut = -1.0
-        self._average_tokens: float | None = None
-
-    @property
-    def limit(self) -> int:
-        """Calls that may be in flight now."""
-        return max(1, int(self._limit))
-
-    @contextlib.asynccontextmanager
-    async def call(self, tokens: float = 0.0) -> AsyncIterator[float]:
-        """Wait for a turn, then hold a place while the call runs. Learns from how it ends.
-
-        `tokens` is a guess at what the call will take, used until replies have told. Yields the
-        tokens that were set aside, for `heard`.
-        """
-        reserved = await self._turn(tokens)
-        begun = self._clock()
-        self.in_flight += 1
-        try:
-            yield reserved
-        except RetryableError as exc:
-            self._failed(exc, begun)
-            raise
-        else:
-            self._succeeded(self._clock() - begun)
-        finally:
-            self.in_flight -= 1
-            self._leave()
-
-    def heard(
-        self, limits: RateLimits | None, tokens: int | None, *, reserved: float = 0.0
-    ) -> None:
-        """Take note of what a reply said of the provider's limits, and of the tokens it took."""
-        if limits is not None:
-            rpm_given, tpm_given = self._rates_given
-            if limits.rpm and not rpm_given:
-                self._requests.per_minute = limits.rpm * _HEADROOM
-            if limits.tpm and not tpm_given:
-                self._tokens.per_minute = limits.tpm * _HEADROOM
-        if tokens:
-            # What a call takes is known when it is over; the next ones make up the difference.
-            self._tokens.take(tokens - reserved, self._clock())
-            average = self._average_tokens
-            self._average_tokens = tokens if average is None else 0.9 * average + 0.1 * tokens
-
-    async def _turn(self, tokens: float) -> float:
-        await self._take_place()
-        self._at_gate += 1
-        try:
-            async with self._gate:
-                # Time is what is waited for, not an event, and each wait may find a longer one.
-                while (wait_s := self._wait_s(now := self._clock())) > 0:  # noqa: ASYNC110
-                    await asyncio.sleep(wait_s)
-                self._requests.take(1.0, now)
-                average = self._average_tokens
-                return self._tokens.take(tokens if average is None else average, now)
-        except BaseException:
-            self._leave()
-            raise
-        finally:
-            self._at_gate -= 1
-
-    async def _take_place(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._hand_out()
-        try:
-            await future
-        except asyncio.CancelledError:
-            # A place that was given to somebody who left goes to the next.
-            if future.done() and not future.cancelled():
-                self._leave()
-            raise
-
-    def _wait_s(self, now: float) -> float:
-        rates = (self._requests.wait_s(now), self._tokens.wait_s(now))
-        return max(self._paused_until - now, *rates, 0.0)
-
-    def _leave(self) -> None:
-        self._places -= 1
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        """Give free places to those who wait. The place is counted here and not when they move,
-        so that nobody who comes in between can take it."""
-        while self._waiting and self._places < self.limit:
-            future = self._waiting.popleft()
-            if not future.done():
-                self._places += 1
-                future.set_result(None)
-
-    def _succeeded(self, latency_s: float) -> None:
-        self._recent.append(True)
-        self._latencies_s.append(latency_s)
-        if self._limit >= self._most:
-            return
-        if self._at_gate or self._places < self._limit - 1:
-            return  # The window isn't what holds us back; a wider one would teach nothing.
-        if not self._is_slower():
-            step = 1.0 if self._growing_fast else 1 / self._limit
-            self._limit = min(self._most, self._limit + step)
-
-    def _is_slower(self) -> bool:
-        """Tell that calls typically take longer than they did at best.
-
-        Medians are compared: answers differ in length, and a single quick one says nothing.
-        """
-        if len(self._latencies_s) < _FIRST_WINDOW:
-            return False
-        typical_s = statistics.median(self._latencies_s)
-        self._best_s = min(self._best_s, typical_s)
-        return typical_s > _SLOWER * self._best_s + 0.05
-
-    def _failed(self, exc: RetryableError, begun: float) -> None:
-        self._recent.append(False)
-        if isinstance(exc, RateLimitedError):
-            if exc.retry_after_s is not None:
-                until = self._clock() + min(exc.retry_after_s, _PAUSE_CAP_S)
-                self._paused_until = max(self._paused_until, until)
-            self._cut(begun)
-        elif len(self._recent) == _RECENT and self._recent.count(False) > _ERROR_SHARE * _RECENT:
-            self._cut(begun)
-
-    def _cut(self, begun: float) -> None:
-        """Halve the window, once for all calls that were in flight together."""
-        self._growing_fast = False
-        if begun <= self._last_cut:
-            return
-        self._last_cut = self._clock()
-        self._limit = max(1.0, self._limit / 2)
-        # What comes next is judged by itself: a provider that has become slower for good would
-        # else never look quick enough for the window to grow again.
-        self._recent.clear()
-        self._latencies_s.clear()
-        self._best_s = float("inf")
-
-
 _PLANS_AHEAD: Final = 32
 """Plans that a lane begins at a time: enough for one look-up to serve many."""
 _LEASED_AHEAD: Final = 8
@@ -275,11 +74,14 @@ _POLL_CAP_S: Final = 2.0
 _REJECTS_EVERY_CALL: Final = frozenset({401, 402, 403, 404})
 """A wrong key, an empty account or an unknown model: the next call would fail alike, so the lane
 ends at once."""
+_ABSENT_S: Final = 2.0
+"""Time that a server of this machine has to begin to listen, if it never answered."""
 _FAILED_IN_A_ROW: Final = 20
 """Samples that failed for good, one after the other, before the provider is taken as down."""
 _REJECTED_CLAIMS: Final = 3
 """Claims of which nothing but rejections came. One alone may be what a model won't talk about."""
 _CHARS_PER_TOKEN: Final = 4
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,8 +114,10 @@ class Lane:
         self._runner = runner
         self.provider = provider
         self._model: ModelId | None = None
+        self._shares = False
         self._writer = writer
         self._tasks = asyncio.Semaphore(most)
+        self.answered = False
         self._calls = 0
         """Samples that are called for, or wait for their turn or for the store to take them."""
         self._call_ended = asyncio.Event()
@@ -350,8 +154,7 @@ class Lane:
                     for execution in executions:
                         if execution.complete:
                             await self._complete.put(execution)
-                    missing = [(e, planned) for e in executions for planned in e.missing]
-                    await self._hand_out(missing, calls)
+                    await self._hand_out(_by_prompt(executions), calls)
                     await self._settle(calls, most=_AWAITED)
                 await self._settle(calls, most=0)
                 while self._calls and self._halted is None:
@@ -362,7 +165,8 @@ class Lane:
             await self._complete.put(None)
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
-            await self._runner.leases.release(self._given_up)
+            with _Halting(self):
+                await self._runner.leases.release(self._given_up)
         if self._halted is None and self._in_batches:
             names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
             return BatchPendingError(
@@ -380,7 +184,14 @@ class Lane:
         runner = self._runner
         self._model = plans[0].model
         price = runner.spending.price_of(self._model)
-        return await in_thread(begin, runner.store, plans, use_cache=runner.use_cache, price=price)
+        with _Halting(self):
+            if not self._shares and (rate_id := runner.rate_ids.get(self._model)) is not None:
+                await self.pace.share(runner.store, rate_id)
+            self._shares = True
+            return await in_thread(
+                begin, runner.store, plans, use_cache=runner.use_cache, price=price
+            )
+        return None
 
     async def _hand_out(
         self, missing: Sequence[tuple[Execution, PlannedSample]], calls: asyncio.TaskGroup
@@ -423,7 +234,9 @@ class Lane:
         if not left or self._halted is not None:
             return None
         part = [left.pop() for _ in range(min(ahead, len(left)))]
-        return part, *await self._lease([planned.cache_key for _, planned in part])
+        with _Halting(self):
+            return part, *await self._lease([planned.cache_key for _, planned in part])
+        return None
 
     async def _until_calls(self, most: int) -> None:
         """Wait until no more than `most` samples are under way."""
@@ -432,15 +245,18 @@ class Lane:
             await self._call_ended.wait()
 
     async def _lease(self, keys: Sequence[str]) -> tuple[set[str], dict[str, Sample]]:
-        """Take leases; then look again, since a sample may have been stored just before."""
+        """Take leases; then look again, since a sample may have been stored just before. Whoever
+        let leases lapse may have been given answers that it couldn't store yet."""
         leases = self._runner.leases
-        taken = await leases.claim(keys)
-        stored = await in_thread(self._stored, sorted(taken)) if taken else {}
+        taken, lapsed = await leases.claim(keys)
+        if lapsed:
+            await self._runner.bring_in(lapsed)
+        stored = await in_thread(self._read_stored, sorted(taken)) if taken else {}
         if stored:
             await leases.release(list(stored))
         return taken - stored.keys(), stored
 
-    def _stored(self, keys: Sequence[str]) -> dict[str, Sample]:
+    def _read_stored(self, keys: Sequence[str]) -> dict[str, Sample]:
         """Read what needs no call: all answers, or without the cache the new ones."""
         found = self._runner.store.read(select_answers, keys)
         return {key: sample for key, sample in found.items() if self._counts(sample)}
@@ -452,6 +268,7 @@ class Lane:
         key, sample, lost = planned.cache_key, None, False
         try:
             sample = await self._sample(execution.plan, planned)
+            self._runner.look_home()
             if sample is not None:
                 # The place is held until the store and the aggregation take the sample: when
                 # they are slow, calls slow down, and nothing piles up in memory.
@@ -465,6 +282,8 @@ class Lane:
         except _LostLeaseError:
             lost = True
             self._awaited.setdefault(key, []).append((execution, planned))
+        except StoreError as exc:
+            self.halt(exc)
         finally:
             self._calls -= 1
             self._call_ended.set()
@@ -495,9 +314,16 @@ class Lane:
             if isinstance(exc, RejectedError) and exc.status in _REJECTS_EVERY_CALL:
                 self.halt(exc)
                 return None
+            if isinstance(exc, ServerAbsentError) and not self.answered:
+                self.halt(exc)
+                return None
             error = f"{type(exc).__name__}: {exc}"
             self._count_failure(plan, exc)
+        except StoreError as exc:
+            self.halt(exc)
+            return None
         else:
+            self.answered = True
             self._failed_in_a_row = 0
             self._failing_claims.clear()
         return make_sample(
@@ -525,16 +351,34 @@ class Lane:
         )
 
     @contextlib.asynccontextmanager
-    async def holding(self, request: Request) -> AsyncIterator[Hold]:
+    async def holding(self, trial: _Trial) -> AsyncIterator[Hold]:
         """Hold the money for a call while it is made; where there is none, halt."""
-        runner = self._runner
+        spending, escrow = self._runner.spending, self._runner.escrow
         assert self._model is not None, "a call is made for a plan"
+        hold = spending.hold(self._model, trial.request)
+        if escrow is not None:
+            try:
+                await escrow.reserve(hold.bound_micros)
+            except BudgetReachedError as exc:
+                self.halt(exc)
+                raise _StoppedError from exc
         try:
-            async with holding(runner.spending, runner.escrow, self._model, request) as hold:
-                yield hold
-        except BudgetReachedError as exc:
-            self.halt(exc)
-            raise _StoppedError from exc
+            yield hold
+        except BaseException as exc:
+            hold.failure = exc
+            raise
+        finally:
+            cost = spending.settle(hold)
+            if escrow is not None:
+                escrow.settle(hold.bound_micros, cost, presumed=hold.presumed)
+            if telemetry.watchers and hold.sent:
+                untold = hold.presumed or spending.price_of(self._model) is None
+                trial.tell(hold, None if untold else float(cost) / 1e6)
+
+    @property
+    def name(self) -> str:
+        """The model, as identities have it."""
+        return self._model.identity if self._model is not None else ""
 
     def count_call(self) -> None:
         """A call is made now."""
@@ -563,15 +407,16 @@ class Lane:
         pause_s = _POLL_S
         while len(self._awaited) > most and self._halted is None:
             before = len(self._awaited)
-            await self._poll(calls)
-            await self._leave_to_batches()
+            with _Halting(self):
+                await self._poll(calls)
+                await self._leave_to_batches()
             pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
             if len(self._awaited) > most:
                 await asyncio.sleep(pause_s)
 
     async def _poll(self, calls: asyncio.TaskGroup) -> None:
         """See which awaited samples have come, and take over those that were given up."""
-        stored = await in_thread(self._stored, list(self._awaited))
+        stored = await in_thread(self._read_stored, list(self._awaited))
         for key, sample in stored.items():
             for execution, _ in self._awaited.pop(key, ()):
                 await self._receive(execution, sample, reused=True)
@@ -602,18 +447,49 @@ class Lane:
                 batch.append(self._complete.get_nowait())
             ready = [execution for execution in batch if execution is not None]
             ended = len(ready) < len(batch)
-            if not ready:
-                continue
-            # A record must never name a sample that the store doesn't hold yet.
-            await self._writer.flush()
-            overtaken = self._writer.overtaken
-            for execution in ready if overtaken else ():
-                for key in execution.held.keys() & overtaken.keys():
-                    # Without the cache an answer from before the run is no answer of this run.
-                    if self._counts(overtaken[key]):
-                        execution.yield_to(overtaken[key])
-            for record in await in_thread(finish, self._runner.store, ready):
-                self._runner.observer.finished(record)
+            with _Halting(self):
+                await self._store_records(ready)
+
+    async def _store_records(self, ready: Sequence[Execution]) -> None:
+        if not ready:
+            return
+        # A record must never name a sample that the store doesn't hold yet.
+        await self._writer.flush()
+        overtaken = self._writer.overtaken
+        for execution in ready if overtaken else ():
+            for key in execution.held.keys() & overtaken.keys():
+                # Without the cache an answer from before the run is no answer of this run.
+                if self._counts(overtaken[key]):
+                    execution.yield_to(overtaken[key])
+        for record in await in_thread(finish, self._runner.keeping, ready):
+            self._runner.observer.finished(record)
+
+
+class _Halting:
+    """Halts a lane where the store fails: its calls in flight still come home, and are kept."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> bool:
+        if isinstance(exc, StoreError):
+            self._lane.halt(exc)
+            return True
+        return False
+
+
+def _by_prompt(executions: Sequence[Execution]) -> list[tuple[Execution, PlannedSample]]:
+    """List what executions lack, equal prompts together: a model that still holds one needn't read
+    it again, whichever plan asks for it."""
+    alike: dict[str, list[tuple[Execution, PlannedSample]]] = {}
+    for execution in executions:
+        for planned in execution.missing:
+            prompt = execution.plan.prompts[planned.paraphrase_idx]
+            alike.setdefault(prompt.sha256, []).append((execution, planned))
+    return [pair for pairs in alike.values() for pair in pairs]
 
 
 class _StoppedError(Exception):
@@ -621,7 +497,7 @@ class _StoppedError(Exception):
 
 
 class _LostLeaseError(Exception):
-    """Somebody else may pay for the sample by now, or has."""
+    """The lease ran out: somebody else may pay for the sample by now, or has."""
 
 
 class _Trial:
@@ -630,7 +506,7 @@ class _Trial:
     def __init__(self, lane: Lane, cache_key: str, request: Request) -> None:
         self._lane = lane
         self._cache_key = cache_key
-        self._request = request
+        self.request = request
         self._guess = (len(request.system) + len(request.user)) / _CHARS_PER_TOKEN
         self._spent_s = 0.0
         """In calls and between them. Waiting for a turn isn't the sample's fault."""
@@ -668,7 +544,7 @@ class _Trial:
     async def _once(self, task: asyncio.Task[None]) -> Reply:
         self._lane.check_open()
         pace = self._lane.pace
-        async with pace.call(self._guess) as reserved, self._lane.holding(self._request) as hold:
+        async with pace.call(self._guess) as reserved, self._lane.holding(self) as hold:
             # The turn may have come late, and the process may have slept meanwhile.
             await self._lane.require_lease(self._cache_key)
             self._lane.check_open()
@@ -679,7 +555,7 @@ class _Trial:
             self._lane.idle.discard(task)
             hold.sent = True
             try:
-                reply = hold.reply = await self._lane.provider.ask(self._request)
+                reply = hold.reply = await self._lane.provider.ask(self.request)
             finally:
                 self._lane.idle.add(task)
                 self._spent_s += clock() - begun_s
@@ -688,12 +564,31 @@ class _Trial:
             pace.heard(reply.rate_limits, tokens, reserved=reserved)
             return reply
 
+    def tell(self, hold: Hold, cost_usd: float | None) -> None:
+        """Tell those who watch of a call that was made."""
+        reply, failure = hold.reply, hold.failure
+        telemetry.tell(
+            telemetry.CallEnded(
+                model=self._lane.name,
+                cache_key=self._cache_key,
+                attempt=self.attempts,
+                latency_ms=self.latency_ms,
+                tokens_in=reply.tokens_in if reply else None,
+                tokens_out=reply.tokens_out if reply else None,
+                cost_usd=cost_usd,
+                response_id=reply.response_id if reply else None,
+                error=f"{type(failure).__name__}: {failure}" if failure else None,
+            )
+        )
+
     def _wait_s(self, exc: Exception) -> bool | float:
         if not isinstance(exc, RetryableError):
             return False
         wait_s = self._lane.retry.wait_s(self.attempts, exc)
         self._spent_s += wait_s
-        return wait_s if self._spent_s <= self._lane.retry.timeout_s else False
+        absent = isinstance(exc, ServerAbsentError) and not self._lane.answered
+        most_s = _ABSENT_S if absent else self._lane.retry.timeout_s
+        return wait_s if self._spent_s <= most_s else False
 
 
 class Observer(Protocol):
@@ -710,6 +605,9 @@ class Observer(Protocol):
 
     def shared(self, plan: Plan, sample: Sample) -> None:
         """Another process paid for a sample meanwhile, and it was taken from the store."""
+
+    def heard(self, counts: Counts) -> None:
+        """Other machines measure; this is how far all of them are."""
 
     def finished(self, record: RunRecord) -> None:
         """A plan has its record, and the record is stored."""
@@ -730,8 +628,33 @@ class Silence:
     def shared(self, plan: Plan, sample: Sample) -> None:
         """Do nothing."""
 
+    def heard(self, counts: Counts) -> None:
+        """Do nothing."""
+
     def finished(self, record: RunRecord) -> None:
         """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Counts of what a process has measured: all that it tells another one."""
+
+    done: int = 0
+    cached: int = 0
+    failed: int = 0
+    more: int = 0
+    """Samples beyond those that were planned at first, for the sake of precision."""
+    in_flight: int = 0
+    window: int = 0
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cut_off: int = 0
+    presumed_micros: int = 0
+    spooled: int = 0
+    untold: int = 0
+    """1 where the cost of a call isn't known."""
+    doing: str = "measuring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -753,50 +676,104 @@ class Runner:
         *,
         spending: Spending,
         caps: Mapping[str, int] | None = None,
+        budget_id: str | None = None,
         limits: Limits | None = None,
+        rate_ids: Mapping[ModelId, str] | None = None,
         use_cache: bool = True,
         since: str | None = None,
         retry: Retry | None = None,
         observer: Observer | None = None,
         lease_s: float = LEASE_S,
+        wait_s: float = WAIT_S,
     ) -> None:
-        """Without the cache, answers count that were made `since` then, or since the run began."""
-        self.store = store
+        """Without the cache, answers count that were made `since` then, or since the run began.
+        `budget_id` names the account's own budget, which other runs may share. A store that is
+        away is waited for, for `wait_s` at the most."""
+        self.tell: Callable[[str], None] = _log.warning
+        """Is called with what people should know, from any thread."""
+        # What is asked of the store to make calls isn't waited for any more once the run stops;
+        # what keeps their answers is, until the last of them is home.
+        self._keeping = Patience(self._tell, wait_s=wait_s)
+        self._asking = self._keeping.another()
+        self.store, self.keeping = store.patient(self._asking), store.patient(self._keeping)
+        self.stopped = False
+        """True once it was asked to stop."""
+        self.spooled = 0
+        """Answers that are kept on this machine, since the store couldn't be given them."""
+        self._kept: set[str] = set()
+        """Their keys."""
         self.spending = spending
         self.caps = dict(caps or {})
         """Budgets in millionths of a dollar, by name, that every call counts against."""
         if spending.budget_usd is not None:
-            self.caps[run_budget()] = round(spending.budget_usd * 1e6)
+            self.caps[budget_id or f"run:{uuid.uuid4()}"] = round(spending.budget_usd * 1e6)
         self.escrow: Escrow | None = None
+        self.rate_ids = dict(rate_ids or {})
+        """Rates that other processes draw from too, by model."""
         self.use_cache = use_cache
         self.since = since
         self.retry = retry or Retry()
         self.observer: Observer = observer or Silence()
         self.leases = Leases(self.store, lease_s=lease_s)
+        self.elsewhere = (0, 0)
+        """Calls in flight and windows of other machines that work for this run."""
         self._limits = limits or Limits(concurrency=DEFAULT_CONCURRENCY, fixed=False)
         self._lanes: list[Lane] = []
 
     @property
     def status(self) -> Status:
         """Status of the run."""
+        in_flight, window = self.elsewhere
         return Status(
-            in_flight=sum(lane.pace.in_flight for lane in self._lanes),
-            window=sum(lane.pace.limit for lane in self._lanes),
+            in_flight=in_flight + sum(lane.pace.in_flight for lane in self._lanes),
+            window=window + sum(lane.pace.limit for lane in self._lanes),
             spent_usd=self.spending.spent_usd,
         )
+
+    def stop(self) -> int:
+        """Start nothing new, and let the calls in flight come home: how many there are.
+
+        `run` then raises `StoppedError`. To be called in its event loop.
+        """
+        self.stopped = True
+        self._asking.give_up()
+        for lane in self._lanes:
+            lane.halt(stopped())
+        self.look_home()
+        return self.status.in_flight
+
+    def look_home(self) -> None:
+        """Wait for a store that is away no longer, once a run that stops has no call in flight."""
+        if self.stopped and not self.status.in_flight:
+            self._keeping.give_up()
 
     async def run(self, lanes: Sequence[tuple[Provider, Iterable[Plan]]]) -> None:
         """Measure every lane's plans. The caller closes the providers.
 
         When it is cancelled, calls in flight are dropped, and every sample that had arrived is
-        committed before the cancellation goes on. A lane that has to stop lets the others end.
+        committed before the cancellation goes on, or kept on this machine. A lane that has to stop
+        lets the others end.
         """
+        work = asyncio.ensure_future(self._run(lanes))
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            # Threads go on to their end, and must not wait for the store until then.
+            self._asking.give_up()
+            self._keeping.give_up()
+            work.cancel()
+            await asyncio.wait([work])
+            raise
+        work.result()
+
+    async def _run(self, lanes: Sequence[tuple[Provider, Iterable[Plan]]]) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._release)
+            stack.push_async_callback(self._release)
+            await self.bring_in()
+            if self.stopped:
+                raise stopped()
             await self._open_escrow(stack)
-            writer = await stack.enter_async_context(
-                SampleWriter(self.store, owner=self.leases.owner, replace=not self.use_cache)
-            )
+            writer = await stack.enter_async_context(self._writing())
             heart = asyncio.create_task(self.leases.keep())
             stack.callback(heart.cancel)
             self._lanes = [
@@ -825,16 +802,77 @@ class Runner:
     async def _open_escrow(self, stack: contextlib.AsyncExitStack) -> None:
         if not self.caps:
             return
+        from heretix.measurement.budget import Escrow
+
         self.escrow = escrow = Escrow(self.store, self.caps)
         await escrow.open()
-        stack.callback(escrow.close)
+        stack.push_async_callback(self._quietly, escrow.close)
         keeping = asyncio.create_task(escrow.keep())
         stack.callback(keeping.cancel)
 
-    def _release(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _writing(self) -> AsyncIterator[SampleWriter]:
+        """Write samples as they come; what the store can't be given stays on this machine."""
+        spool = None
+        if self.rate_ids:
+            # Where somebody is paid.
+            from heretix.store.spool import Spool
+
+            spool = Spool(self.store, replace=not self.use_cache, owner=self.leases.owner)
+        writer = SampleWriter(
+            self.keeping,
+            owner=self.leases.owner,
+            replace=not self.use_cache,
+            spool=spool,
+            on_error=self._fail,
+        )
+        try:
+            async with writer:
+                yield writer
+        finally:
+            if spool is not None:
+                kept = spool.count
+                self.spooled += kept
+                if kept:
+                    self._kept = {sample.cache_key for sample in writer.unsaved}
+                    self.tell(
+                        f"{kept:,} answers are kept in {spool.folder}, since the store couldn't "
+                        "take them; the next run on this store brings them in"
+                    )
+                await in_thread(spool.close)
+
+    def _tell(self, text: str) -> None:
+        self.tell(text)
+
+    def _fail(self, reason: HeretixError) -> None:
+        for lane in self._lanes:
+            lane.halt(reason)
+
+    async def bring_in(self, owners: Collection[str] = ()) -> None:
+        """Bring in what a process that is gone was paid for and couldn't store; and one of
+        `owners`, which may be there and stand still."""
+        if owners or self.store.spools:
+            from heretix.store.spool import bring_in
+
+            if found := await in_thread(bring_in, self.store, owners):
+                self.tell(f"brought in {found:,} answers that another process couldn't store")
+
+    async def _release(self) -> None:
         # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
+        # Those on answers that are kept here are left: whoever takes them over brings them in.
+        release = partial(release_all_leases, owner=self.leases.owner, but=self._kept)
+        await self._quietly(lambda: in_thread(self.store.write, release))
+
+    async def _quietly(self, work: Callable[[], Awaitable[None]]) -> None:
         with contextlib.suppress(StoreError):
-            self.store.write(release_all_leases, self.leases.owner)
+            await work()
+
+
+def stopped() -> StoppedError:
+    """The error that a run ends with that was asked to stop."""
+    return StoppedError(
+        "stopped; everything that was answered is stored, and the same command continues"
+    )
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -848,11 +886,14 @@ class Tally(Silence):
 
     def __init__(self, total: int, show: Callable[[Tally], None], every_s: float) -> None:
         self.total = total
+        self._more = 0
         self.done = 0
         self.cached = 0
         self.failed = 0
         self.doing = "measuring"
         self.runner: Runner | None = None
+        self.tell: Callable[[str], None] = _log.warning
+        """Is called with what people should know, from any thread."""
         self._show = show
         self._every_s = every_s
         self._begun = time.monotonic()
@@ -878,6 +919,13 @@ class Tally(Silence):
         """Count what another process paid for."""
         self.cached += 1
         self._advance(1)
+
+    def heard(self, counts: Counts) -> None:
+        """Take over the counts of other machines."""
+        self.done, self.cached, self.failed = counts.done, counts.cached, counts.failed
+        self.total += counts.more - self._more
+        self._more, self.doing = counts.more, counts.doing
+        self._advance(0)
 
     @property
     def rate(self) -> float:
@@ -925,7 +973,7 @@ class Tally(Silence):
         return ", ".join(parts)
 
     def account(self) -> str:
-        """What it took, in one line: dollars, tokens, calls, seconds."""
+        """Say what it took, in one line: dollars, tokens, calls, seconds."""
         if self.runner is None:
             return f"no calls · {self.elapsed_s:,.1f} s"
         spending = self.runner.spending

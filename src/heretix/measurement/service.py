@@ -7,32 +7,40 @@ request gives the same plans and records wherever it is made.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
+import uuid
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.estimator import MIN_SAMPLES
-from heretix.config import Claim, RunConfig, check_claim
+from heretix.config import AUTO, LANGUAGES, Claim, RunConfig, check_claim
+from heretix.core import telemetry
 from heretix.core.errors import ClaimError, ConfigError, InsufficientEvidenceError, RecordError
-from heretix.core.lenses import RPL, needs_documents
-from heretix.measurement.budget import Spending
+from heretix.core.lenses import LENSES, RPL, SHOWING
 from heretix.measurement.execution import plan_json
+from heretix.measurement.pacing import Limits, name_rate
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import (
     DEFAULT_CONCURRENCY,
-    Limits,
     Observer,
     Runner,
     Silence,
 )
-from heretix.plan import Evidence, Plan, evidence_of, make_plan
+from heretix.plan import Estimate, Evidence, Plan, evidence_of, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
 from heretix.providers.catalog import (
     ModelId,
     Opener,
+    Price,
+    Spending,
+    cost_micros,
     default_model,
+    load_prices,
     open_provider,
     parse_model,
     require_keys,
@@ -40,23 +48,25 @@ from heretix.providers.catalog import (
     resolve_model,
     sent_options,
 )
-from heretix.providers.prices import Price, cost_micros, load_prices
 from heretix.readouts import SAMPLED
-from heretix.store import LEASE_S
+from heretix.store import LEASE_S, Store
 from heretix.store.budgets import STORE_BUDGET, select_budget
-from heretix.store.runs import find_execution, register_bank, select_bank
+from heretix.store.db import has_rows
+from heretix.store.runs import find_execution, register_bank, select_bank, tag_column
 from heretix.store.samples import select_answers
+from heretix.store.schema import budgets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
+    from heretix.config import EvidenceConfig
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.document import Document
+    from heretix.measurement.budget import Payer
     from heretix.measurement.gather import Bundles
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.runner import Retry
-    from heretix.store import Store
 
 
 def plan_content(plan: Plan) -> dict[str, Any]:
@@ -93,24 +103,6 @@ _ANSWER_TOKENS: Final = 12
 """`{"prob_true": 0.42}` in most tokenisers; reasoning comes on top and can't be foreseen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """Estimate of a measurement, before any call. Costs are None where a price is unknown."""
-
-    runs: int
-    attempts: int
-    cached: int
-    to_call: int
-    tokens_in: int
-    tokens_out: int
-    tokens_out_max: int
-    cost_usd: float | None
-    cost_usd_max: float | None
-    price_as_of: str | None
-    at_most: Estimate | None = None
-    """With `until_width`: what its largest step takes, where this is what its first does."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Claims × models under one configuration."""
@@ -120,7 +112,9 @@ class Measurement:
     bank: Bank
     models: tuple[ModelId, ...]
     claims: tuple[Claim, ...]
-    """Each once, in order."""
+    """Each text once, in order: what is measured."""
+    rows: tuple[Claim, ...] = ()
+    """All rows that were given, in order, duplicates too: what is delivered."""
     bundles: Bundles = field(default_factory=dict)
     """By claim and lens: what the evidence lenses show, or why they can't."""
     variants: tuple[tuple[Claim, Evidence], ...] = ()
@@ -133,12 +127,22 @@ class Measurement:
     """A claim, and another whose raw prior is measured in the same wordings, for a study."""
     since: str | None = None
     """Answers from before then don't count, though they are in the cache; None is no such limit."""
+    beside: Measurement | None = None
+    """The same claims by a read-out that asks the same prompts: a model may read each once for
+    both."""
+    budget_id: str = field(default_factory=lambda: f"run:{uuid.uuid4()}", compare=False)
+    """Name of the budget that `budget_usd` caps. Measurements of one invocation share it."""
+    spent: Spending | None = field(default=None, compare=False)
+    """Account of what was paid for its evidence: judges, readers, writers of queries."""
 
     def plans(self, model: ModelId) -> Iterator[Plan]:
-        """The plans of one model, claim by claim and lens by lens, made as they are needed.
+        """The plans of one model, claim by claim and lens by lens, made as they are needed."""
+        beside = self.beside.plans(model) if self.beside is not None else ()
+        for pair in itertools.zip_longest(self._own_plans(model), beside):
+            yield from (plan for plan in pair if plan is not None)
 
-        A lens without enough evidence has no plan: there is nothing to measure.
-        """
+    def _own_plans(self, model: ModelId) -> Iterator[Plan]:
+        """A lens without enough evidence has no plan: there is nothing to measure."""
         for claim, lens in self.pairs():
             yield self.plan(claim, model, lens)
         for claim, evidence in self.variants:
@@ -148,7 +152,7 @@ class Measurement:
             # The claim's own templates, for its sibling: rotation would choose others.
             chosen = self.plan(claim, model).tpl_indices
             same = self.config.model_copy(update={"template_include": tuple(sorted(chosen))})
-            yield self._make(sibling, model, None, same)
+            yield self._make(sibling, model, None, same, bank=self.bank_for(claim.text))
 
     def pairs(self) -> Iterator[tuple[Claim, str]]:
         """Claims and lenses that can be measured."""
@@ -169,11 +173,13 @@ class Measurement:
         model: ModelId,
         evidence: Evidence | None,
         config: RunConfig | None = None,
+        *,
+        bank: Bank | None = None,
     ) -> Plan:
         return make_plan(
             claim.text,
             model,
-            self.bank,
+            bank or self.bank_for(claim.text),
             config or self.config,
             claim_id=claim.claim_id,
             env_seed=self.settings.rpl_seed,
@@ -181,12 +187,30 @@ class Measurement:
             columns=claim.columns,
         )
 
+    def bank_for(self, claim: str) -> Bank:
+        """The bank that asks of a claim: with `language: auto`, that of its language."""
+        if self.config.language != AUTO:
+            return self.bank
+        from heretix.prompts.languages import recognise
+
+        return load_bank(LANGUAGES[recognise(claim) or "en"])
+
+    @property
+    def unrecognised(self) -> list[str]:
+        """Claims that are asked in English because `language: auto` can't tell theirs."""
+        if self.config.language != AUTO:
+            return []
+        from heretix.prompts.languages import recognise
+
+        return [claim.text for claim in self.claims if recognise(claim.text) is None]
+
     @property
     def attempts(self) -> int:
         """Samples that the measurement will ask for, cached ones included."""
         pairs = len(list(self.pairs())) + len(self.variants) + len(self.siblings)
         pairs += self.negation is not None
-        return self.config.K * self.config.R * len(self.models) * pairs
+        beside = self.beside.attempts if self.beside is not None else 0
+        return self.config.K * self.config.R * len(self.models) * pairs + beside
 
     @property
     def shortfall(self) -> str | None:
@@ -258,16 +282,21 @@ class Measurement:
         )
 
     def register_bank(self, store: Store) -> None:
-        """Keep the bank's text beside what is measured with it."""
-        register_bank(
-            store,
-            prompt_version=self.bank.version,
-            bank_sha256=self.bank.sha256,
-            source=Path(self.bank.source).name,
-            system=self.bank.system,
-            user_template=self.bank.user_template,
-            paraphrases=self.bank.paraphrases,
-        )
+        """Keep the text of each bank beside what is measured with it."""
+        asked = (self.bank_for(claim.text) for claim in self.claims)
+        for bank in {bank.version: bank for bank in asked}.values():
+            register_bank(
+                store,
+                prompt_version=bank.version,
+                bank_sha256=bank.sha256,
+                source=Path(bank.source).name,
+                system=bank.system,
+                user_template=bank.user_template,
+                paraphrases=bank.paraphrases,
+            )
+
+    def _name_rate(self, model: ModelId) -> str | None:
+        return name_rate(model, self.settings, self.config.options)
 
     def runner(
         self,
@@ -282,26 +311,51 @@ class Measurement:
         `caps` are budgets of others that its calls count against, beside its own.
         """
         config = self.config
-        spending = Spending(load_prices(self.settings), self.models, budget_usd=config.budget_usd)
-        caps = {**(caps or {}), **_store_cap(store, self.settings)}
-        if caps:
-            spending.require_prices("HERETIX_BUDGET_USD" if STORE_BUDGET in caps else "budget_usd")
+        spending, caps = self._purse(store, caps or {})
         return Runner(
             store,
             spending=spending,
             caps=caps,
+            budget_id=self.budget_id,
             limits=Limits(
                 concurrency=config.concurrency or DEFAULT_CONCURRENCY,
                 fixed=config.concurrency is not None,
                 rpm=config.rpm,
                 tpm=config.tpm,
             ),
+            rate_ids={m: name for m in self.models if (name := self._name_rate(m)) is not None},
             use_cache=not self.settings.no_cache and self.since is None,
             since=self.since,
             retry=retry,
             observer=observer,
             lease_s=self.settings.lease_s or LEASE_S,
         )
+
+    def _purse(
+        self, store: Store, caps: Mapping[str, int], asked: Sequence[ModelId] = ()
+    ) -> tuple[Spending, dict[str, int]]:
+        """An account of calls to its models, and the budgets that they count against."""
+        budget_usd, models = self.config.budget_usd, dict.fromkeys((*self.models, *asked))
+        spending = Spending(load_prices(self.settings), tuple(models), budget_usd=budget_usd)
+        if self.spent is not None:
+            spending = deepcopy(self.spent)
+        caps = {**caps, **find_store_cap(store, self.settings)}
+        if caps:
+            spending.require_prices("HERETIX_BUDGET_USD" if STORE_BUDGET in caps else "budget_usd")
+        if budget_usd is not None:
+            caps[self.budget_id] = round(budget_usd * 1e6)
+        return spending, caps
+
+    @contextlib.asynccontextmanager
+    async def asking(self, store: Store | None, asked: Sequence[str]) -> AsyncIterator[Payer]:
+        """Open models that are asked for evidence: their calls are paid for as all others are."""
+        from heretix.measurement.budget import paying
+
+        with contextlib.ExitStack() as stack:
+            store = store or stack.enter_context(Store.open(self.settings.db))
+            models = [resolve_model(name, self.settings) for name in asked]
+            async with paying(store, *self._purse(store, {}, models)) as payer:
+                yield payer
 
     async def run(
         self,
@@ -313,8 +367,14 @@ class Measurement:
         opener: Opener = open_provider,
     ) -> None:
         """Measure everything; records reach the observer and the store."""
-        self.register_bank(store)
         runner = runner or self.runner(store, observer=observer, retry=retry)
+        self.register_bank(runner.store)
+        if self.config.on is not None:
+            # Imported as needed: it brings the cluster's engine.
+            from heretix.measurement.parts import measure_in_parts
+
+            await measure_in_parts(self, store, runner)
+            return
         async with contextlib.AsyncExitStack() as stack:
             providers = {}
             for model in self.models:
@@ -336,8 +396,34 @@ class Measurement:
                 raise
 
 
-def _store_cap(store: Store, settings: Settings) -> dict[str, int]:
-    """The budget that everything on a store shares, from the environment or as it was set."""
+@contextlib.asynccontextmanager
+async def asking(settings: Settings, asked: Sequence[str | None]) -> AsyncIterator[Payer]:
+    """Open models that are asked outside of measurements: the store's budget pays for them, too.
+
+    Without a model, or without a budget, no store is made.
+    """
+    from heretix.measurement.budget import Payer, paying
+
+    models = tuple(resolve_model(name, settings) for name in asked if name is not None)
+    spending = Spending(load_prices(settings), models)
+    with contextlib.ExitStack() as stack:
+        store, caps = None, {}
+        if models:
+            with contextlib.suppress(RecordError):
+                create = bool(settings.env.get("HERETIX_BUDGET_USD"))
+                store = stack.enter_context(Store.open(settings.db, create=create))
+        if store is not None:
+            caps = find_store_cap(store, settings)
+        if store is None or not caps:
+            yield Payer(spending, None)
+            return
+        spending.require_prices("HERETIX_BUDGET_USD")
+        async with paying(store, spending, caps) as payer:
+            yield payer
+
+
+def find_store_cap(store: Store, settings: Settings) -> dict[str, int]:
+    """Find the budget that everything on a store shares: of the environment, or as it was set."""
     text = settings.env.get("HERETIX_BUDGET_USD")
     if text:
         try:
@@ -347,6 +433,8 @@ def _store_cap(store: Store, settings: Settings) -> dict[str, int]:
         if not 0 < usd < math.inf:
             raise ConfigError(f"`HERETIX_BUDGET_USD` must be dollars above 0, got {text!r}")
         return {STORE_BUDGET: round(usd * 1e6)}
+    if not store.read(has_rows, budgets):
+        return {}
     found = store.read(select_budget, STORE_BUDGET)
     return {} if found is None else {STORE_BUDGET: found.cap_micros}
 
@@ -366,6 +454,8 @@ def prepare(
     aren't needed.
     """
     chosen = config.claims() if claims is None else [Claim(check_claim(text)) for text in claims]
+    if config.tags:
+        chosen = [_tagged(claim, config.tags) for claim in chosen]
     if not chosen:
         raise ClaimError("`claims` is empty: give at least one")
     bank = (
@@ -382,23 +472,44 @@ def prepare(
     models = list(dict.fromkeys(models))
     require_readout(models, config.readout)
     config = _with_base_url(config, models, settings)
-    if calls:
+    if config.on is None and settings.on is not None:
+        config = config.replaced(on=settings.on)
+    if calls and not (config.on or "").startswith("ray://"):
+        # A cluster that is elsewhere has keys and models of its own.
         require_keys(models, settings)
         # Opening connects to nothing yet, but says what is wrong with a key or a name.
         for model in models:
             open_provider(model, settings, options=config.options)
+    firsts: dict[str, Claim] = {}
+    for claim in chosen:
+        firsts.setdefault(claim.text, claim)
     measurement = Measurement(
         config=config,
         settings=settings,
         bank=bank,
         models=tuple(models),
-        claims=tuple(dict.fromkeys(chosen)),
+        claims=tuple(firsts.values()),
+        rows=tuple(chosen),
         bundles=bundles or {},
     )
     # A plan of each model shows whether T, K and the template lists fit the bank.
     for model in models:
         make_plan(measurement.claims[0].text, model, bank, config)
     return measurement
+
+
+def _tagged(claim: Claim, tags: Sequence[str]) -> Claim:
+    """Put tags among the columns of a claim; one that its file has as a tag already stays one."""
+    own = dict(claim.columns)
+    for tag in tags:
+        held = own.get(tag_column(tag))
+        if str(held).lower() not in {"true", "none", ""}:
+            raise ClaimError(
+                f"`--tag` {tag} would overwrite the column `{tag_column(tag)}` of the claims, "
+                f"which holds {held!r}; rename one of them"
+            )
+        own[tag_column(tag)] = True
+    return replace(claim, columns=tuple(own.items()))
 
 
 def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings) -> RunConfig:
@@ -504,7 +615,8 @@ def prepare_resumption(store: Store, ref: str, settings: Settings) -> Measuremen
 
 
 RunName = tuple[str, str, str, str | None]
-"""A run within a measurement: claim, model, lens, and the variant that an experiment made."""
+"""A run within a measurement: claim, model, lens, and the variant that an experiment made, or the
+read-out where it isn't sampled."""
 
 
 async def gather_evidence(
@@ -512,14 +624,16 @@ async def gather_evidence(
     *,
     documents: Sequence[Document] | None = None,
     bundles: Sequence[Bundle] = (),
+    store: Store | None = None,
 ) -> Measurement:
     """Gather what the lenses of a measurement show; one without enough is marked, not measured.
 
     `documents` are the user's own, if they were read already; a lens and claim that one of
-    `bundles` is for shows that bundle, and nothing is searched for it.
+    `bundles` is for shows that bundle, and nothing is searched for it. What models are asked about
+    documents counts against the budgets of `store`, or of the one in the settings.
     """
     config = measurement.config
-    if not needs_documents(config.lenses):
+    if set(config.lenses).isdisjoint(SHOWING):
         return measurement
     # Imported as needed: the raw prior is measured without any of it.
     from heretix.measurement.gather import gather_bundles
@@ -536,10 +650,45 @@ async def gather_evidence(
         for lens in config.lenses
         if any((claim.text, lens) not in found for claim in measurement.claims)
     ]
-    gathered = await gather_bundles(
-        measurement.claims, lenses, config.evidence, measurement.settings, documents=documents
+    gather = partial(
+        gather_bundles,
+        *(measurement.claims, lenses, config.evidence, measurement.settings),
+        documents=documents,
     )
-    return replace(measurement, bundles={**gathered, **found})
+    asked = asked_models(config.evidence) if lenses else ()
+    if not asked:
+        return replace(measurement, bundles={**await gather(), **found})
+    async with measurement.asking(store, asked) as payer:
+        gathered = await gather(opener=payer.open)
+    return replace(measurement, bundles={**gathered, **found}, spent=payer.spending)
+
+
+def asked_models(evidence: EvidenceConfig | None) -> tuple[str, ...]:
+    """Name the models that are asked about documents before anything is measured."""
+    if evidence is None:
+        return ()
+    # Queries that were kept are read again, and nobody is asked.
+    queries = evidence.queries if evidence.replay_from is None else None
+    return tuple(name for name in (evidence.judge, evidence.stance, queries) if name is not None)
+
+
+def without_models(measurement: Measurement) -> Measurement:
+    """A measurement whose evidence is gathered without asking any model."""
+    evidence = measurement.config.evidence
+    if evidence is None or not asked_models(evidence):
+        return measurement
+    queries = evidence.queries if evidence.replay_from is not None else None
+    plain = evidence.model_copy(update={"judge": None, "stance": None, "queries": queries})
+    return replace(measurement, config=measurement.config.model_copy(update={"evidence": plain}))
+
+
+def with_checks(measurement: Measurement) -> Measurement:
+    """Add the checks of documents that users gave; other lenses have none unasked."""
+    if not any(LENSES[lens].limits.exact for lens in measurement.config.lenses):
+        return measurement
+    from heretix.measurement.experiments import Experiments, with_experiments
+
+    return with_experiments(measurement, Experiments())
 
 
 def require_evidence(measurement: Measurement) -> None:
@@ -556,7 +705,7 @@ def keep_bundles(store: Store, measurement: Measurement) -> None:
     if not measurement.bundles:
         return
     from heretix.evidence.bundle import dump_bundle
-    from heretix.store.documents import save_bundle
+    from heretix.store.bundles import save_bundle
 
     for found in (*measurement.bundles.values(), *measurement.other_bundles):
         # What is too little to be measured with is kept too: it says what was left out, and why.
@@ -585,11 +734,13 @@ class Results:
         self.extended = self._observer.extended
         self.sampled = self._observer.sampled
         self.shared = self._observer.shared
+        self.heard = self._observer.heard
 
     def finished(self, record: RunRecord) -> None:
         """Keep the record's name."""
         variant = record.evidence.variant if record.evidence else None
-        name = (record.claim, record.model, record.lens, variant)
+        readout = record.readout.name if record.readout else None
+        name = (record.claim, record.model, record.lens, variant or readout)
         self.executions[name] = record.execution_id
         if self._keep_records:
             self.records[name] = record
@@ -619,30 +770,42 @@ async def measure(
     opener: Opener = open_provider,
 ) -> None:
     """Keep the evidence, then measure everything; records reach the store and `results`."""
-    keep_bundles(store, measurement)
     runner = runner or measurement.runner(store, observer=results)
-    await measurement.run(store, runner=runner, opener=opener)
+    with contextlib.ExitStack() as stack:
+        if telemetry.spanners:
+            models = " ".join(model.identity for model in measurement.models)
+            stack.enter_context(telemetry.span("measure", models=models))
+        keep_bundles(runner.store, measurement)
+        await measurement.run(store, runner=runner, opener=opener)
 
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Artifacts of a measurement, one a claim, read from the store in the claims' order."""
+    """Artifacts of a measurement, one a row that was given, read from the store in their order."""
 
     measurement: Measurement
     executions: Mapping[RunName, str]
     store: Store
 
     def __iter__(self) -> Iterator[Artifact]:
-        from heretix.measurement.record import RunRecord
+        from heretix.measurement.record import RowRecord, RunRecord, reissue
         from heretix.store.runs import find_record
 
-        for claim in self.measurement.claims:
+        config = self.measurement.config
+        of_file = config.claims_file is not None or bool(config.tags)
+        rows = self.measurement.rows or self.measurement.claims
+        for number, claim in enumerate(rows, start=1):
             names = run_names(self.measurement, claim.text)
             found = [self.executions[name] for name in names if name in self.executions]
-            rows = [self.store.read(find_record, execution_id) for execution_id in found]
-            runs = [RunRecord.model_validate_json(row.record_json) for row in rows]
+            stored = [self.store.read(find_record, execution_id) for execution_id in found]
+            runs = [
+                reissue(RunRecord.model_validate_json(one.record_json), claim.text, claim.claim_id)
+                for one in stored
+            ]
             if runs:
-                yield assemble(self.measurement, claim, runs)
+                row = RowRecord(number=number, id=claim.claim_id, columns=dict(claim.columns))
+                artifact = assemble(self.measurement, claim, runs)
+                yield artifact.model_copy(update={"row": row}) if of_file else artifact
 
 
 def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) -> Artifact:
@@ -666,10 +829,12 @@ def assemble(measurement: Measurement, claim: Claim, runs: Sequence[RunRecord]) 
 
 def run_names(measurement: Measurement, claim: str) -> Iterator[RunName]:
     """Names of the runs of a claim, in the order of its artifact."""
-    shown: list[tuple[str, str | None]] = [(lens, None) for lens in measurement.config.lenses]
+    config = measurement.config
+    readout = None if config.readout == SAMPLED else config.readout
+    shown: list[tuple[str, str | None]] = [(lens, readout) for lens in config.lenses]
     shown += [(e.lens, e.variant) for c, e in measurement.variants if c.text == claim]
     for model in measurement.models:
         yield from ((claim, model.identity, lens, variant) for lens, variant in shown)
     if measurement.negation is not None:
         negation = measurement.negation.text
-        yield from ((negation, model.identity, RPL, None) for model in measurement.models)
+        yield from ((negation, model.identity, RPL, readout) for model in measurement.models)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from heretix.belief import metrics
 from heretix.belief.metrics import MIN_STEMS, BeliefVector, joint_bootstrap
-from heretix.belief.template_t import PairedT, paired_template_t, paired_template_t_trimmed
+from heretix.belief.student import PairedT, paired_template_t, paired_template_t_trimmed
 from heretix.core.errors import NoEstimateError
 from heretix.core.lenses import HEL, LENSES, MEL, NUL, RPL, SHOWING
 from heretix.core.plugins import Plugin, Registry

@@ -6,8 +6,11 @@ to make its identities, hashes, readings, estimate, interval, rates and diagnost
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -17,15 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from heretix.belief.logodds import logit
+from heretix.belief.diagnostics import weigh_extremes
+from heretix.belief.logodds import logit, sigmoid
 from heretix.belief.paired import Difference, paired_difference, unpaired_difference
-from heretix.belief.template_t import PairedT, paired_template_t, paired_template_t_trimmed
+from heretix.belief.student import PairedT, paired_template_t, paired_template_t_trimmed
 from heretix.config import RunConfig, check_claim
 from heretix.core.errors import BankError, HeretixError, RecordError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import read_bundle
 from heretix.measurement.execution import build_run
-from heretix.measurement.experiments import canary, show_bundle, under_policy, without
+from heretix.measurement.experiments import canary, show_bundle, swapped, under_policy, without
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -42,9 +46,8 @@ from heretix.measurement.vector import (
 )
 from heretix.plan import Evidence, Plan, PlannedSample, Precision, make_plan
 from heretix.prompts.bank import Bank, Frame, load_bank
-from heretix.providers.catalog import PROVIDERS, ModelId, parse_model
-from heretix.providers.prices import Price
-from heretix.readouts import SAMPLED, read_reply
+from heretix.providers.catalog import PROVIDERS, ModelId, Price, parse_model
+from heretix.readouts import DISTRIBUTION, SAMPLED, read_reply
 from heretix.sample import Finish, Noncompliance, Reading, Sample, columns_of
 
 if TYPE_CHECKING:
@@ -159,7 +162,7 @@ def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Itera
         ):
             yield Mismatch(f"{path}.items", "as recorded", "as many, and none longer")
         return
-    expected = _expected(shown.variant, bundle)
+    expected = _expect_evidence(shown.variant, bundle)
     if expected is None:
         yield Mismatch(f"{path}.variant", shown.variant, "no experiment on this bundle")
         return
@@ -169,12 +172,14 @@ def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Itera
         yield Mismatch(f"{path}.order", shown.order, expected.order)
 
 
-def _expected(variant: str | None, bundle: Bundle) -> Evidence | None:
+def _expect_evidence(variant: str | None, bundle: Bundle) -> Evidence | None:
     """Evidence that the experiment called `variant` shows of a bundle; None if there is none."""
     if variant is None:
         return show_bundle(bundle)
     if variant == "canary":
         return canary(bundle)
+    if variant == "swapped":
+        return swapped(bundle)
     kind, _, name = variant.partition(":")
     made = None
     if kind == "without" and any(name in {item.id, item.publisher} for item in bundle.items):
@@ -207,15 +212,26 @@ class Verification:
 
 
 def read_artifacts(path: str | Path) -> list[Artifact]:
-    """Read a JSON artifact, or a JSONL file of them."""
+    """Read a JSON artifact, or a JSONL file of them; `.gz` is unpacked, `-` is standard input."""
+    if str(path) == "-":
+        return parse_artifacts(_decode(sys.stdin.buffer.read(), "standard input"), source="-")
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            content = gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as exc:
+        raise RecordError(f"`{path}` isn't a whole gzip file ({exc})") from exc
     except OSError as exc:
         raise RecordError(f"`{path}` can't be read: {exc.strerror}") from exc
+    return parse_artifacts(_decode(content, str(path)), source=str(path))
+
+
+def _decode(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError as exc:
-        raise RecordError(f"`{path}` isn't UTF-8 text; {_RECORD_WANTED}") from exc
-    return parse_artifacts(text, source=str(path))
+        raise RecordError(f"`{source}` isn't UTF-8 text; {_RECORD_WANTED}") from exc
 
 
 def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
@@ -223,13 +239,14 @@ def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
     if not text.strip():
         raise RecordError(f"`{source}` is empty; {_RECORD_WANTED}")
     try:
-        return [_artifact(_strict_json(text), source)]
+        return [_artifact(_strict_json(text, source), source)]
     except json.JSONDecodeError as whole:
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         artifacts = []
         for number, line in lines:
             try:
-                artifacts.append(_artifact(_strict_json(line), f"{source} line {number}"))
+                place = f"{source} line {number}"
+                artifacts.append(_artifact(_strict_json(line, place), place))
             except json.JSONDecodeError as exc:
                 if not artifacts:
                     # Not even the first line stands by itself: it is one artifact over many lines.
@@ -248,8 +265,7 @@ def verify_run(run: RunRecord) -> Verification:
     checked = 1
     try:
         rebuilt = _rebuild(run)
-        if run.beside is None:
-            rebuilt = rebuilt.model_copy(update={"beside": None})  # an older version's record
+        rebuilt = _as_old_as(run, rebuilt)
     except (HeretixError, ArithmeticError, ValueError, KeyError, IndexError) as exc:
         differences.append(Mismatch("(plan)", "a plan", f"none: {exc}"))
     else:
@@ -268,13 +284,76 @@ def verify_run(run: RunRecord) -> Verification:
     )
 
 
+def _as_old_as(run: RunRecord, rebuilt: RunRecord) -> RunRecord:
+    """Leave out of a run made again what the version that wrote the record didn't know."""
+    if run.beside is None:
+        rebuilt = rebuilt.model_copy(update={"beside": None})
+    if run.readout is not None and run.readout.extreme_mass is None:
+        rebuilt = _without_masses(rebuilt)
+    if run.aggregation.bootstrap_seed_text is None:
+        update = {"bootstrap_seed_text": None}
+        how = rebuilt.aggregation.model_copy(update=update)
+        rebuilt = rebuilt.model_copy(update={"aggregation": how})
+    return rebuilt
+
+
+def _without_masses(run: RunRecord) -> RunRecord:
+    """Hold the mean of each wording as if it were an answer, as the first distributions were."""
+    if run.readout is None or run.readout.name != DISTRIBUTION:
+        return run
+    readout = run.readout.model_copy(update={"extreme_mass": None})
+    run = run.model_copy(update={"readout": readout})
+    belief, how, old = run.aggregates, run.aggregation, run.beside
+    if old is None or belief.prob_true_rpl is None or belief.ci_width is None:
+        return run
+    probs = {
+        row.prompt_sha256: [sigmoid(row.logit)]
+        for row in run.samples
+        if row.compliant and row.logit is not None
+    }
+    found = weigh_extremes(
+        probs,
+        prob_true=belief.prob_true_rpl,
+        ci_width=belief.ci_width,
+        center=how.center,
+        trim=how.trim,
+        agg=how.agg,
+    )
+    update = {
+        "n_extreme": found.n_extreme,
+        "extreme_share": found.share,
+        "center_clamped": found.center_clamped,
+        "clamp_sensitive": found.clamp_sensitive,
+    }
+    return run.model_copy(update={"beside": old.model_copy(update=update)})
+
+
+def _mend_rounded_seed(run: RunRecord) -> RunRecord:
+    """Take the seed from its text where a JSON tool rounded the number on the way."""
+    text, seed = run.aggregation.bootstrap_seed_text, run.aggregation.bootstrap_seed
+    if text is None or not text.isdecimal() or seed == int(text) or float(seed) != float(text):
+        return run
+    how = run.aggregation.model_copy(update={"bootstrap_seed": int(text)})
+    return run.model_copy(update={"aggregation": how})
+
+
+_ROUNDED: Final = (
+    "`bootstrap_seed` was rounded by a JSON tool on the way; it is taken from `bootstrap_seed_text`"
+)
+
+
 def verify_artifact(artifact: Artifact) -> list[Verification]:
     """Verify every run and, where there are lenses, the vector, the bundles and the metrics.
 
     One run of a lens may stand by itself, as the store gives it out. Several can't: with what lies
     between them taken away, nothing would hold them against their bundles.
     """
-    found = [verify_run(run) for run in artifact.runs]
+    mended = [_mend_rounded_seed(run) for run in artifact.runs]
+    found = [verify_run(run) for run in mended]
+    for number, (run, whole) in enumerate(zip(artifact.runs, mended, strict=True)):
+        if run is not whole:
+            found[number] = replace(found[number], notes=(*found[number].notes, _ROUNDED))
+    artifact = artifact.model_copy(update={"runs": mended})
     between = (artifact.metrics, artifact.lenses, artifact.bundles, artifact.experiments)
     shown = any(run.evidence for run in artifact.runs)
     if any(part is not None for part in between) or (shown and len(found) > 1):
@@ -545,13 +624,18 @@ def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
     return RecordError(f"{subject} isn't JSON ({exc}); {_RECORD_WANTED}")
 
 
-def _strict_json(text: str) -> Any:
+def _strict_json(text: str, source: str) -> Any:
     """Parse JSON whose numbers are spelled as Heretix writes them.
 
     Two spellings can mean the same double, so a changed last digit could pass unseen; the one
     spelling that round-trips shortest is the only one taken.
     """
-    return json.loads(text, parse_float=_shortest_float, parse_constant=_no_constant)
+    try:
+        return json.loads(text, parse_float=_shortest_float, parse_constant=_no_constant)
+    except RecursionError:
+        raise RecordError(f"`{source}` is nested deeper than any record") from None
+    except RecordError as exc:
+        raise RecordError(f"`{source}`: {exc}") from None
 
 
 def _shortest_float(text: str) -> float:

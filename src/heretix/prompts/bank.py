@@ -141,15 +141,15 @@ def load_bank(name: str) -> Bank:
     Packaged ones are looked at first, then those of plug-ins.
     """
     if name in BANKS.builtin:
-        return _registered(name)
+        return _load_registered(name)
     for names in (tuple(BANKS.builtin), tuple(BANKS.plugins())):
         if name in names:
-            return _registered(name)
+            return _load_registered(name)
         for one in names:
             with contextlib.suppress(PluginError, BankError):
-                if (bank := _registered(one)).version == name:
+                if (bank := _load_registered(one)).version == name:
                     return bank
-    known = [*BANKS.names(), *(_registered(packaged).version for packaged in BANKS.builtin)]
+    known = [*BANKS.names(), *(_load_registered(packaged).version for packaged in BANKS.builtin)]
     raise BankError(
         f"`prompt_version` {name!r} names no packaged bank{hint(name, known)}; "
         f"packaged: {', '.join(BANKS.names())}. A bank of your own goes under `prompts_file`"
@@ -168,7 +168,7 @@ def load_bank_file(path: str | Path) -> Bank:
     return _refuse_taken_version(_read_bank(text, str(path)))
 
 
-def _registered(name: str) -> Bank:
+def _load_registered(name: str) -> Bank:
     return _read_registered(name, BANKS.plugin(name))
 
 
@@ -180,7 +180,7 @@ def _read_registered(name: str, plugin: Plugin | None) -> Bank:
 
 def _refuse_taken_version(bank: Bank) -> Bank:
     for name in BANKS.builtin:
-        packaged = _registered(name)
+        packaged = _load_registered(name)
         if packaged.version == bank.version and packaged.sha256 != bank.sha256:
             raise BankError(
                 f"`{bank.source}` and the packaged bank `{name}` both have the version "
@@ -281,6 +281,9 @@ def _check_text(text: str, *, claims: int = 0, paraphrases: int = 0) -> str:
             raise ValueError(f"must contain {placeholder} {rule}, and does {got} times")
     return text
 
+
+QUOTE_CHARS: Final = 200
+"""Longest quote of a document, as the frame says it to every model."""
 
 ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",

@@ -89,7 +89,7 @@ class Sighting:
 
     provider_batch_id: str
     certain: bool
-    """It bears our name. Otherwise only size and time fit, and its results must decide."""
+    """True where it bears our name. Otherwise only size and time fit, and its results decide."""
 
 
 class BatchProvider(Protocol):
@@ -209,8 +209,8 @@ class BatchClient(http.HttpClient):
 
     async def post_bytes(self, path: str, payload: bytes) -> http.HttpReply:
         """Send JSON that is encoded already."""
-        headers, timeout = {"Content-Type": "application/json"}, self._time_for(payload)
-        return await self._send("POST", path, data=payload, headers=headers, timeout=timeout)
+        headers, more_s = {"Content-Type": "application/json"}, _seconds_for(payload)
+        return await self._send("POST", path, data=payload, headers=headers, more_s=more_s)
 
     async def upload(
         self, path: str, fields: Mapping[str, str], *, filename: str, payload: bytes
@@ -222,7 +222,7 @@ class BatchClient(http.HttpClient):
         for name, value in fields.items():
             form.add_field(name, value)
         form.add_field("file", payload, filename=filename, content_type="application/jsonl")
-        return await self._send("POST", path, data=form, timeout=self._time_for(payload))
+        return await self._send("POST", path, data=form, more_s=_seconds_for(payload))
 
     async def lines(self, path: str) -> AsyncGenerator[bytes, None]:
         """The lines of a text that may be larger than memory.
@@ -249,11 +249,9 @@ class BatchClient(http.HttpClient):
             raise http.transport_error(self.target, exc) from exc
         raise failure
 
-    def _time_for(self, payload: bytes) -> aiohttp.ClientTimeout:
-        import aiohttp
 
-        extra_s = len(payload) / _SLOWEST_BYTES_PER_S
-        return aiohttp.ClientTimeout(total=self.target.timeout_s + extra_s)
+def _seconds_for(payload: bytes) -> float:
+    return len(payload) / _SLOWEST_BYTES_PER_S
 
 
 def error_of_status(

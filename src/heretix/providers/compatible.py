@@ -48,8 +48,8 @@ class Dialect:
     replicates still differ, and a server that honours seeds repeats them. Hosted services are
     sent none: some reject it and none promises to honour it."""
     continuing: Mapping[str, Any] | None = None
-    """What has the server go on with an answer that was begun for it, so that the numbers that it
-    could say can be walked; None where it can't, and one answer's alternatives have to do."""
+    """Fields that have the server go on with an answer that was begun for it, so that the numbers
+    that it could say can be walked. None where it can't: one answer's alternatives have to do."""
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -60,6 +60,10 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         seed=True, continuing={"continue_final_message": True, "add_generation_prompt": False}
     ),
 }
+
+_BRANCHES: Final = 8
+"""Branches of a distribution asked for at a time: such servers read them in one batch, and what
+they share of the prompt once."""
 
 
 class CompatibleProvider(http.HttpProvider):
@@ -98,7 +102,7 @@ class CompatibleProvider(http.HttpProvider):
             answers.append(await self.client.post(PATH, body))
             return _read_path(self.client.target, answers[-1])[0][1]
 
-        numbers = await walk_numbers(next_tokens)
+        numbers = await walk_numbers(next_tokens, together=_BRANCHES)
         reply = self._reply(request, answers[0], numbers)
         # Every step is billed: the prompt again, and one token.
         replies = [read_reply(self.client.target, answer) for answer in answers]
@@ -180,7 +184,8 @@ def _read_path(target: http.Target, answer: http.HttpReply) -> list[tuple[str, l
         raise RejectedError(
             f"`{target.provider}` gave no log-probabilities with its answer, which `readout` "
             "needs; have the server return them (`logprobs`, `top_logprobs`), or leave `readout` "
-            "out"
+            "out",
+            status=answer.status,
         )
     return path
 

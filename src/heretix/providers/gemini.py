@@ -125,7 +125,8 @@ def _read_path(target: http.Target, answer: http.HttpReply) -> list[tuple[str, l
     if not path or not path[0][1]:
         raise RejectedError(
             f"`{target.provider}` gave no log-probabilities with its answer, which `readout` "
-            "needs; take a model of Gemini's that has them, or leave `readout` out"
+            "needs; take a model of Gemini's that has them, or leave `readout` out",
+            status=answer.status,
         )
     return path
 

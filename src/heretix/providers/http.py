@@ -6,6 +6,9 @@ does. It doesn't follow redirects: a key must not travel. No key reaches a messa
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import json
 import math
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ from heretix.core.errors import ConfigError, ProviderError, ServerError
 from heretix.providers.base import RateLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     import aiohttp
 
@@ -29,6 +32,8 @@ MAX_CONCURRENCY: Final = 512
 """Each call under way holds a socket, and many systems allow a process 1024 open files."""
 
 _KEEPALIVE_S: Final = 60.0
+_LATE_S: Final = 5.0
+"""Most time that a process which stood still past the end of a call has to read its answer."""
 _DETAIL_LIMIT: Final = 300
 _RETRYABLE_BELOW_500: Final = frozenset({408, 409, 425, 429})
 _REQUEST_LIMITS: Final = ("X-RateLimit-Limit-Requests", "Anthropic-RateLimit-Requests-Limit")
@@ -106,13 +111,16 @@ class HttpClient:
             await self._session.close()
             self._session = None
 
-    async def _send(self, method: str, path: str, **options: Any) -> HttpReply:
+    async def _send(
+        self, method: str, path: str, *, more_s: float = 0.0, **options: Any
+    ) -> HttpReply:
+        """`more_s` is time beyond that of a call."""
         import aiohttp
 
         url = self.target.base_url.rstrip("/") + path
         try:
             request = self._open().request(method, url, allow_redirects=False, **options)
-            async with request as response:
+            async with _within(self.target.timeout_s + more_s), request as response:
                 status, headers, payload = response.status, response.headers, await response.read()
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
@@ -133,9 +141,28 @@ class HttpClient:
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self.target.timeout_s),
+                timeout=aiohttp.ClientTimeout(),
             )
         return self._session
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """Bound what is awaited inside. A process that stood still meanwhile, by Ctrl-Z say, reads what
+    arrived before it gives up: that is paid for."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as bound:
+        end = loop.time() + seconds
+
+        def give_up() -> None:
+            now = loop.time()
+            bound.reschedule(now + min(_LATE_S, now - end))
+
+        handle = loop.call_at(end, give_up)
+        try:
+            yield
+        finally:
+            handle.cancel()
 
 
 class HttpProvider:
@@ -189,11 +216,14 @@ def transport_error(target: Target, exc: Exception) -> ProviderError:
             return ServerError(f"{subject} answered with something that isn't HTTP")
     reason = _shorten(target, str(exc)) or type(exc).__name__
     remedy = "check the network and `base_url`"
-    if urlsplit(target.base_url).hostname in {"localhost", "127.0.0.1", "::1"}:
+    kind = errors.ConnectionFailedError
+    here = urlsplit(target.base_url).hostname in {"localhost", "127.0.0.1", "::1"}
+    if here:
         remedy = "start the server there, or correct `base_url`"
-    return errors.ConnectionFailedError(
-        f"{subject} couldn't be reached, or hung up: {reason}; {remedy}"
-    )
+    if isinstance(exc, aiohttp.ClientConnectorError):
+        absent = here and exc.errno == errno.ECONNREFUSED
+        kind = errors.ServerAbsentError if absent else errors.UnreachedError
+    return kind(f"{subject} couldn't be reached, or hung up: {reason}; {remedy}")
 
 
 def read_response(

@@ -19,6 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from heretix.core.errors import ModelError, RejectedError, ServerError
+from heretix.prompts.bank import QUOTE_CHARS
 from heretix.providers import catalog, gguf
 from heretix.providers.base import ANSWER_SCHEMA, Opening, Reply, Request
 from heretix.readouts import (
@@ -48,10 +49,16 @@ German, 7,600 of Russian. A copy of it takes 190 MB for this."""
 
 _BATCH_TOKENS: Final = 64
 """Prompts are read in steps of this size; between two steps a call can be given up."""
-_PROB_BOUNDS: Final = {"minimum": 0, "maximum": 1, "multipleOf": 0.001}
-"""Zero and one are answers like others: a model may be certain, and the estimator clamps."""
+_BOUNDS: Final[dict[str, dict[str, Any]]] = {
+    # Zero and one are answers like others: a model may be certain, and the estimator clamps.
+    "prob_true": {"minimum": 0, "maximum": 1, "multipleOf": 0.001},
+    # `E03`: not the whole mark that the item stands behind.
+    "id": {"maxLength": 3},
+}
+_A_WORD: Final = 30
+"""Letters beyond a quote's limit: near the end of its room a model bends words to fit, and what it
+was about to quote rightly would count as made up. Only what stands before the limit is checked."""
 _MAX_ITEMS: Final = 2
-_MAX_TEXT_CHARS: Final = 80
 _ONE_LINE_JSON: Final = {
     "whitespace_flexible": False,
     "key_separator": ": ",
@@ -189,11 +196,11 @@ def _brief(schema: Mapping[str, Any]) -> dict[str, Any]:
         case "array":
             brief = {"maxItems": _MAX_ITEMS, **brief, "items": _brief(schema["items"])}
         case "string":
-            brief = {"maxLength": _MAX_TEXT_CHARS, **brief}
+            brief = {"maxLength": QUOTE_CHARS + _A_WORD, **brief}
         case "object":
             properties = schema.get("properties", {})
             brief["properties"] = {
-                name: {**_brief(value), **(_PROB_BOUNDS if name == "prob_true" else {})}
+                name: {**_brief(value), **_BOUNDS.get(name, {})}
                 for name, value in properties.items()
             }
     return brief

@@ -105,7 +105,7 @@ class MockProvider:
             + _SD_TEMPLATE * normal("template", self._name, claim, template)
             + _SD_REPLICATE * normal("replicate", self._name, claim, template, replicate)
         )
-        prob = _spoken(sigmoid(log_odds))
+        prob = _round_as_spoken(sigmoid(log_odds))
         sound = f'{{"prob_true": {prob}}}'
         text = _SPOILT[fault](prob, sound) if fault in _SPOILT else sound
         finish = _FINISHES.get(fault, Finish.STOP)
@@ -188,7 +188,7 @@ def _key(request: Request) -> tuple[str, int, int]:
     return request.claim, request.paraphrase_idx, request.replicate_idx
 
 
-def _spoken(prob: float) -> str:
+def _round_as_spoken(prob: float) -> str:
     """As a model would say it: two decimals, and more near 0 and 1, which it never reaches."""
     prob = min(max(prob, 0.0001), 0.9999)
     far = min(prob, 1 - prob)

@@ -58,7 +58,7 @@ class Planted:
     """Deviation between wordings' responses to the same evidence."""
     noise_sd: float = 0.2
     drift: float = 0.0
-    """What the belief shifts by from wave `since` of a panel on."""
+    """Shift of the belief from wave `since` of a panel on."""
     since: float = 1.0
     drifting: float = 1.0
     """Share of claims that shift; a claim's text decides whether it is one."""
@@ -91,7 +91,7 @@ class SimProvider:
         return cls(opening.model.name, wave=int(opening.settings.env.get(WAVE_VARIABLE, 0)))
 
     def is_drifting(self, claim: str) -> bool:
-        """Whether the planted drift is in this claim."""
+        """Tell whether the planted drift is in this claim."""
         return uniform("drifting", self._name, claim) < self.planted.drifting
 
     async def ask(self, request: Request) -> Reply:

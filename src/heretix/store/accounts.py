@@ -64,10 +64,10 @@ def select_person(connection: Connection, person_id: str, *, lock: bool = False)
     return _first(connection, select(people).filter_by(person_id=person_id), lock=lock)
 
 
-def select_people(connection: Connection, *, limit: int, offset: int) -> list[Row]:
-    """Read accounts by name."""
-    query = select(people).order_by(people.c.folded_name).limit(limit).offset(offset)
-    return _all(connection, query)
+def select_people(connection: Connection, *, limit: int, after: str) -> list[Row]:
+    """Read accounts by name, from the one behind a folded name."""
+    query = select(people).where(people.c.folded_name > after).order_by(people.c.folded_name)
+    return _all(connection, query.limit(limit))
 
 
 def count_people(connection: Connection) -> int:
@@ -190,6 +190,12 @@ def select_audit_entries(
     if before is not None:
         query = query.where(audit.c.seq < before)
     return _all(connection, query.order_by(audit.c.seq.desc()).limit(limit))
+
+
+def count_audit_entries(connection: Connection, what: str, subject: str) -> int:
+    """Count how often something was done to a subject."""
+    query = select(func.count()).select_from(audit).filter_by(what=what, subject=subject)
+    return int(connection.scalar(query) or 0)
 
 
 def _first(connection: Connection, query: Select[Any], *, lock: bool = False) -> Row | None:

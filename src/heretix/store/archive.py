@@ -51,7 +51,6 @@ _UNLINK: Final = delete(execution_samples).where(
     execution_samples.c.cache_key == bindparam("key"),
     execution_samples.c.execution_id == bindparam("of"),
 )
-_ANY: Final = select(archives.c.archive_id).limit(1)
 _RECORD: Final = (
     select(archives.c.lake_id, archives.c.location, archives.c.part)
     .join(archived_records, archived_records.c.archive_id == archives.c.archive_id)
@@ -94,8 +93,6 @@ class ArchivedExecution:
 def select_archived(connection: Connection, cache_keys: Iterable[str]) -> dict[str, Sample]:
     """Read the answers among `cache_keys` that were moved to a lake."""
     parts: dict[tuple[str, str, str], dict[str, str]] = {}
-    if not _has_archives(connection):
-        return {}
     for chunk in chunked(map(bytes.fromhex, cache_keys), KEYS_PER_STATEMENT):
         for row in connection.execute(_ARCHIVED, {"keys": chunk}):
             place = (row.lake_id, row.location, row.part)
@@ -104,10 +101,6 @@ def select_archived(connection: Connection, cache_keys: Iterable[str]) -> dict[s
     for (lake_id, location, part), wanted in parts.items():
         found |= _open_lake(lake_id, location).read_answers(part, wanted)
     return found
-
-
-def _has_archives(connection: Connection) -> bool:
-    return connection.scalar(_ANY) is not None
 
 
 def read_archived_record(connection: Connection, execution_id: str) -> str:
@@ -233,18 +226,3 @@ def _archive_ids(connection: Connection, moved: Sequence[ArchivedExecution]) -> 
     )
     known = {(row.lake_id, row.part): row.archive_id for row in rows}
     return {place: known[place.lake_id, place.part] for place in places}
-
-
-def select_linkable(connection: Connection, cache_keys: Sequence[str]) -> set[str]:
-    """Tell which samples are in the database, for links to point to: all but archived ones."""
-    if connection.dialect.name == "postgresql":
-        # Before the look: what is there now can't be archived until the links are committed.
-        connection.execute(text("LOCK TABLE execution_samples IN ROW EXCLUSIVE MODE"))
-    if not _has_archives(connection):
-        return set(cache_keys)
-    found: set[str] = set()
-    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
-        found |= set(
-            connection.scalars(select(samples.c.cache_key).where(samples.c.cache_key.in_(chunk)))
-        )
-    return found

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import Connection, and_, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, case, func, insert, or_, select, update
 
+from heretix.core.canonical import sha256_hex
 from heretix.core.errors import RecordError
+from heretix.store.budgets import BATCH_OWNER, Budget, cap_budget, close_holds, draw, settle_hold
 from heretix.store.db import KEYS_PER_STATEMENT, chunked
 from heretix.store.samples import (
     claim_leases,
@@ -36,7 +38,7 @@ OPEN_STATES: Final[tuple[State, ...]] = ("submitting", "submitted")
 BATCH_LEASE_S: Final = 31 * 86_400.0
 """Providers keep results for 29 or 30 days; after that a sample must be asked for anew."""
 
-_OWNER: Final = "batch:"
+_OWNER: Final = BATCH_OWNER
 _SHOWN: Final = 5
 
 
@@ -55,6 +57,8 @@ class Batch:
     updated_at: str
     expires_at: str | None = None
     note: str | None = None
+    submission_id: str | None = None
+    """The command that it was submitted by: that may have submitted others, too."""
 
     @property
     def is_open(self) -> bool:
@@ -72,6 +76,9 @@ class Drawn:
     """Samples that somebody stored meanwhile."""
     elsewhere: int
     """Samples that another batch or a live run is getting already."""
+    short: Budget | None = None
+    """The budget that hasn't `most_micros` left, which the batch may cost."""
+    most_micros: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,12 +157,19 @@ _USAGE: Final = (
 
 
 def draw_batch(
-    connection: Connection, batch: Batch, wanted: Sequence[tuple[str, str]], *, use_cache: bool
+    connection: Connection,
+    batch: Batch,
+    wanted: Sequence[tuple[str, str]],
+    *,
+    use_cache: bool,
+    caps: Mapping[str, int] | None = None,
+    bounds: Mapping[str, int] | None = None,
 ) -> Drawn:
     """Write a batch down before it is submitted, and take leases on its samples.
 
     `wanted` holds (execution, cache key). A sample that is stored, or that somebody else has
-    a lease on, isn't taken; `requests` counts what was.
+    a lease on, isn't taken; `requests` counts what was. Of every budget in `caps` the most that
+    they may cost is held, their `bounds` together; where that isn't left, nothing is written.
     """
     keys = sorted({key for _, key in wanted})
     owner = f"{_OWNER}{batch.batch_id}"
@@ -164,12 +178,35 @@ def draw_batch(
     release_leases(connection, sorted(taken & stored.keys()), owner)
     owned = frozenset(taken - stored.keys())
     if owned:
+        most_micros = sum((bounds or {}).get(key, 0) for key in owned)
+        short = _hold_most(connection, owner, caps or {}, most_micros)
+        if short is not None:
+            release_all_leases(connection, owner)
+            close_holds(connection, owner)
+            return Drawn(
+                owned=frozenset(), stored={}, elsewhere=0, short=short, most_micros=most_micros
+            )
         connection.execute(insert(batches), {**asdict(batch), "requests": len(owned)})
     rows = _sample_rows(connection, batch.batch_id, wanted, owned, stored.keys())
     if rows:
         connection.execute(insert(batch_samples), rows)
     elsewhere = sum(not row["owned"] for row in rows)
     return Drawn(owned=owned, stored=stored, elsewhere=elsewhere)
+
+
+def _hold_most(
+    connection: Connection, owner: str, caps: Mapping[str, int], most_micros: int
+) -> Budget | None:
+    """Hold what a batch may cost, of every budget; the one that hasn't that much left, if any."""
+    for budget_id, cap_micros in sorted(caps.items()):
+        cap_budget(connection, budget_id, cap_micros)
+    found = draw(
+        *(connection, owner, list(caps)),
+        least=most_micros,
+        most=most_micros,
+        lease_s=BATCH_LEASE_S,
+    )
+    return found.short
 
 
 def confirm_batch(
@@ -193,24 +230,37 @@ def note_batch(
     _update(connection, batch_id, note=note, updated_at=now, **expiry)
 
 
-def abandon_batch(connection: Connection, batch_id: str, *, note: str, now: str) -> None:
-    """Give up a batch that the provider doesn't have: its samples may be asked for again."""
+def abandon_batch(
+    connection: Connection, batch_id: str, *, note: str, now: str, was_taken: bool = False
+) -> None:
+    """Give up a batch that the provider doesn't have: its samples may be asked for again.
+
+    One that `was_taken`, and is forgotten there by now, counts at the most that it can have cost.
+    """
+    owner = f"{_OWNER}{batch_id}"
     _update(connection, batch_id, state="abandoned", note=note, updated_at=now)
-    release_all_leases(connection, f"{_OWNER}{batch_id}")
+    release_all_leases(connection, owner)
+    close_holds(connection, owner, lost=was_taken)
 
 
 def close_batch(connection: Connection, batch_id: str, *, note: str | None, now: str) -> None:
-    """Write down that everything of a batch is stored."""
+    """Write down that everything of a batch is stored; what it held and didn't cost is free."""
     _update(connection, batch_id, state="collected", note=note, updated_at=now)
     release_all_leases(connection, f"{_OWNER}{batch_id}")
+    close_holds(connection, f"{_OWNER}{batch_id}")
 
 
 def save_batch_samples(
-    connection: Connection, batch_id: str, arrived: Sequence[tuple[str, Sample]]
+    connection: Connection,
+    batch_id: str,
+    arrived: Sequence[tuple[str, Sample]],
+    *,
+    paid: int = 0,
+    presumed: int = 0,
 ) -> None:
     """Keep samples that a batch brought, each with the execution that asked for it.
 
-    The batch's leases on them end in the same transaction.
+    The batch's leases on them end in the same transaction, and `paid` comes out of what it holds.
     """
     rows = [
         {
@@ -221,8 +271,15 @@ def save_batch_samples(
         }
         for execution_id, sample in arrived
     ]
-    save_samples(connection, [sample for _, sample in arrived], owner=f"{_OWNER}{batch_id}")
+    owner = f"{_OWNER}{batch_id}"
+    save_samples(connection, [sample for _, sample in arrived], owner=owner)
     connection.execute(_COLLECTED, rows)
+    # Named after the samples: a transaction that is made again settles once.
+    keys = sorted(sample.cache_key for _, sample in arrived)
+    stroke = sha256_hex("".join(keys).encode())
+    settle_hold(
+        connection, owner, paid=paid, presumed=presumed, stroke=stroke, lease_s=BATCH_LEASE_S
+    )
 
 
 def find_batch(connection: Connection, ref: str) -> Batch:
@@ -294,6 +351,42 @@ def select_waiting_executions(
 def select_ready_executions(connection: Connection) -> list[str]:
     """Read executions without a record that no open batch holds up, in order of start."""
     return list(connection.scalars(_READY))
+
+
+def select_batch_records(connection: Connection, batch_ids: Sequence[str]) -> list[str]:
+    """Read which executions that waited for these batches, or for others that were submitted with
+    them, have their records, in order of start."""
+    together = select(batches.c.submission_id).where(batches.c.batch_id.in_(batch_ids))
+    those = or_(batches.c.batch_id.in_(batch_ids), batches.c.submission_id.in_(together))
+    rows = (
+        select(executions.c.execution_id)
+        .join(batch_samples, batch_samples.c.execution_id == executions.c.execution_id)
+        .join(batches, batches.c.batch_id == batch_samples.c.batch_id)
+        .join(results, results.c.execution_id == executions.c.execution_id)
+        .where(those)
+        .group_by(executions.c.execution_id, executions.c.created_at)
+        .order_by(executions.c.created_at, func.min(batch_samples.c.cache_key))
+    )
+    return list(connection.scalars(rows))
+
+
+def count_left_executions(connection: Connection) -> int:
+    """Count executions that waited for batches which the provider never got, and that weren't
+    begun again since."""
+    later = executions.alias("later")
+    begun_again = (
+        select(later.c.execution_id)
+        .where(later.c.run_id == executions.c.run_id, later.c.created_at > executions.c.created_at)
+        .exists()
+    )
+    left = (
+        select(func.count(executions.c.execution_id.distinct()))
+        .join(batch_samples, batch_samples.c.execution_id == executions.c.execution_id)
+        .join(batches, batches.c.batch_id == batch_samples.c.batch_id)
+        .outerjoin(results, results.c.execution_id == executions.c.execution_id)
+        .where(batches.c.state == "abandoned", results.c.execution_id.is_(None), ~begun_again)
+    )
+    return connection.scalar(left) or 0
 
 
 def select_own_samples(

@@ -10,28 +10,30 @@ millionths of a dollar; time is the database's.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 
 from heretix.store.db import conflict_insert, database_now
 from heretix.store.samples import is_gone
 from heretix.store.schema import budgets, holds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Row
 
 STORE_BUDGET: Final = "store"
 """The budget of everything that is measured with one store."""
+BATCH_OWNER: Final = "batch:"
+"""Holders whose names begin so are batches: what they hold comes free in a day, not in a moment."""
 HOLD_S: Final = 60.0
-"""How long a hold lasts without being extended. Holders extend theirs well before that."""
+"""Length of a hold that isn't extended. Holders extend theirs well before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What may be spent, what was, and what is set aside for calls under way."""
+    """Budget: what may be spent, what was, and what is set aside for calls under way."""
 
     budget_id: str
     cap_micros: int
@@ -40,21 +42,16 @@ class Budget:
     """Part of what was spent: calls whose cost nobody told, at the most that they can cost."""
     held_micros: int
 
-    @property
-    def free_micros(self) -> int:
-        """What may still be held; below 0 where the cap was lowered."""
-        return self.cap_micros - self.spent_micros - self.held_micros
-
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What came of asking for money."""
+    """Answer to asking a budget for money."""
 
     granted_micros: int
     short: Budget | None = None
     """The budget that hasn't enough for one more call."""
     held_elsewhere_micros: int = 0
-    """Of that budget, what others hold and may give back."""
+    """Of that budget, what others hold and may give back soon: batches don't."""
 
 
 def cap_budget(connection: Connection, budget_id: str, cap_micros: int) -> None:
@@ -92,15 +89,22 @@ def draw(
     least: int = 0,
     most: int = 0,
     lease_s: float = HOLD_S,
+    stroke: str | None = None,
 ) -> Draw:
     """Settle what the owner's calls cost, give back, and hold as much again as all budgets have.
 
     `paid` comes out of what the owner holds, `presumed` is the part of it that is assumed, `back`
     isn't needed any more. Of every budget the same is then held: `most`, or what is left if that
-    is at least `least`, or nothing.
+    is at least `least`, or nothing. One `stroke` settles once, however often it is made: whoever
+    lost the connection can't know whether it was.
     """
     found = _select_budgets(connection, budget_ids, lock=True)
     mine = _select_holds(connection, owner, budget_ids)
+    made = [hold for hold in mine.values() if stroke is not None and hold.stroke == stroke]
+    if made and made[0].granted_micros:
+        return Draw(made[0].granted_micros)
+    if made:
+        paid = presumed = back = 0
     states = [_settle(one, mine.get(one.budget_id), paid, presumed, back) for one in found]
     free = min(
         (one.cap_micros - one.spent_micros - one.held_micros for one, _ in states), default=0
@@ -112,19 +116,43 @@ def draw(
         connection.execute(
             update(budgets).where(budgets.c.budget_id == one.budget_id).values(values)
         )
-        _hold(connection, one.budget_id, owner, held + granted, lease_s)
+        last = {"stroke": stroke, "granted_micros": granted}
+        _hold(connection, one.budget_id, owner, held + granted, lease_s, last)
     if granted >= least or not states:
         return Draw(granted)
     _lapse(connection, budget_ids)
     short, held = min(states, key=lambda s: s[0].cap_micros - s[0].spent_micros - s[0].held_micros)
     now = select_budget(connection, short.budget_id) or short
-    return Draw(0, short=now, held_elsewhere_micros=max(0, now.held_micros - held))
+    others = now.held_micros - held - _sum_batches(connection, now.budget_id)
+    return Draw(0, short=now, held_elsewhere_micros=max(0, others))
 
 
-def close_holds(connection: Connection, owner: str, *, paid: int = 0, presumed: int = 0) -> None:
-    """Settle what the owner's last calls cost, and let go of everything that it holds."""
+def settle_hold(
+    connection: Connection, owner: str, *, paid: int, presumed: int, stroke: str, lease_s: float
+) -> None:
+    """Settle what some calls of the owner cost, of every budget of which it holds something."""
+    names = connection.scalars(select(holds.c.budget_id).where(holds.c.owner == owner)).all()
+    if names:
+        draw(
+            *(connection, owner, names),
+            paid=paid,
+            presumed=presumed,
+            stroke=stroke,
+            lease_s=lease_s,
+        )
+
+
+def close_holds(
+    connection: Connection, owner: str, *, paid: int = 0, presumed: int = 0, lost: bool = False
+) -> None:
+    """Settle what the owner's last calls cost, and let go of everything that it holds.
+
+    `lost` is all of it: nobody will tell what they cost.
+    """
     held = connection.execute(select(holds).where(holds.c.owner == owner)).mappings().all()
     for row in sorted(held, key=lambda row: str(row["budget_id"])):
+        if lost:
+            paid = presumed = row["held_micros"]
         back = max(0, row["held_micros"] - paid)
         draw(connection, owner, [row["budget_id"]], paid=paid, presumed=presumed, back=back)
     connection.execute(delete(holds).where(holds.c.owner == owner))
@@ -150,16 +178,16 @@ def _select_budgets(
 
 def _select_holds(
     connection: Connection, owner: str, budget_ids: Sequence[str]
-) -> dict[str, tuple[int, bool]]:
+) -> dict[str, Row[Any]]:
     wanted = select(holds).where(holds.c.owner == owner, holds.c.budget_id.in_(budget_ids))
-    return {row.budget_id: (row.held_micros, row.lapsed) for row in connection.execute(wanted)}
+    return {row.budget_id: row for row in connection.execute(wanted)}
 
 
 def _settle(
-    budget: Budget, hold: tuple[int, bool] | None, paid: int, presumed: int, back: int
+    budget: Budget, hold: Row[Any] | None, paid: int, presumed: int, back: int
 ) -> tuple[Budget, int]:
     """The budget after a holder has settled, and what that one still holds."""
-    held, lapsed = hold or (0, False)
+    held, lapsed = (0, False) if hold is None else (hold.held_micros, hold.lapsed)
     spent, guessed, all_held = budget.spent_micros, budget.presumed_micros, budget.held_micros
     if lapsed:
         # Its holder is alive after all, and knows what it paid.
@@ -178,20 +206,35 @@ def _settle(
     )
 
 
-def _hold(connection: Connection, budget_id: str, owner: str, held: int, lease_s: float) -> None:
+def _hold(
+    connection: Connection,
+    budget_id: str,
+    owner: str,
+    held: int,
+    lease_s: float,
+    last: Mapping[str, Any],
+) -> None:
     new = conflict_insert(connection.dialect.name, holds).values(
         budget_id=budget_id,
         owner=owner,
         held_micros=held,
         lapsed=False,
         expires_at=database_now() + lease_s,
+        **last,
     )
+    changing = ("held_micros", "lapsed", "expires_at", *last)
     connection.execute(
         new.on_conflict_do_update(
             index_elements=[holds.c.budget_id, holds.c.owner],
-            set_={name: new.excluded[name] for name in ("held_micros", "lapsed", "expires_at")},
+            set_={name: new.excluded[name] for name in changing},
         )
     )
+
+
+def _sum_batches(connection: Connection, budget_id: str) -> int:
+    live = holds.c.budget_id == budget_id, holds.c.lapsed.is_(False)
+    total = select(func.sum(holds.c.held_micros)).where(*live)
+    return int(connection.scalar(total.where(holds.c.owner.startswith(BATCH_OWNER))) or 0)
 
 
 def _lapse(connection: Connection, budget_ids: Sequence[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
+import socket
 import sqlite3
 import threading
 import time
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import (
     Any,
     Concatenate,
     Final,
+    Literal,
     ParamSpec,
     Self,
     TypeAlias,
@@ -23,6 +27,7 @@ from typing import (
     cast,
 )
 from urllib.parse import quote, unquote
+from weakref import WeakSet
 
 from sqlalchemy import (
     URL,
@@ -35,6 +40,7 @@ from sqlalchemy import (
     event,
     insert,
     inspect,
+    literal,
     make_url,
     select,
     text,
@@ -44,9 +50,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from heretix.core import telemetry
 from heretix.core.errors import (
     ConfigError,
     RecordError,
+    StoreAwayError,
     StoreBusyError,
     StoreError,
     StoreFullError,
@@ -56,7 +64,7 @@ from heretix.core.errors import (
 from heretix.store.schema import CHAIN_START, HEAD, chain, metadata, schema_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -171,8 +179,9 @@ _POSTGRESQL: Final[tuple[tuple[str, type[StoreError], str], ...]] = (
     ("25006", StoreReadOnlyError, _READ_ONLY),  # read_only_sql_transaction
     ("42501", StoreError, _NO_ACCESS),  # insufficient_privilege
     ("28", StoreError, _NO_ACCESS),
-    ("08", StoreError, _LOST),
-    ("57P", StoreError, _LOST),  # the server shuts down
+    ("08", StoreAwayError, _LOST),
+    ("57P", StoreAwayError, _LOST),  # the server shuts down
+    ("25P03", StoreAwayError, _LOST),  # idle_in_transaction_session_timeout
     ("XX", StoreError, _CORRUPT),
 )
 """By SQLSTATE or the class that begins it; the first that fits."""
@@ -214,7 +223,10 @@ def _fault(
     sqlstate: str = getattr(exc, "sqlstate", None) or ""
     # A refusal to connect comes from libpq, before there is a statement or an SQLSTATE.
     unreachable = connecting and not sqlstate and not isinstance(exc, sqlite3.Error)
-    kind, rule = StoreError, _LOST if lost else _UNREACHABLE if unreachable else _REFUSED
+    kind: type[StoreError] = StoreError
+    rule = _REFUSED
+    if lost or unreachable:
+        kind, rule = StoreAwayError, _LOST if lost else _UNREACHABLE
     if isinstance(exc, sqlite3.Error):
         kind, rule = _SQLITE.get(_primary_code(exc), (StoreError, _REFUSED))
     elif found := next((row for row in _POSTGRESQL if sqlstate.startswith(row[0])), None):
@@ -226,6 +238,8 @@ def _fault(
 
 # Engines: how a connection is made, and how its transactions begin.
 
+_LINES: Final = "heretix_lines"
+"""Execution option of a server's engine: its open connections."""
 WRITES: Final = "heretix_writes"
 """Execution option of a connection whose transactions write."""
 
@@ -250,7 +264,7 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if location.path is not None:
         options["connect_args"] = {"timeout": busy_timeout_ms / 1000}
-        engine = create_engine(location.url, **options)
+        engine = _watch_statements(create_engine(location.url, **options))
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -258,12 +272,15 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
     options["connect_args"] = {k: v for k, v in wanted.items() if k not in location.url.query}
     try:
         # A measurement may outlive a restart of the server: stale connections are replaced.
-        engine = create_engine(location.url, pool_pre_ping=True, **options)
+        engine = _watch_statements(create_engine(location.url, pool_pre_ping=True, **options))
     except ImportError as exc:
         raise ConfigError(
             f"`{location.name}` needs the PostgreSQL driver: `uv sync --extra postgres`, "
             "or `pip install '.[postgres]'` in the clone"
         ) from exc
+
+    lines: WeakSet[Any] = WeakSet()
+    engine.update_execution_options(**{_LINES: lines})
 
     @event.listens_for(engine, "connect")
     def set_up_postgresql(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -273,7 +290,15 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
         cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT_MS:d}")
         cursor.close()
         connection.commit()
+        lines.add(connection)
 
+    return engine
+
+
+def _watch_statements(engine: Engine) -> Engine:
+    """Have an engine note which threads wait for it."""
+    event.listen(engine, "before_cursor_execute", lambda *_: _note_waiting())
+    event.listen(engine, "after_cursor_execute", _note_answered)
     return engine
 
 
@@ -305,6 +330,11 @@ def conflict_insert(dialect: str, table: Table) -> ConflictInsert:
     from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
     return sqlite_insert(table)
+
+
+def has_rows(connection: Connection, table: Table) -> bool:
+    """Tell whether a table holds anything: what most stores never use isn't loaded for them."""
+    return connection.scalar(select(literal(1)).select_from(table).limit(1)) is not None
 
 
 def where_given(query: Select[Any], **wanted: object) -> Select[Any]:
@@ -539,6 +569,167 @@ def chunked(values: Iterable[_T], size: int) -> Iterator[list[_T]]:
         yield chunk
 
 
+# Outages: a measurement waits for a store that is away, since what it has paid for has to go there.
+
+WAIT_S: Final = 1800.0
+"""Time for which a store that is away is waited for."""
+_WATCH_S: Final = 1.0
+_SILENT_LOOKS: Final = 5
+"""A statement that isn't answered for so many looks is told of, and cut off once nobody waits for
+it any more."""
+_RETRY_S: Final = 0.2
+_RETRY_CAP_S: Final = 5.0
+
+
+_waiting: Final[dict[int, float]] = {}
+"""Threads that wait for a database now, each since when. What a thread does with an answer, and its
+wait for another thread of this process, are no time of the database."""
+
+
+def _note_waiting() -> None:
+    _waiting[threading.get_ident()] = time.monotonic()
+
+
+def _note_answered(*_: object) -> None:
+    _waiting.pop(threading.get_ident(), None)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A transaction under way."""
+
+    engine: Engine
+    over: threading.Event
+    """Set when nobody waits for it any more."""
+    seen: tuple[float, int] | None = None
+    """Wait that the last look saw, and how many transactions had been answered."""
+    looks: int = 0
+    """Looks that saw the same since."""
+
+
+class _Outage:
+    """State of a store that may be away; its messages come once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._changed = threading.Lock()
+        self.since: float | None = None
+        self._answered = 0
+        self._under_way: dict[int, _Attempt] = {}
+        """Transactions by thread."""
+        self._watching = False
+
+    @contextlib.contextmanager
+    def attempt(self, engine: Engine, over: threading.Event) -> Iterator[None]:
+        """Watch a transaction of this thread."""
+        me = threading.get_ident()
+        with self._changed:
+            self._under_way[me] = _Attempt(engine, over)
+            begun, self._watching = self._watching, True
+        if not begun:
+            threading.Thread(target=self._watch, name="heretix-store-watch", daemon=True).start()
+        try:
+            yield
+        except StoreAwayError as exc:
+            self._note(str(exc))
+            raise
+        else:
+            self._answered += 1
+            if self.since is not None:
+                self._note_return()
+        finally:
+            with self._changed:
+                del self._under_way[me]
+
+    def _note(self, said: str) -> None:
+        with self._changed:
+            if self.since is not None:
+                return
+            self.since = time.monotonic()
+        self._tell(f"waiting for the store: {said}; what was answered is kept meanwhile")
+
+    def _note_return(self) -> None:
+        with self._changed:
+            since, self.since = self.since, None
+        if since is not None:
+            self._tell(f"the store is back after {time.monotonic() - since:,.0f} s")
+
+    def _watch(self) -> None:
+        """In a thread of its own: look now and then. It ends when there is nothing to see."""
+        while True:
+            time.sleep(_WATCH_S)
+            with self._changed:
+                under_way = dict(self._under_way)
+                self._watching = bool(under_way)
+            if not under_way:
+                return
+            self._look(under_way)
+
+    def _look(self, under_way: Mapping[int, _Attempt]) -> None:
+        """Tell of a database that is silent, and cut off what nobody waits for.
+
+        Looks are counted, not seconds: while a process stands still, or an engine that loads lets
+        no thread of it go on, nobody looks either.
+        """
+        for thread, attempt in under_way.items():
+            since = _waiting.get(thread)
+            seen = None if since is None else (since, self._answered)
+            attempt.looks = attempt.looks + 1 if seen is not None and seen == attempt.seen else 0
+            attempt.seen = seen
+            if attempt.looks >= _SILENT_LOOKS:
+                self._note(f"it hasn't answered for {_SILENT_LOOKS * _WATCH_S:g} s")
+                if attempt.over.is_set():
+                    _cut_lines(attempt.engine)
+
+
+class Patience:
+    """Waits for a store that is away, and says so. Threads may share one.
+
+    A transaction whose connection broke is made again from its beginning, though it may have been
+    committed: what is written patiently can be written twice.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, wait_s: float = WAIT_S) -> None:
+        """`tell` is called with what people should know, from any thread."""
+        self._outage = _Outage(tell)
+        self._wait_s = wait_s
+        self._over = threading.Event()
+
+    def another(self) -> Patience:
+        """One that ends by itself, and tells with this one."""
+        other = copy(self)
+        other._over = threading.Event()  # noqa: SLF001
+        return other
+
+    def give_up(self) -> None:
+        """Wait no longer: what doesn't work at once fails from now on."""
+        self._over.set()
+
+    def persist(self, attempt: Callable[[], _T], engine: Engine) -> _T:
+        """Make an attempt again and again until the store is there."""
+        pause_s = _RETRY_S
+        begun = time.monotonic()
+        while True:
+            try:
+                with self._outage.attempt(engine, self._over):
+                    return attempt()
+            except StoreAwayError:
+                away_s = time.monotonic() - (self._outage.since or begun)
+                if away_s > self._wait_s or self._over.wait(pause_s):
+                    raise
+                pause_s = min(_RETRY_CAP_S, 1.5 * pause_s)
+
+
+def _cut_lines(engine: Engine) -> None:
+    """Shut connections to a server that doesn't answer: whoever waits on one gets an error."""
+    for connection in list(engine.get_execution_options().get(_LINES, ())):
+        # One that is closed has no number any more.
+        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as s:
+            s.shutdown(socket.SHUT_RDWR)
+
+
+_SPOOL: Final = "spool-"
+
 # The store: opened once, it gives transactions to the queries of this room.
 
 
@@ -564,6 +755,7 @@ class Store:
         self._held = threading.local()
         self._file = file
         self._looking_again = threading.Lock()
+        self._patience: Patience | None = None
         self.writable = writable
         """False where everything can be read, and nothing kept."""
 
@@ -606,6 +798,43 @@ class Store:
         """The store is a file of this machine: a look-up waits for no network."""
         return self._location.path is not None
 
+    @property
+    def spool_stem(self) -> Path:
+        """Beginning of the names of spools: beside a file; for a server in a folder of this
+        machine, HERETIX_SPOOL or where programs of this user keep their things."""
+        if self._location.path is not None:
+            path = self._location.path.absolute()
+            return path.with_name(f"{path.name}-spool-")
+        named = os.environ.get("HERETIX_SPOOL")
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        url = self._location.url
+        place = f"{url.host or url.query.get('host')}|{url.port}|{url.database}"
+        name = f"{_SPOOL}{hashlib.sha256(place.encode()).hexdigest()[:16]}-"
+        return (Path(named) if named else Path(state) / "heretix") / name
+
+    @property
+    def spools(self) -> list[Path]:
+        """Files of answers that are on their way here, or were left on it."""
+        return self._spools(self.spool_stem.name)
+
+    @property
+    def spools_beside(self) -> list[Path]:
+        """Those, and all others on this machine that may be on their way here: a server has many
+        addresses."""
+        return self.spools if self.is_file else self._spools(_SPOOL)
+
+    def _spools(self, begin: str) -> list[Path]:
+        try:
+            return sorted(p for p in self.spool_stem.parent.iterdir() if p.name.startswith(begin))
+        except OSError:
+            return []
+
+    def patient(self, patience: Patience) -> Store:
+        """The same store, for somebody who waits while it is away: in `read` and `write`."""
+        other = copy(self)
+        other._patience = patience  # noqa: SLF001
+        return other
+
     def close(self) -> None:
         """Let go of all connections."""
         self._engine.dispose()
@@ -620,15 +849,27 @@ class Store:
         self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Ask one query in a transaction of its own: `store.read(select_runs, limit=20)`."""
-        with self.reading() as connection:
-            return query(connection, *args, **kwargs)
+
+        def attempt() -> _T:
+            with self.reading() as connection:
+                return query(connection, *args, **kwargs)
+
+        return (
+            attempt() if self._patience is None else self._patience.persist(attempt, self._engine)
+        )
 
     def write(
         self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Make one change in a transaction of its own: `store.write(save_samples, batch)`."""
-        with self.writing() as connection:
-            return query(connection, *args, **kwargs)
+
+        def attempt() -> _T:
+            with self.writing() as connection:
+                return query(connection, *args, **kwargs)
+
+        return (
+            attempt() if self._patience is None else self._patience.persist(attempt, self._engine)
+        )
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -639,8 +880,15 @@ class Store:
             return
         file = self._file
         try:
-            with mapped_faults(self.name), self._reads.connect() as connection:
+            with (
+                _timing("read"),
+                mapped_faults(self.name),
+                _waiting_for(),
+                self._reads.connect() as connection,
+            ):
+                _note_answered()
                 yield connection
+                _note_waiting()
         except StoreError:
             # Half old and half new looks like damage.
             self._check(file)
@@ -691,8 +939,43 @@ class Store:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Begin a transaction that writes: all of it is kept, or nothing."""
-        with self._turn, mapped_faults(self.name), self._writes.begin() as connection:
+        with (
+            _timing("write"),
+            self._turn,
+            mapped_faults(self.name),
+            _waiting_for(),
+            self._writes.begin() as connection,
+        ):
+            _note_answered()
             yield connection
+            _note_waiting()
+
+
+@contextlib.contextmanager
+def _waiting_for() -> Iterator[None]:
+    """Wait for the database, but for the time between a statement's answer and the next one."""
+    _note_waiting()
+    try:
+        yield
+    finally:
+        _note_answered()
+
+
+@contextlib.contextmanager
+def _timing(kind: Literal["read", "write"]) -> Iterator[None]:
+    """Tell of a transaction when it ends; while nobody watches, look at no clock."""
+    if not telemetry.watchers:
+        yield
+        return
+    begun_s, error = time.perf_counter(), None
+    try:
+        yield
+    except BaseException as exc:
+        error = type(exc).__name__
+        raise
+    finally:
+        seconds = time.perf_counter() - begun_s
+        telemetry.tell(telemetry.TransactionEnded(kind=kind, seconds=seconds, error=error))
 
 
 def _open(

@@ -1,4 +1,4 @@
-"""Queries of the economy: chain, accounts, transfers, episodes, bets, statements, credits.
+"""Queries of the economy: chains, accounts, transfers, episodes, bets, challenges, credits.
 
 Nothing here decides anything: whoever calls has asked the rules, inside the same transaction.
 Statements that a bet runs are made once: putting one together takes as long as running it.
@@ -10,7 +10,19 @@ import contextlib
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqlalchemy import and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import (
+    Boolean,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from heretix.core.lenses import EARNING, RPL
@@ -18,8 +30,10 @@ from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, where
 from heretix.store.schema import (
     accounts,
     chain,
+    challenges,
     episode_measurements,
     episodes,
+    events,
     exploration_grants,
     positions,
     reputation_events,
@@ -33,12 +47,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from psycopg import Connection as PsycopgConnection
-    from sqlalchemy import BindParameter, Connection, RowMapping, Select, Update
+    from sqlalchemy import BindParameter, Connection, RowMapping, Select, Table, Update
 
 _STREAM: Final = 1_000
+CHAINED: Final[Mapping[str, Table]] = {
+    table.name: table
+    for table in (
+        accounts,
+        transfers,
+        episodes,
+        positions,
+        challenges,
+        statements,
+        episode_measurements,
+        exploration_grants,
+        reputation_events,
+    )
+}
+"""The tables that are views of the chain of events, by name."""
 
-_CHAIN: Final = select(chain.c.last_seq, chain.c.last_hash)
-_LOCK_CHAIN: Final = _CHAIN.with_for_update()
+_LOCK_CHAIN: Final = select(chain).with_for_update()
 _IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
 _ACCOUNTS_BY_ID: Final = select(accounts).where(accounts.c.id.in_(_IDS))
 _SAME: Final = select(transfers).where(
@@ -55,6 +83,10 @@ _SET_BALANCE: Final = (
 _SET_CHAIN: Final = update(chain).values(
     last_seq=bindparam("to_seq"), last_hash=bindparam("to_hash")
 )
+_INSERT_EVENT: Final = insert(events)
+_SET_EVENT_END: Final = update(chain).values(
+    event_seq=bindparam("to_seq"), event_hash=bindparam("to_hash")
+)
 _OF_EPISODE: Final = episodes.c.episode_id == bindparam("of_id")
 _UPDATE: Final = update(episodes).where(_OF_EPISODE)
 _EPISODE: Final = select(*(c for c in episodes.c if c.name != "record_json")).where(_OF_EPISODE)
@@ -65,7 +97,25 @@ _POSITIONS: Final = (
     .where(positions.c.episode_id == bindparam("of_id"))
     .order_by(positions.c.number)
 )
+_POSITIONS_FROM: Final = _POSITIONS.where(positions.c.number >= bindparam("from_number"))
 _POSITION: Final = _POSITIONS.where(positions.c.number == bindparam("of_number"))
+_INSERT_CHALLENGE: Final = insert(challenges)
+_UPDATE_CHALLENGE: Final = (
+    update(challenges)
+    .where(
+        challenges.c.episode_id == bindparam("to_episode_id"),
+        challenges.c.number == bindparam("to_number"),
+    )
+    .values({c.name: bindparam(f"to_{c.name}") for c in challenges.c if not c.primary_key})
+)
+_CHALLENGES_AFTER: Final = (
+    select(challenges)
+    .where(
+        challenges.c.episode_id == bindparam("of_id"),
+        challenges.c.event_seq > bindparam("after_seq"),
+    )
+    .order_by(challenges.c.number)
+)
 
 
 @contextlib.contextmanager
@@ -103,9 +153,9 @@ def lock_chain(connection: Connection) -> RowMapping:
     return connection.execute(_LOCK_CHAIN).mappings().one()
 
 
-def chain_end(connection: Connection) -> RowMapping:
-    """Read the chain's end, to look at."""
-    return connection.execute(_CHAIN).mappings().one()
+def chain_rows(connection: Connection) -> list[dict[str, Any]]:
+    """Read whatever is kept as the chain's end: one row, unless somebody was at it."""
+    return [dict(row) for row in _all(connection, select(chain))]
 
 
 def add_accounts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -165,6 +215,61 @@ def append_transfers(
     connection.execute(_SET_CHAIN, {"to_seq": last["seq"], "to_hash": last["hash"]})
 
 
+def append_event(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Extend the chain of events."""
+    connection.execute(_INSERT_EVENT, dict(row))
+    connection.execute(_SET_EVENT_END, {"to_seq": row["seq"], "to_hash": row["hash"]})
+
+
+def last_event(connection: Connection) -> int:
+    """Read the place of the last event."""
+    return int(connection.scalar(select(chain.c.event_seq)) or 0)
+
+
+def event_rows_after(connection: Connection, seq: int, mentioned: Sequence[str]) -> list[str]:
+    """Read the rows of events after one that mention any of some things."""
+    mention = or_(*(events.c.rows_json.contains(it, autoescape=True) for it in mentioned))
+    query = select(events.c.rows_json).where(events.c.seq > seq, mention).order_by(events.c.seq)
+    return list(connection.scalars(query))
+
+
+def event_hash(connection: Connection, seq: int) -> str | None:
+    """Read the hash of the event in a place; None past the end."""
+    found: str | None = connection.scalar(select(events.c.hash).where(events.c.seq == seq))
+    return found
+
+
+def first_event_of(connection: Connection, mentioned: str) -> int | None:
+    """Find the first event that mentions something in its rows."""
+    query = select(func.min(events.c.seq)).where(
+        events.c.rows_json.contains(mentioned, autoescape=True)
+    )
+    found: int | None = connection.scalar(query)
+    return found
+
+
+def stream_events(connection: Connection, *, from_seq: int = 1) -> Iterator[RowMapping]:
+    """Read events in the order of their chain, a few at a time, however many there are."""
+    query = select(events).where(events.c.seq >= from_seq).order_by(events.c.seq)
+    with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
+        yield from result.mappings()
+
+
+def stream_table(connection: Connection, name: str) -> Iterator[RowMapping]:
+    """Read every row of one of `CHAINED` tables, a few at a time, in the order of its key.
+
+    Truths are read as they are stored: on SQLite a 2 would read as true, and be found by no query
+    that asks for what is true.
+    """
+    table = CHAINED[name]
+    raw = (
+        type_coerce(c, Integer).label(c.name) if isinstance(c.type, Boolean) else c for c in table.c
+    )
+    query = select(*raw).order_by(*table.primary_key)
+    with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
+        yield from result.mappings()
+
+
 def statement(connection: Connection, group: str) -> RowMapping | None:
     """Read what was asked for under a group's id, if anything was."""
     return connection.execute(_STATEMENT, {"group": group}).mappings().one_or_none()
@@ -174,6 +279,14 @@ def statement_seqs(connection: Connection) -> dict[str, int]:
     """Read where each group that has a statement begins, by its id."""
     rows = connection.execute(select(statements.c.group_id, statements.c.first_seq))
     return {row.group_id: row.first_seq for row in rows}
+
+
+def groups_of(connection: Connection, episode_id: str, move: str) -> set[str]:
+    """Read which groups a move of an episode has written."""
+    query = select(statements.c.group_id).where(
+        statements.c.episode_id == episode_id, statements.c.move == move
+    )
+    return set(connection.scalars(query))
 
 
 def insert_statement(connection: Connection, row: Mapping[str, Any]) -> None:
@@ -209,7 +322,7 @@ def stream_transfers(
         yield from result.mappings()
 
 
-# Episodes, their bets, statements, measurements and reputations.
+# Episodes, their bets, challenges, statements, measurements and reputations.
 
 
 def insert_episode(connection: Connection, row: Mapping[str, Any]) -> None:
@@ -244,6 +357,13 @@ def newest_ms(connection: Connection) -> int | None:
     return newest
 
 
+def episodes_of_claim(connection: Connection, claim_id: str) -> list[RowMapping]:
+    """Read what became of every episode of a folded claim, with its record, the oldest first."""
+    names = ("episode_id", "state", "record_json")
+    query = select(*(episodes.c[name] for name in names)).where(episodes.c.claim_id == claim_id)
+    return _all(connection, query.order_by(episodes.c.created_ms, episodes.c.episode_id))
+
+
 def episodes_open(connection: Connection) -> dict[str, bool]:
     """Read every episode, with whether it is still open."""
     rows = connection.execute(select(episodes.c.episode_id, episodes.c.is_open))
@@ -258,6 +378,26 @@ def episode_summaries(
     query = where_given(select(*shown), state=state)
     query = query.order_by(episodes.c.created_ms.desc(), episodes.c.episode_id)
     return _all(connection, query.limit(limit).offset(offset))
+
+
+def was_won(connection: Connection, episode_id: str) -> bool:
+    """Say whether a settlement paid bets by who was right, and didn't just give them back."""
+    # The first part of a settlement, where it has parts, begins with what bets are paid.
+    groups = (f"settle:{episode_id}", f"settle:{episode_id}:0")
+    query = select(transfers.c.seq).where(
+        transfers.c.group_id.in_(groups), transfers.c.code == "payout"
+    )
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def live_episodes(connection: Connection) -> list[tuple[Any, ...]]:
+    """Read the ids of episodes that are under way, the oldest first, each with what changes when
+    anything happens to it."""
+    shown = (episodes.c.episode_id, episodes.c.state, episodes.c.updated_ms)
+    query = select(*shown, episodes.c.position_count).where(
+        episodes.c.is_open, episodes.c.state != "draft"
+    )
+    return [tuple(row) for row in connection.execute(query.order_by(episodes.c.created_ms))]
 
 
 def insert_positions(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -275,6 +415,118 @@ def positions_of(
     return _all(connection, _POSITION, {"of_id": episode_id, "of_number": number})
 
 
+def positions_from(
+    connection: Connection, episode_id: str, number: int, *, limit: int
+) -> list[RowMapping]:
+    """Read some of an episode's bets in their order, from the one with a number on."""
+    place = {"of_id": episode_id, "from_number": number}
+    return _all(connection, _POSITIONS_FROM.limit(limit), place)
+
+
+def latest_positions(
+    connection: Connection, episode_id: str, *, account: str | None = None, limit: int
+) -> list[RowMapping]:
+    """Read the last of an episode's bets, or of an account's in it, in their order."""
+    query = where_given(select(positions), episode_id=episode_id, account=account)
+    return _all(connection, query.order_by(positions.c.number.desc()).limit(limit))[::-1]
+
+
+def position_sums(
+    connection: Connection, episode_id: str, *, step: int, until_ms: int | None
+) -> list[RowMapping]:
+    """Sum an episode's bets up to a moment, so many in a row at a time after the two of the seed.
+
+    `h_` is what is on the heretic side of it.
+    """
+    column, heretic = positions.c, positions.c.side == "heretic"
+
+    def count_heretic(value: Any) -> Any:
+        return func.sum(case((heretic, value), else_=0))
+
+    query = select(
+        ((column.number + (step - 2)) // step).label("part"),
+        func.max(column.at_ms).label("at_ms"),
+        func.count().label("bets"),
+        func.sum(column.stake).label("stakes"),
+        func.sum(column.shares).label("shares"),
+        count_heretic(1).label("h_bets"),
+        count_heretic(column.stake).label("h_stakes"),
+        count_heretic(column.shares).label("h_shares"),
+    ).where(column.episode_id == episode_id)
+    if until_ms is not None:
+        query = query.where(column.at_ms <= until_ms)
+    return _all(connection, query.group_by("part").order_by("part"))
+
+
+def given_up(
+    connection: Connection, episode_id: str, side: str, tau_ppm: int, until_ms: int
+) -> int:
+    """Sum what the bets on a losing side pay, each rounded up, at a rate in parts per million."""
+    each = (positions.c.stake * tau_ppm + 999_999) // 1_000_000
+    query = select(func.coalesce(func.sum(each), 0)).where(
+        positions.c.episode_id == episode_id,
+        positions.c.side == side,
+        positions.c.at_ms <= until_ms,
+    )
+    return int(connection.scalar(query) or 0)
+
+
+def flows_of(connection: Connection, episode_id: str) -> list[RowMapping]:
+    """Sum an episode's transfers by their accounts and code."""
+    return _sum_flows(connection, transfers.c.episode == episode_id)
+
+
+def flows_between(connection: Connection, account: str, pots: Sequence[str]) -> list[RowMapping]:
+    """Sum what went from an account into pots, and what came from them, by code."""
+    # By the account's own index, however much else went through the pots.
+    into = and_(transfers.c.debit == account, transfers.c.credit.in_(pots))
+    back = and_(transfers.c.credit == account, transfers.c.debit.in_(pots))
+    return _sum_flows(connection, into) + _sum_flows(connection, back)
+
+
+def _sum_flows(connection: Connection, condition: Any) -> list[RowMapping]:
+    names = (transfers.c.debit, transfers.c.credit, transfers.c.code)
+    query = select(*names, func.sum(transfers.c.amount).label("amount")).where(condition)
+    return _all(connection, query.group_by(*names))
+
+
+def positions_since(connection: Connection, episode_id: str, from_ms: int) -> list[RowMapping]:
+    """Read an episode's bets from a moment on, in their order."""
+    return _all(connection, _POSITIONS.where(positions.c.at_ms >= from_ms), {"of_id": episode_id})
+
+
+def outside_positions(
+    connection: Connection, episode_id: str, until_ms: int | None
+) -> list[RowMapping]:
+    """Read the first bet on each side that isn't the house's, of those up to a moment."""
+    query = _POSITIONS.where(positions.c.house.is_(False)).limit(1)
+    if until_ms is not None:
+        query = query.where(positions.c.at_ms <= until_ms)
+    return [
+        row
+        for side in ("heretic", "orthodox")
+        for row in _all(connection, query.where(positions.c.side == side), {"of_id": episode_id})
+    ]
+
+
+def insert_challenges(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keep challenges."""
+    if rows:
+        connection.execute(_INSERT_CHALLENGE, [dict(row) for row in rows])
+
+
+def update_challenges(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write down what became of challenges."""
+    if rows:
+        values = [{f"to_{name}": value for name, value in row.items()} for row in rows]
+        connection.execute(_UPDATE_CHALLENGE, values)
+
+
+def challenges_after(connection: Connection, episode_id: str, seq: int) -> list[RowMapping]:
+    """Read an episode's challenges that events after one have written, in their order."""
+    return _all(connection, _CHALLENGES_AFTER, {"of_id": episode_id, "after_seq": seq})
+
+
 def positions_by_account(connection: Connection, account: str) -> list[RowMapping]:
     """Read bets of one account with the episodes they are in, the newest first."""
     query = (
@@ -287,7 +539,8 @@ def positions_by_account(connection: Connection, account: str) -> list[RowMappin
 
 
 def open_stakes(connection: Connection) -> list[RowMapping]:
-    """Sum up what the pot and the market of each open episode must hold: bets up to the close."""
+    """Sum up what the pot and the market of each open episode must hold: bets up to the close; and
+    what was paid of them already."""
     counted = and_(
         positions.c.episode_id == episodes.c.episode_id,
         or_(episodes.c.close_ms.is_(None), positions.c.at_ms <= episodes.c.close_ms),
@@ -298,8 +551,13 @@ def open_stakes(connection: Connection) -> list[RowMapping]:
     for side in ("heretic", "orthodox"):
         shares = func.sum(positions.c.shares).filter(positions.c.side == side)
         held.append(func.coalesce(shares, 0).label(f"market_{side}_held"))
+    settling = (
+        transfers.c.debit == "escrow:" + episodes.c.episode_id + ":stake:" + episodes.c.currency,
+        transfers.c.code != "late_stake_refund",
+    )
+    paid = select(func.coalesce(func.sum(transfers.c.amount), 0)).where(*settling)
     query = (
-        select(*own, *held)
+        select(*own, *held, paid.scalar_subquery().label("paid"))
         .outerjoin(positions, counted)
         .where(episodes.c.is_open)
         .group_by(*own)
@@ -312,6 +570,24 @@ def statements_of(connection: Connection, episode_id: str) -> list[RowMapping]:
     """Read what explains an episode's groups, in the order of the moves."""
     query = select(statements).where(statements.c.episode_id == episode_id)
     return _all(connection, query.order_by(statements.c.first_seq))
+
+
+def statements_but_bets(connection: Connection, episode_id: str) -> list[RowMapping]:
+    """Read what explains the groups of an episode's operator and of its disputes, in the order of
+    the moves: all but bets and commitments, and of a settlement in parts the first and the last."""
+    own, place = statements.c.episode_id == episode_id, statements.c.first_seq
+    # Bets are passed over by place: before the last one there is just the opening besides.
+    bets = select(place).where(own, statements.c.move == "stake")
+    last_bet = connection.scalar(bets.order_by(place.desc()).limit(1)) or 0
+    ends = (f"settle:{episode_id}:0", f"settle:{episode_id}")
+    query = select(statements).where(
+        own,
+        place > last_bet,
+        statements.c.move.not_in(("open", "stake", "commit")),
+        or_(statements.c.move != "settle", statements.c.group_id.in_(ends)),
+    )
+    opening = statement(connection, f"open:{episode_id}")
+    return ([] if opening is None else [opening]) + _all(connection, query.order_by(place))
 
 
 def insert_measurement(connection: Connection, row: Mapping[str, Any]) -> None:
@@ -391,7 +667,7 @@ def grants(connection: Connection, *, person: str | None = None) -> list[RowMapp
     return _all(connection, query.order_by(*order))
 
 
-def events(connection: Connection, *, person: str | None = None) -> list[RowMapping]:
+def reputation_rows(connection: Connection, *, person: str | None = None) -> list[RowMapping]:
     """Read attempts and rewards with the person behind them, oldest first."""
     event = reputation_events.c
     query = (

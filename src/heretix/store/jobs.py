@@ -86,6 +86,13 @@ def select_jobs(
     return _all(connection, query)
 
 
+def count_jobs(connection: Connection) -> dict[str, int]:
+    """Count jobs that wait or run, by state."""
+    counts = select(jobs.c.state, func.count().label("number")).where(jobs.c.state.in_(_ACTIVE))
+    found = {row.state: row.number for row in connection.execute(counts.group_by(jobs.c.state))}
+    return {state: found.get(state, 0) for state in _ACTIVE}
+
+
 def count_use(
     connection: Connection, owner_id: str, day: str, *, without: str | None = None
 ) -> tuple[int, int, int]:
@@ -164,14 +171,17 @@ def extend_job_lease(
     if news is not None:
         values |= news | {"revision": _NEXT}
     return connection.execute(
-        update(jobs).where(_held(job_id, worker)).values(values).returning(jobs.c.cancel_requested)
+        update(jobs)
+        .where(_is_held(job_id, worker))
+        .values(values)
+        .returning(jobs.c.cancel_requested)
     ).scalar()
 
 
 def update_claimed_job(connection: Connection, job_id: str, worker: str, values: Row) -> bool:
     """Change a job that a worker holds; False when it doesn't any more."""
     changed = connection.execute(
-        update(jobs).where(_held(job_id, worker)).values({**values, "revision": _NEXT})
+        update(jobs).where(_is_held(job_id, worker)).values({**values, "revision": _NEXT})
     )
     return changed.rowcount == 1
 
@@ -243,6 +253,24 @@ def select_revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row
     ]
 
 
+def count_waiting(connection: Connection, before: str) -> int:
+    """Count the jobs that wait since before a moment."""
+    waiting = (jobs.c.state == "queued") & (jobs.c.created_at < before)
+    return connection.scalar(select(func.count()).select_from(jobs).where(waiting)) or 0
+
+
+def count_by_worker(connection: Connection) -> dict[str, int]:
+    """Count the jobs under way by the worker that has them; one that is gone isn't among them."""
+    running = (
+        select(jobs.c.worker, func.count().label("jobs"))
+        .where(jobs.c.state == "running", jobs.c.lease_until >= database_now())
+        .group_by(jobs.c.worker)
+        .order_by(jobs.c.worker)
+    )
+    found = connection.execute(running)
+    return {row.worker: row.jobs for row in found if row.worker and not is_gone(row.worker)}
+
+
 def select_mean_latency_ms(connection: Connection, model: str) -> float | None:
     """Average how long a model took for an answer in its latest runs; None without any."""
     latest = (
@@ -259,7 +287,7 @@ def select_mean_latency_ms(connection: Connection, model: str) -> float | None:
     return None if mean is None else float(mean)
 
 
-def _held(job_id: str, worker: str) -> ColumnElement[bool]:
+def _is_held(job_id: str, worker: str) -> ColumnElement[bool]:
     return and_(jobs.c.job_id == job_id, jobs.c.worker == worker, jobs.c.state == "running")
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    text,
     update,
 )
 
@@ -28,10 +29,16 @@ from heretix.core.canonical import sha256_text
 from heretix.core.clock import utc_now
 from heretix.core.errors import BankError, RecordError
 from heretix.core.lenses import SHOWING
-from heretix.store.archive import read_archived_record, select_linkable
-from heretix.store.db import conflict_insert, where_given
+from heretix.store.db import (
+    KEYS_PER_STATEMENT,
+    chunked,
+    conflict_insert,
+    has_rows,
+    where_given,
+)
 from heretix.store.schema import (
     archived_records,
+    archives,
     execution_samples,
     executions,
     prompts,
@@ -59,7 +66,7 @@ class ExecutionStart:
     config_json: str
     created_at: str
     grows: bool = False
-    """It began with a smaller recipe, and goes on with this one."""
+    """True where it began with a smaller recipe, and goes on with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,14 +211,14 @@ def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -
     """Write the executions down, and their runs where they are new."""
     if not starts:
         return
-    rows = [_started_run(start) for start in starts]
+    rows = [_row_of_start(start) for start in starts]
     insertion = conflict_insert(connection.dialect.name, runs)
     # A row that is there is touched, and so locked: `_move_executions` of another process takes
     # away a row that no execution refers to.
     new = insertion.on_conflict_do_update(
         index_elements=[runs.c.run_id], set_={"claim_sha256": insertion.excluded.claim_sha256}
     )
-    connection.execute(new, _ordered(list({row["run_id"]: row for row in rows}.values()), "run_id"))
+    connection.execute(new, _sort(list({row["run_id"]: row for row in rows}.values()), "run_id"))
     names = ("execution_id", "run_id", "claim", "model", "config_json", "created_at")
     begun = [
         {name: row[name] for name in names} | {"config_json": start.config_json}
@@ -219,7 +226,9 @@ def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -
         if not start.grows
     ]
     if begun:
-        connection.execute(insert(executions), begun)
+        # After a broken connection they may be there already.
+        first = conflict_insert(connection.dialect.name, executions)
+        connection.execute(first.on_conflict_do_nothing(), begun)
     if moves := {start.execution_id: start for start in starts if start.grows}:
         _move_executions(connection, moves)
 
@@ -248,7 +257,7 @@ def _move_executions(connection: Connection, moves: Mapping[str, ExecutionStart]
         for row in connection.execute(used)
     ]
     if rows:
-        connection.execute(_MOVE_SAMPLE, _ordered(rows, "of_cache_key"))
+        connection.execute(_MOVE_SAMPLE, _sort(rows, "of_cache_key"))
     left -= {start.run["run_id"] for start in moves.values()}
     # What somebody else is about to use is locked, and stays.
     locked = select(runs.c.run_id).where(runs.c.run_id.in_(sorted(left)))
@@ -264,7 +273,7 @@ def _move_executions(connection: Connection, moves: Mapping[str, ExecutionStart]
 
 def save_used(connection: Connection, used: Mapping[str, Mapping[str, bool]]) -> None:
     """Write down what executions have used so far: by id, each key and whether it was cached."""
-    linkable = select_linkable(connection, [key for keys in used.values() for key in keys])
+    linkable = _select_linkable(connection, [key for keys in used.values() for key in keys])
     rows: list[dict[str, Any]] = [
         {"execution_id": execution_id, "cache_key": cache_key, "from_cache": from_cache}
         for execution_id, keys in used.items()
@@ -273,7 +282,22 @@ def save_used(connection: Connection, used: Mapping[str, Mapping[str, bool]]) ->
     ]
     if rows:
         insertion = conflict_insert(connection.dialect.name, execution_samples)
-        connection.execute(insertion.on_conflict_do_nothing(), _ordered(rows, "cache_key"))
+        connection.execute(insertion.on_conflict_do_nothing(), _sort(rows, "cache_key"))
+
+
+def _select_linkable(connection: Connection, cache_keys: Sequence[str]) -> set[str]:
+    """Tell which samples are in the database, for links to point to: all but archived ones."""
+    if connection.dialect.name == "postgresql":
+        # Before the look: what is there now can't be archived until the links are committed.
+        connection.execute(text("LOCK TABLE execution_samples IN ROW EXCLUSIVE MODE"))
+    if not has_rows(connection, archives):
+        return set(cache_keys)
+    found: set[str] = set()
+    for chunk in chunked(cache_keys, KEYS_PER_STATEMENT):
+        found |= set(
+            connection.scalars(select(samples.c.cache_key).where(samples.c.cache_key.in_(chunk)))
+        )
+    return found
 
 
 def select_used(connection: Connection, execution_ids: Sequence[str]) -> dict[str, dict[str, bool]]:
@@ -289,7 +313,7 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
     """Write results and the samples used, and bring the runs up to date."""
     if not ended:
         return
-    run_rows = [_finished_run(result) for result in ended]
+    run_rows = [_row_of_result(result) for result in ended]
     connection.execute(
         insert(results),
         [{column.name: getattr(result, column.name) for column in results.c} for result in ended],
@@ -304,8 +328,14 @@ def finish_executions(connection: Connection, ended: Sequence[ExecutionResult]) 
         if from_cache
     ]
     if reused:
-        connection.execute(_MOVE_SAMPLE, _ordered(reused, "of_cache_key"))
-    connection.execute(_REPLACE_RUN, _ordered(run_rows, "of_run_id"))
+        connection.execute(_MOVE_SAMPLE, _sort(reused, "of_cache_key"))
+    connection.execute(_REPLACE_RUN, _sort(run_rows, "of_run_id"))
+
+
+def select_finished(connection: Connection, execution_ids: Sequence[str]) -> frozenset[str]:
+    """Read which of these executions have a result."""
+    of_these = results.c.execution_id.in_(execution_ids)
+    return frozenset(connection.scalars(select(results.c.execution_id).where(of_these)))
 
 
 def select_executions(
@@ -322,7 +352,7 @@ def latest_finished(found: Iterable[ExecutionSummary]) -> ExecutionSummary | Non
     return max(finished, key=itemgetter(0, 1), default=(None, None, None))[2]
 
 
-def _started_run(start: ExecutionStart) -> dict[str, Any]:
+def _row_of_start(start: ExecutionStart) -> dict[str, Any]:
     given = {"config_json": start.config_json, **start.run}
     _check_columns(given, needed=_NEEDED_AT_START)
     return {
@@ -335,7 +365,7 @@ def _started_run(start: ExecutionStart) -> dict[str, Any]:
     }
 
 
-def _finished_run(result: ExecutionResult) -> dict[str, Any]:
+def _row_of_result(result: ExecutionResult) -> dict[str, Any]:
     _check_columns(result.run, needed=_THEIRS)
     row = dict(result.run)
     return {
@@ -356,7 +386,7 @@ def _check_columns(run: Mapping[str, Any], *, needed: frozenset[str]) -> None:
         raise ValueError(f"`run` may only have columns of `runs`, got {unknown}")
 
 
-def _ordered(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def _sort(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """Sort, in one order everywhere, so that no two processes wait for each other in a circle."""
     return sorted(rows, key=lambda row: str(row[key]))
 
@@ -406,13 +436,15 @@ def select_runs(
     limit: int = 20,
     offset: int = 0,
     search: str | None = None,
+    wanted: RunFilter | None = None,
     whole: bool = False,
 ) -> list[RunSummary]:
     """Read summaries, the latest first, whose claim, model or id contains `search` in any case.
 
-    `whole` leaves out what is part of something else: an experiment, an episode.
+    `wanted` chooses by more than that; `whole` leaves out what is part of something else: an
+    experiment, an episode.
     """
-    statement = _fitting(_LATEST_RUNS, RunFilter(search=search))
+    statement = _restrict(_LATEST_RUNS, wanted or RunFilter(search=search))
     if whole:
         statement = statement.where(runs.c.variant.is_(None))
     rows = connection.execute(statement.limit(limit).offset(offset))
@@ -424,6 +456,25 @@ def select_runs_of_claim(
 ) -> list[RunSummary]:
     """Read summaries of the runs of one claim, word for word, the latest first."""
     rows = connection.execute(_OF_CLAIM, {"digest": sha256_text(claim), "most": limit})
+    return [RunSummary(**row) for row in rows.mappings()]
+
+
+def select_runs_of_digest(
+    connection: Connection, digest: str, *, limit: int = 200
+) -> list[RunSummary]:
+    """Read summaries of the runs of a claim by the beginning of its hash, the latest first."""
+    # No hexadecimal digit stands behind `g`: between them lies what begins with the digest.
+    fits = runs.c.claim_sha256.between(digest, f"{digest}g")
+    rows = connection.execute(_LATEST_RUNS.where(fits).limit(limit))
+    return [RunSummary(**row) for row in rows.mappings()]
+
+
+def select_runs_of_claims(
+    connection: Connection, claims: Iterable[str], *, limit: int = 500
+) -> list[RunSummary]:
+    """Read summaries of the runs of several claims, the latest first."""
+    fits = runs.c.claim_sha256.in_([sha256_text(claim) for claim in claims])
+    rows = connection.execute(_LATEST_RUNS.where(fits).limit(limit))
     return [RunSummary(**row) for row in rows.mappings()]
 
 
@@ -461,7 +512,37 @@ def select_lens_records(connection: Connection, *, limit: int = 10_000) -> list[
         .limit(limit)
     )
     rows = connection.execute(statement).all()
-    return [row.record_json or read_archived_record(connection, row[0]) for row in rows]
+    return [row.record_json or _read_archived_record(connection, row[0]) for row in rows]
+
+
+def select_repeated(connection: Connection, *, since: str, limit: int) -> list[tuple[str, str]]:
+    """Read the last two records of each recipe that was executed again since a moment."""
+    place = func.row_number().over(partition_by=executions.c.run_id, order_by=_LATEST_FIRST)
+    again = (
+        select(executions.c.run_id)
+        .join(results, results.c.execution_id == executions.c.execution_id)
+        .group_by(executions.c.run_id)
+        .having(func.count() > 1, func.max(results.c.finished_at) >= since)
+        .order_by(func.max(results.c.finished_at).desc())
+        .limit(limit)
+    )
+    ranked = (
+        select(executions.c.run_id, results.c.execution_id, place.label("place"))
+        .join(results, results.c.execution_id == executions.c.execution_id)
+        .where(executions.c.run_id.in_(again), results.c.status == "ok")
+        .subquery()
+    )
+    wanted = select(ranked).where(ranked.c.place <= 2).order_by(ranked.c.run_id, ranked.c.place)
+    pairs: dict[str, list[str]] = {}
+    for row in connection.execute(wanted):
+        pairs.setdefault(row.run_id, []).append(row.execution_id)
+    found = []
+    for later, *earlier in pairs.values():
+        records = [select_record(connection, one) for one in (*earlier, later)]
+        whole = [one.record_json for one in records if one is not None]
+        if len(whole) == 2:
+            found.append((whole[0], whole[1]))
+    return found
 
 
 def find_record(connection: Connection, ref: str) -> StoredRecord:
@@ -494,8 +575,15 @@ def select_record(connection: Connection, ref: str) -> StoredRecord | None:
     found = connection.execute(statement, {"ref": ref}).mappings().one_or_none()
     if found is None:
         return None
-    whole = found["record_json"] or read_archived_record(connection, found["execution_id"])
+    whole = found["record_json"] or _read_archived_record(connection, found["execution_id"])
     return StoredRecord(**{**found, "record_json": whole})
+
+
+def _read_archived_record(connection: Connection, execution_id: str) -> str:
+    # Imported as needed: most stores have no lake.
+    from heretix.store.archive import read_archived_record
+
+    return read_archived_record(connection, execution_id)
 
 
 def select_latest_execution(connection: Connection, run_id: str) -> str | None:
@@ -585,6 +673,10 @@ class RunFilter:
     claim: str | None = None
     model: str | None = None
     lens: str | None = None
+    tag: str | None = None
+    since: str | None = None
+    """The first moment that counts, as in `updated_at`."""
+    before: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,7 +694,7 @@ def select_runs_page(
     connection: Connection, wanted: RunFilter, *, limit: int, after: tuple[str, str] | None
 ) -> list[RunSummary]:
     """Read summaries, the latest first; `after` is the last one's `updated_at` and `run_id`."""
-    statement = _fitting(_LATEST_RUNS, wanted)
+    statement = _restrict(_LATEST_RUNS, wanted)
     if after is not None:
         at, run_id = after
         statement = statement.where(
@@ -615,7 +707,7 @@ def select_run_rows(
     connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read rows of runs by id, from behind `after` on: an order that no measurement changes."""
-    statement = _fitting(_SUMMARY.add_columns(runs.c.config_json), wanted)
+    statement = _restrict(_SUMMARY.add_columns(runs.c.config_json), wanted)
     return _page(connection, statement, runs.c.run_id, limit, after)
 
 
@@ -623,7 +715,7 @@ def select_execution_rows(
     connection: Connection, wanted: RunFilter, *, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read executions by id with what was asked and the record, or what is kept of it."""
-    statement = _fitting(_EXECUTION, wanted)
+    statement = _restrict(_EXECUTION, wanted)
     return _page(connection, statement, executions.c.execution_id, limit, after)
 
 
@@ -636,9 +728,18 @@ def select_sample_rows(
 
 
 def select_claims_page(
-    connection: Connection, *, search: str | None, limit: int, after: tuple[str, str] | None
+    connection: Connection,
+    *,
+    search: str | None,
+    limit: int,
+    after: tuple[str, str] | None,
+    wanted: RunFilter | None = None,
+    whole: bool = False,
 ) -> list[ClaimSummary]:
-    """Read claims, the one measured last first; `after` is the last one's `updated_at` and hash."""
+    """Read claims, the one measured last first; `after` is the last one's `updated_at` and hash.
+
+    `search` looks in claims alone; `wanted` and `whole` choose runs as `select_runs` does.
+    """
     latest = func.max(runs.c.updated_at)
     statement = select(
         func.min(runs.c.claim).label("claim"),
@@ -647,6 +748,10 @@ def select_claims_page(
         func.count(runs.c.model.distinct()).label("models"),
         latest.label("updated_at"),
     ).group_by(runs.c.claim_sha256)
+    if wanted is not None:
+        statement = _restrict(statement, wanted)
+    if whole:
+        statement = statement.where(runs.c.variant.is_(None))
     if search:
         statement = statement.where(runs.c.claim.icontains(search, autoescape=True))
     if after is not None:
@@ -676,7 +781,7 @@ def _page(
     return connection.execute(statement.order_by(key).limit(limit)).mappings().all()
 
 
-def _fitting(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
+def _restrict(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
     statement = where_given(statement, model=wanted.model, lens=wanted.lens)
     if wanted.search:
         searched = (runs.c.claim, runs.c.model, runs.c.run_id)
@@ -684,7 +789,23 @@ def _fitting(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
         statement = statement.where(or_(*fits))
     if wanted.claim is not None:
         statement = statement.where(runs.c.claim_sha256 == sha256_text(wanted.claim))
+    if wanted.tag is not None:
+        # A key of canonical JSON: quotes within a text are escaped, so nothing else looks like it.
+        key = f"{json.dumps(tag_column(wanted.tag), ensure_ascii=False)}:true"
+        tagged = select(executions.c.run_id).where(
+            executions.c.config_json.contains(key, autoescape=True)
+        )
+        statement = statement.where(runs.c.run_id.in_(tagged))
+    if wanted.since is not None:
+        statement = statement.where(runs.c.updated_at >= wanted.since)
+    if wanted.before is not None:
+        statement = statement.where(runs.c.updated_at < wanted.before)
     return statement
+
+
+def tag_column(tag: str) -> str:
+    """Name the column that a tag is, among those that a claim brings."""
+    return f"tag:{tag}"
 
 
 # Prompt banks: the text behind each version, kept once.
@@ -735,8 +856,8 @@ def select_bank(connection: Connection, prompt_version: str) -> Mapping[str, Any
 
 def _insert_bank(connection: Connection, row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Register a bank, unless its version is taken; the row that stands there."""
-    insert = conflict_insert(connection.dialect.name, prompts)
-    connection.execute(insert.on_conflict_do_nothing(), row)
+    new = conflict_insert(connection.dialect.name, prompts)
+    connection.execute(new.on_conflict_do_nothing(), row)
     known = select_bank(connection, row["prompt_version"])
     assert known is not None, "the row was inserted, or was there"
     return known

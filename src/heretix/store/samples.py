@@ -16,22 +16,22 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import Connection, Double, Select, bindparam, delete, func, or_, select, update
+from sqlalchemy import Connection, Double, Select, bindparam, delete, or_, select, update
 
 from heretix.core.clock import elapsed_s
 from heretix.core.errors import HeretixError, StoreError
 from heretix.core.event_loop import in_thread
 from heretix.sample import Sample
-from heretix.store.archive import select_archived
-from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, database_now
-from heretix.store.schema import late_samples, leases, samples
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, database_now, has_rows
+from heretix.store.schema import archives, late_samples, leases, samples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy.sql.dml import Insert
 
     from heretix.store.db import Store
+    from heretix.store.spool import Spool
 
 _FIELDS: Final = tuple(field.name for field in fields(Sample))
 _VALUES: Final = attrgetter(*_FIELDS)
@@ -48,7 +48,7 @@ def select_answers(connection: Connection, cache_keys: Sequence[str]) -> dict[st
     One that was moved to a lake is read from there.
     """
     found = _look_up(connection, _ANSWERS, cache_keys)
-    found |= select_archived(connection, [key for key in cache_keys if key not in found])
+    found |= _read_archived(connection, [key for key in cache_keys if key not in found])
     return found
 
 
@@ -56,7 +56,7 @@ def select_samples(connection: Connection, cache_keys: Sequence[str]) -> dict[st
     """Read what is stored under `cache_keys`, answers and failures; answers in lakes, too."""
     found = _look_up(connection, _SAMPLES, cache_keys)
     lacking = [key for key in cache_keys if key not in found or found[key].failed]
-    found |= select_archived(connection, lacking)
+    found |= _read_archived(connection, lacking)
     return found
 
 
@@ -82,7 +82,7 @@ def save_samples(
     keys = [sample.cache_key for sample in ordered]
     over = frozenset(keys) if replace else frozenset()
     if replace and owner is not None:
-        over = _held(connection, keys, owner)
+        over = _lock_held(connection, keys, owner)
     _insert(connection, [sample for sample in ordered if sample.cache_key in over], replace=True)
     rest = [sample for sample in ordered if sample.cache_key not in over]
     stayed = {}
@@ -100,11 +100,6 @@ def save_samples(
     return stayed
 
 
-def count_late_samples(connection: Connection) -> int:
-    """Count the answers that were paid for in vain."""
-    return connection.scalar(select(func.count()).select_from(late_samples)) or 0
-
-
 def _insert(connection: Connection, batch: Sequence[Sample], *, replace: bool) -> int:
     """Store samples; how many were."""
     if not batch:
@@ -116,7 +111,7 @@ def _insert(connection: Connection, batch: Sequence[Sample], *, replace: bool) -
 
 @cache
 def _upsert(dialect: str, *, replace: bool) -> Insert:
-    """Whatever comes replaces a failure; with `replace`, an answer replaces an answer too."""
+    """Replace a failure by whatever comes; with `replace`, an answer by an answer, too."""
     insert = conflict_insert(dialect, samples)
     failed = samples.c.error.is_not(None)
     return insert.on_conflict_do_update(
@@ -135,6 +130,15 @@ def _is_same(one: Sample, other: Sample) -> bool:
 def _late_row(sample: Sample, owner: str | None) -> dict[str, Any]:
     same = ("cache_key", "created_at", "run_id", "response_id", "tokens_in", "tokens_out")
     return {name: getattr(sample, name) for name in same} | {"owner": owner or ""}
+
+
+def _read_archived(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
+    """Read answers that were moved to a lake. Most stores have none."""
+    if not has_rows(connection, archives):
+        return {}
+    from heretix.store.archive import select_archived
+
+    return select_archived(connection, cache_keys)
 
 
 def _look_up(
@@ -177,23 +181,23 @@ class Leases:
         """Keys, each with the moment at which what confirmed it last was begun."""
         self._extending = asyncio.Lock()
 
-    async def claim(self, cache_keys: Sequence[str]) -> set[str]:
-        """Take leases on what is free; which those are."""
+    async def claim(self, cache_keys: Sequence[str]) -> tuple[set[str], set[str]]:
+        """Take leases on what is free; which those are, and the owners that had let some lapse."""
         begun = elapsed_s()
         tried = False
 
-        def claim(connection: Connection) -> set[str]:
+        def claim(connection: Connection) -> tuple[set[str], set[str]]:
             nonlocal tried
             if tried:
                 # The connection broke when it was nearly done, and it may have been done.
                 unsure = [key for key in cache_keys if key not in self._held]
                 release_leases(connection, unsure, self.owner)
             tried = True
-            return claim_leases(connection, cache_keys, self.owner, lease_s=self._lease_s)
+            return take_leases(connection, cache_keys, self.owner, lease_s=self._lease_s)
 
-        taken = await in_thread(self._store.write, claim)
+        taken, lapsed = await in_thread(self._store.write, claim)
         self._held |= dict.fromkeys(taken, begun)
-        return taken
+        return taken, lapsed
 
     async def confirm(self, cache_key: str) -> bool:
         """Tell whether a lease is still ours, by what was heard lately or by asking."""
@@ -237,7 +241,7 @@ class Leases:
 
 def new_owner() -> str:
     """Name this process so that another process of the machine can check on it."""
-    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}/{uuid.uuid4().hex[:12]}"
+    return f"{_machine()}/{os.getpid()}/{_read_start(os.getpid())}/{uuid.uuid4().hex[:12]}"
 
 
 def claim_leases(
@@ -247,14 +251,26 @@ def claim_leases(
 
     A key that `owner` holds already isn't free: somebody else in the same process has it.
     """
+    return take_leases(connection, cache_keys, owner, lease_s=lease_s)[0]
+
+
+def take_leases(
+    connection: Connection, cache_keys: Sequence[str], owner: str, *, lease_s: float = LEASE_S
+) -> tuple[set[str], set[str]]:
+    """Take leases as `claim_leases` does; with them, the owners that orphaned leases were of: they
+    may have been given answers that they couldn't store."""
     # In one order everywhere, so that two processes can't wait for each other for ever.
     wanted = sorted(set(cache_keys))
-    parts = chunked(wanted, KEYS_PER_STATEMENT)
-    free = [key for chunk in parts for key in _free(connection, chunk)]
+    free: list[str] = []
+    lapsed: set[str] = set()
+    for chunk in chunked(wanted, KEYS_PER_STATEMENT):
+        found, owners = _free(connection, chunk)
+        free += found
+        lapsed |= owners
     if not free:
-        return set()
+        return set(), lapsed
     rows = [{"cache_key": key, "owner": owner, "lease_s": lease_s} for key in free]
-    return set(connection.execute(_claim(connection.dialect.name), rows).scalars())
+    return set(connection.execute(_claim(connection.dialect.name), rows).scalars()), lapsed
 
 
 @cache
@@ -305,12 +321,18 @@ def release_leases(connection: Connection, cache_keys: Sequence[str], owner: str
         )
 
 
-def release_all_leases(connection: Connection, owner: str) -> None:
-    """Give back all leases of an owner."""
-    connection.execute(delete(leases).where(leases.c.owner == owner))
+def release_all_leases(
+    connection: Connection, owner: str, *, but: Collection[str] = frozenset()
+) -> None:
+    """Give back all leases of an owner, but for some."""
+    if not but:
+        connection.execute(delete(leases).where(leases.c.owner == owner))
+        return
+    held = connection.scalars(select(leases.c.cache_key).where(leases.c.owner == owner)).all()
+    release_leases(connection, [key for key in held if key not in but], owner)
 
 
-def _held(connection: Connection, cache_keys: Sequence[str], owner: str) -> frozenset[str]:
+def _lock_held(connection: Connection, cache_keys: Sequence[str], owner: str) -> frozenset[str]:
     """List the keys that an owner has leases on, and keep them so until the transaction ends."""
     query = select(leases.c.cache_key).where(leases.c.owner == owner).with_for_update()
     return frozenset(
@@ -320,16 +342,16 @@ def _held(connection: Connection, cache_keys: Sequence[str], owner: str) -> froz
     )
 
 
-def _free(connection: Connection, cache_keys: Sequence[str]) -> Sequence[str]:
+def _free(connection: Connection, cache_keys: Sequence[str]) -> tuple[Sequence[str], set[str]]:
     """List the keys that nobody has a lease on, once orphaned leases are ended: those whose time
-    is over, and those of processes of this machine that are gone."""
+    is over, and those of processes of this machine that are gone; and whose those were."""
     rows = connection.execute(
         select(leases.c.cache_key, leases.c.owner).where(leases.c.cache_key.in_(cache_keys))
     ).all()
     if not rows:
-        return cache_keys
-    held = {row.cache_key for row in rows}
-    gone = [owner for owner in {row.owner for row in rows} if is_gone(owner)]
+        return cache_keys, set()
+    held = {row.cache_key: row.owner for row in rows}
+    gone = [owner for owner in set(held.values()) if is_gone(owner)]
     # One that somebody else is ending or extending at this moment is left to them: whoever never
     # waits for a lease while holding another can't be part of a deadlock.
     orphans = connection.execute(
@@ -343,7 +365,8 @@ def _free(connection: Connection, cache_keys: Sequence[str]) -> Sequence[str]:
     ended = set(orphans)
     if ended:
         connection.execute(delete(leases).where(leases.c.cache_key.in_(sorted(ended))))
-    return [key for key in cache_keys if key not in held - ended]
+    free = [key for key in cache_keys if key not in held or key in ended]
+    return free, {held[key] for key in ended}
 
 
 def is_gone(owner: str) -> bool:
@@ -352,7 +375,7 @@ def is_gone(owner: str) -> bool:
     if machine != _machine() or not pid.isdigit():
         return False
     # The start time tells a process from a later one that was given the same number.
-    return _started(int(pid)) not in {started, _UNTOLD}
+    return _read_start(int(pid)) not in {started, _UNTOLD}
 
 
 @cache
@@ -370,7 +393,7 @@ def _machine() -> str:
     return f"{socket.gethostname()}:{boot}:{visible}"
 
 
-def _started(pid: int) -> str:
+def _read_start(pid: int) -> str:
     """Tell when a process began, by the kernel's count; "" if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -402,8 +425,8 @@ class SampleWriter:
     An idle writer commits a sample at once. Under load, those that arrive within a twentieth of a
     second go together in the next transaction; nothing waits for a batch to fill.
 
-    After the store failed, `put`, `flush` and `aclose` raise that failure: no sample is taken that
-    wouldn't be kept, and those that had been taken are in `unsaved`.
+    After the store failed, `flush` and `aclose` raise that failure, and without a spool `put` does:
+    no sample is taken that wouldn't be kept. Those that aren't stored are in `unsaved`.
     """
 
     def __init__(
@@ -414,10 +437,11 @@ class SampleWriter:
         replace: bool = True,
         capacity: int = CAPACITY,
         on_error: Callable[[HeretixError], None] | None = None,
+        spool: Spool | None = None,
     ) -> None:
         """`owner`'s leases end as their samples are saved; `replace` is that of `save_samples`.
-        `on_error` is called once, in the event
-        loop, as soon as the store fails."""
+        `on_error` is called once, in the event loop, as soon as the store fails. `spool` keeps
+        samples on disk until they are saved."""
         if capacity < 1:
             raise ValueError(f"`capacity` must be at least 1, got {capacity}")
         self._store = store
@@ -425,6 +449,7 @@ class SampleWriter:
         self._replace = replace
         self._capacity = capacity
         self._on_error = on_error
+        self._spool = spool
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         """Waiters, each with the count it waits for; touched in the event loop only."""
@@ -461,10 +486,15 @@ class SampleWriter:
             self._thread.start()
         assert self._loop is loop, "a writer belongs to one event loop"
         with self._changed:
-            self._raise_failure()
+            if self._spool is None:
+                self._raise_failure()
             if self._closing:
                 raise RuntimeError("`put` after `aclose`: the sample wouldn't be kept")
             self._pending.append(sample)
+            if self._spool is not None:
+                self._spool.append(sample)
+                if self._failure is not None:
+                    return
             self._taken += 1
             self._changed.notify()
             enough = self._taken - self._capacity
@@ -553,6 +583,8 @@ class SampleWriter:
                     self._committed += len(batch)
                     self._in_flight = []
                     self._last_commit = time.monotonic()
+                    if self._spool is not None:
+                        self._spool.mark(self._committed)
                 self._report()
             failure = None
         except HeretixError as exc:
@@ -564,7 +596,7 @@ class SampleWriter:
             self._report()
 
     def _next_batch(self) -> list[Sample]:
-        """Whatever has arrived; nothing means that the writer is closed."""
+        """Take all that has arrived; nothing means that the writer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             left_s = self._last_commit + _GATHER_S - time.monotonic()

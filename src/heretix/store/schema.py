@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 HEAD: Final = "0001"
 """The version that a new store is made with. Whoever changes a table once a version was released
 adds a migration and counts this on; a test holds migrated and new stores equal."""
-CHAIN_START: Final = {"id": 1, "last_seq": 0, "last_hash": "0" * 64}
+CHAIN_START: Final = {
+    "id": 1,
+    "last_seq": 0,
+    "last_hash": "0" * 64,
+    "event_seq": 0,
+    "event_hash": "0" * 64,
+}
 """The one row of `chain` in a new store: writers lock it, so it must exist."""
 
 _ESCAPE: Final = "\x1a"
@@ -297,7 +303,7 @@ budgets: Final = _table(
     Column("budget_id", String, primary_key=True),
     *_required(BigInteger, "cap_micros", "spent_micros", "presumed_micros", "held_micros"),
 )
-"""What a run, a job or the whole store may spend, in millionths of a dollar. `spent + held` never
+"""Budgets of runs, jobs and the whole store, in millionths of a dollar. `spent + held` never
 exceeds the cap; `presumed` is the part of what was spent that nobody told."""
 
 holds: Final = _table(
@@ -307,10 +313,21 @@ holds: Final = _table(
     *_required(BigInteger, "held_micros"),
     *_required(Boolean, "lapsed"),
     *_required(Double, "expires_at"),
+    *_optional(String, "stroke"),
+    *_optional(BigInteger, "granted_micros"),
     Index(None, "owner"),
 )
-"""What a process has set aside of a budget for its calls. `lapsed`: it vanished, and what it held
-counts as spent."""
+"""Money that a process has set aside for its calls. `lapsed`: it vanished, and what it held
+counts as spent. `stroke` names the last change, and `granted_micros` is what it brought."""
+
+rates: Final = _table(
+    "rates",
+    Column("rate_id", String, primary_key=True),
+    *_required(Double, "request_at", "token_at", "paused_until"),
+    *_optional(BigInteger, "rpm", "tpm"),
+)
+"""When the next call of a model and key may be made, by requests and by tokens, for all processes:
+in seconds since 1970 by the database's clock. `rpm` and `tpm` are limits that its provider told."""
 
 batches: Final = _table(
     "batches",
@@ -321,7 +338,7 @@ batches: Final = _table(
     *_required(String, "state"),
     *_required(Integer, "requests"),
     *_required(String, "submitted_at", "updated_at"),
-    *_optional(String, "expires_at"),
+    *_optional(String, "expires_at", "submission_id"),
     *_optional(AnyText, "note"),
     UniqueConstraint("provider", "provider_batch_id"),
     CheckConstraint("state IN ('submitting', 'submitted', 'collected', 'abandoned')", name="state"),
@@ -357,9 +374,23 @@ chain: Final = _table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     *_required(BigInteger, "last_seq"),
     *_required(String, "last_hash"),
+    *_required(BigInteger, "event_seq"),
+    *_required(String, "event_hash"),
     CheckConstraint("id = 1", name="one_row"),
 )
-"""The end of the chain, in one row (`CHAIN_START`). Every writer locks it first."""
+"""The ends of the chains of transfers and of events, in one row (`CHAIN_START`). Every writer
+locks it first."""
+
+events: Final = _table(
+    "events",
+    Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    *_required(String, "move"),
+    *_required(AnyText, "rows_json"),
+    *_required(BigInteger, "at_ms"),
+    *_required(String, "prev_hash", "hash"),
+)
+"""The chain of events: each holds the rows that a move wrote, by table. The economy's other tables
+are views of it."""
 
 accounts: Final = _table(
     "accounts",
@@ -396,14 +427,16 @@ episodes: Final = _table(
     "episodes",
     Column("episode_id", String, primary_key=True),
     *_required(AnyText, "claim"),
-    *_required(String, "currency", "state"),
+    *_required(String, "claim_id", "currency", "state"),
     *_required(Boolean, "is_open"),
     *_optional(String, "terms_hash"),
-    # What a bet changes stands in columns; `record_json` is everything else, so that a bet
-    # neither reads nor writes it. The hash lets a reader keep what it has decoded.
+    # What a bet changes stands in columns, and challenges are rows; `record_json` is everything
+    # else, so that neither a bet nor a commitment reads or writes it. The hash lets a reader keep
+    # what it has decoded.
     *_optional(BigInteger, "market_money", "market_heretic", "market_orthodox"),
     *_required(Integer, "position_count"),
-    *_required(BigInteger, "clock_ms"),
+    # The event that changed a challenge last, or 0: a reader keeps those it has read up to it.
+    *_required(BigInteger, "challenges_seq", "clock_ms"),
     *_optional(BigInteger, "close_ms"),
     *_required(AnyText, "record_json"),
     *_required(String, "record_sha256"),
@@ -413,8 +446,10 @@ episodes: Final = _table(
     *_required(BigInteger, "created_ms", "updated_ms"),
     Index(None, "created_ms"),
     Index(None, "state", "created_ms"),
+    Index(None, "claim_id"),
 )
-"""One row an episode, as its last move left it. `is_open`: its pots may still hold money."""
+"""One row an episode, as its last move left it. `is_open`: its pots may still hold money.
+`claim_id` is the hash of the folded claim: one episode of each is open at a time."""
 
 positions: Final = _table(
     "positions",
@@ -428,6 +463,23 @@ positions: Final = _table(
     CheckConstraint("side IN ('heretic', 'orthodox')", name="side"),
 )
 """One row a bet. `shares` are micro-shares, which a market's limit keeps within 64 bits."""
+
+challenges: Final = _table(
+    "challenges",
+    Column("episode_id", ForeignKey(episodes.c.episode_id), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("account", ForeignKey(accounts.c.id), nullable=False),
+    *_required(String, "commitment"),
+    *_required(BigInteger, "stake", "least", "at_ms"),
+    # What was committed to, from the reveal on.
+    *_optional(String, "direction", "bundle_sha256", "nonce"),
+    *_required(String, "fate"),
+    # The event that wrote the row last, and a hash of the rest of it, which a reader checks.
+    *_required(BigInteger, "event_seq"),
+    *_required(String, "sha256"),
+    Index(None, "episode_id", "event_seq"),
+)
+"""One row a challenge: a commitment inserts one, its reveal and its ruling update it."""
 
 statements: Final = _table(
     "statements",
@@ -546,6 +598,7 @@ audit: Final = _table(
     *_required(AnyText, "who"),
     *_required(String, "what"),
     *_optional(AnyText, "subject", "address"),
+    *_optional(String, "request_id"),  # of the answer that told of it
     Index(None, "who"),
     Index(None, "what"),
 )
@@ -638,5 +691,5 @@ wave_runs: Final = _table(
     *_required(String, "finished_at"),
     ForeignKeyConstraint(["panel", "wave"], [waves.c.panel, waves.c.wave]),
 )
-"""What a wave's records say of each claim, model and lens: `cells_json` has the mean log-odds of
+"""Summary of a wave's records by claim, model and lens: `cells_json` has the mean log-odds of
 each wording, or null. The records hold the answers themselves."""

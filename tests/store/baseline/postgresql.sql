@@ -37,6 +37,7 @@ CREATE TABLE audit (
 	what VARCHAR NOT NULL,
 	subject TEXT,
 	address TEXT,
+	request_id VARCHAR,
 	CONSTRAINT pk_audit PRIMARY KEY (seq)
 );
 CREATE INDEX ix_audit_what ON audit (what);
@@ -52,6 +53,7 @@ CREATE TABLE batches (
 	submitted_at VARCHAR NOT NULL,
 	updated_at VARCHAR NOT NULL,
 	expires_at VARCHAR,
+	submission_id VARCHAR,
 	note TEXT,
 	CONSTRAINT pk_batches PRIMARY KEY (batch_id),
 	CONSTRAINT uq_batches_provider_provider_batch_id UNIQUE (provider, provider_batch_id),
@@ -78,12 +80,15 @@ CREATE TABLE chain (
 	id INTEGER NOT NULL,
 	last_seq BIGINT NOT NULL,
 	last_hash VARCHAR NOT NULL,
+	event_seq BIGINT NOT NULL,
+	event_hash VARCHAR NOT NULL,
 	CONSTRAINT pk_chain PRIMARY KEY (id),
 	CONSTRAINT ck_chain_one_row CHECK (id = 1)
 );
 CREATE TABLE episodes (
 	episode_id VARCHAR NOT NULL,
 	claim TEXT NOT NULL,
+	claim_id VARCHAR NOT NULL,
 	currency VARCHAR NOT NULL,
 	state VARCHAR NOT NULL,
 	is_open BOOLEAN NOT NULL,
@@ -92,6 +97,7 @@ CREATE TABLE episodes (
 	market_heretic BIGINT,
 	market_orthodox BIGINT,
 	position_count INTEGER NOT NULL,
+	challenges_seq BIGINT NOT NULL,
 	clock_ms BIGINT NOT NULL,
 	close_ms BIGINT,
 	record_json TEXT NOT NULL,
@@ -101,8 +107,18 @@ CREATE TABLE episodes (
 	updated_ms BIGINT NOT NULL,
 	CONSTRAINT pk_episodes PRIMARY KEY (episode_id)
 );
+CREATE INDEX ix_episodes_claim_id ON episodes (claim_id);
 CREATE INDEX ix_episodes_created_ms ON episodes (created_ms);
 CREATE INDEX ix_episodes_state_created_ms ON episodes (state, created_ms);
+CREATE TABLE events (
+	seq BIGINT NOT NULL,
+	move VARCHAR NOT NULL,
+	rows_json TEXT NOT NULL,
+	at_ms BIGINT NOT NULL,
+	prev_hash VARCHAR NOT NULL,
+	hash VARCHAR NOT NULL,
+	CONSTRAINT pk_events PRIMARY KEY (seq)
+);
 CREATE TABLE exploration_grants (
 	claim_id VARCHAR NOT NULL,
 	claim TEXT NOT NULL,
@@ -206,6 +222,15 @@ CREATE TABLE prompts (
 	created_at VARCHAR NOT NULL,
 	CONSTRAINT pk_prompts PRIMARY KEY (prompt_version)
 );
+CREATE TABLE rates (
+	rate_id VARCHAR NOT NULL,
+	request_at DOUBLE PRECISION NOT NULL,
+	token_at DOUBLE PRECISION NOT NULL,
+	paused_until DOUBLE PRECISION NOT NULL,
+	rpm BIGINT,
+	tpm BIGINT,
+	CONSTRAINT pk_rates PRIMARY KEY (rate_id)
+);
 CREATE TABLE runs (
 	run_id VARCHAR NOT NULL,
 	claim TEXT NOT NULL,
@@ -262,6 +287,25 @@ CREATE TABLE archived_samples (
 	CONSTRAINT pk_archived_samples PRIMARY KEY (cache_key),
 	CONSTRAINT fk_archived_samples_archive_id FOREIGN KEY(archive_id) REFERENCES archives (archive_id)
 );
+CREATE TABLE challenges (
+	episode_id VARCHAR NOT NULL,
+	number INTEGER NOT NULL,
+	account VARCHAR NOT NULL,
+	commitment VARCHAR NOT NULL,
+	stake BIGINT NOT NULL,
+	least BIGINT NOT NULL,
+	at_ms BIGINT NOT NULL,
+	direction VARCHAR,
+	bundle_sha256 VARCHAR,
+	nonce VARCHAR,
+	fate VARCHAR NOT NULL,
+	event_seq BIGINT NOT NULL,
+	sha256 VARCHAR NOT NULL,
+	CONSTRAINT pk_challenges PRIMARY KEY (episode_id, number),
+	CONSTRAINT fk_challenges_episode_id FOREIGN KEY(episode_id) REFERENCES episodes (episode_id),
+	CONSTRAINT fk_challenges_account FOREIGN KEY(account) REFERENCES accounts (id)
+);
+CREATE INDEX ix_challenges_episode_id_event_seq ON challenges (episode_id, event_seq);
 CREATE TABLE episode_measurements (
 	episode_id VARCHAR NOT NULL,
 	stage VARCHAR NOT NULL,
@@ -289,6 +333,8 @@ CREATE TABLE holds (
 	held_micros BIGINT NOT NULL,
 	lapsed BOOLEAN NOT NULL,
 	expires_at DOUBLE PRECISION NOT NULL,
+	stroke VARCHAR,
+	granted_micros BIGINT,
 	CONSTRAINT pk_holds PRIMARY KEY (budget_id, owner),
 	CONSTRAINT fk_holds_budget_id FOREIGN KEY(budget_id) REFERENCES budgets (budget_id)
 );
@@ -482,4 +528,4 @@ CREATE TABLE wave_runs (
 	CONSTRAINT fk_wave_runs_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id)
 );
 INSERT INTO alembic_version VALUES ('0001');
-INSERT INTO chain (id, last_seq, last_hash) VALUES (1, 0, '0000000000000000000000000000000000000000000000000000000000000000');
+INSERT INTO chain (id, last_seq, last_hash, event_seq, event_hash) VALUES (1, 0, '0000000000000000000000000000000000000000000000000000000000000000', 0, '0000000000000000000000000000000000000000000000000000000000000000');

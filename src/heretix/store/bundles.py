@@ -1,4 +1,4 @@
-"""Bundles of evidence: texts that are kept once and never change."""
+"""Bundles of evidence: stored once under the hash of their content, never changed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Nodes that parts of a measurement run on when one process isn't enough."""

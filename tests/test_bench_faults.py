@@ -1,0 +1,34 @@
+"""The bench of faults: real processes, stores and kills; paid calls are counted at the server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAULTS = Path(__file__).parents[1] / "bench" / "faults.py"
+
+
+@pytest.mark.soak
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "row",
+    ["kill9", "sigstop", "store-killed", "store-gone", "clocks", "signals", "budget", "processes"],
+)
+def test_a_fault_costs_no_more_than_it_may(row):
+    """Nothing is lost, nothing paid twice, and no budget exceeded."""
+    command = [sys.executable, str(FAULTS), row, "--seconds", "5", "--trials", "5", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["held"], found
+
+
+def test_the_rows_have_names():
+    """Each says what it does."""
+    done = subprocess.run(
+        [sys.executable, str(FAULTS), "--list"], capture_output=True, text=True, check=True
+    )
+    assert len(done.stdout.splitlines()) == 14
