@@ -27,7 +27,7 @@ from rich.table import Table
 
 from heretix.studies.drift import (
     ALPHA,
-    detect_drift,
+    detect_drifts,
     match_anchors,
     select_by_e_values,
     weigh_evidence,
@@ -158,7 +158,7 @@ def look_every_wave(world: World, rng: np.random.Generator, *, shift: float, tal
 
 def _count_ends(cells: np.ndarray, starts: np.ndarray, tally: Tally, *, shift: float) -> None:
     """Starts and sizes of what is found at the horizon."""
-    result = detect_drift(cells, horizon=HORIZON)
+    (result,) = detect_drifts([(cells, None)], horizon=HORIZON)
     for claim, start in zip(result.claims, starts, strict=True):
         if claim.drifted and start and claim.since is not None and claim.size is not None:
             tally.starts_held.append(int(start) in claim.since.waves)

@@ -32,7 +32,7 @@ from coverage import wilson
 from heretix.belief.estimator import estimate
 from heretix.belief.logodds import sigmoid
 from heretix.belief.paired import paired_difference
-from heretix.belief.template_t import paired_template_t, paired_template_t_trimmed, template_t
+from heretix.belief.student import paired_template_t, paired_template_t_trimmed, template_t
 
 TEMPLATES = (8, 16)
 REPLICATES = (1, 2, 3)

@@ -16,6 +16,7 @@ from heretix.cli.app import app
 from heretix.config import RunConfig
 from heretix.core.errors import ConfigError, RejectedError
 from heretix.core.settings import Settings
+from heretix.measurement import verify
 from heretix.measurement.record import Artifact
 from heretix.measurement.verify import compare, verify_artifact
 from heretix.plan import make_plan
@@ -31,10 +32,12 @@ from heretix.readouts import (
     Logprob,
     dump_logprobs,
     follow_path,
+    hold_numbers,
     missing_mass,
     read_reply,
     walk_numbers,
 )
+from heretix.report import words
 from heretix.sample import Finish, Noncompliance
 
 CLAIM = "Ice floats on water."
@@ -133,6 +136,53 @@ def test_the_walk_finds_the_distribution_of_a_known_model():
     found = {text: math.exp(lp) for text, lp in asyncio.run(walk_numbers(chain(steps)))}
     expected = {"1": 0.3, "0": 0.07, "0.9": 0.189, "0.95": 0.126, "0.2": 0.315}
     assert found == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize(("tens", "asked_on"), [("12", False), ("00", True), ("99", True)])
+def test_a_third_decimal_of_a_light_branch_is_asked_for_beside_0_and_1_alone(tens, asked_on):
+    """Elsewhere it moves the number by less than .01, and its mass counts as known without it."""
+    light = 0.004
+    a, b = tens
+    model = chain(
+        {
+            "": {" ": 1.0},
+            " ": {"0": 1.0},
+            " 0": {".": 1.0},
+            " 0.": {a: light, "5": 1 - light},
+            f" 0.{a}": {b: 1.0},
+            f" 0.{tens}": {"5": 1.0},
+        }
+    )
+    asked = []
+
+    async def next_tokens(begun):
+        asked.append(begun.partition(": ")[2])
+        return await model(begun)
+
+    found = {text: math.exp(lp) for text, lp in asyncio.run(walk_numbers(next_tokens))}
+    assert (f"0.{tens}" in asked) is asked_on
+    assert found == pytest.approx({f"0.{tens}{'5' * asked_on}": light, "0.5": 1 - light}, rel=1e-2)
+
+
+def test_branches_walked_together_give_the_same_distribution():
+    """A server that reads several texts at a time is asked for as many as it was said to, at most."""
+    tens = dict.fromkeys("0123456789", 0.1)
+    steps = {"": {" ": 1.0}, " ": {"0": 1.0}, " 0": {".": 1.0}, " 0.": tens}
+    steps |= {f" 0.{digit}": {"5": 0.5, "}": 0.5} for digit in tens}
+    model = chain(steps)
+    in_flight, most = 0, 0
+
+    async def next_tokens(begun):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        return await model(begun)
+
+    one_by_one = asyncio.run(walk_numbers(model))
+    assert sorted(asyncio.run(walk_numbers(next_tokens, together=8))) == sorted(one_by_one)
+    assert most == 8
 
 
 def test_the_walk_reports_what_it_leaves_out():
@@ -279,6 +329,50 @@ def test_both_centers_stand_in_the_record(beliefs):
     middle = sorted(row.logit for row in record.samples)[3:13]
     assert beliefs["distribution"].prob == pytest.approx(sigmoid(statistics.fmean(middle)))
     assert record.readout.missing_mass_max < 1e-4
+
+
+def numbered(*answers):
+    """Provider's text of a distribution: numbers with their probabilities."""
+    return dump_logprobs("distribution", [Logprob(text, math.log(p)) for text, p in answers])
+
+
+def test_numbers_in_a_distribution_are_held_one_by_one():
+    """Its mean log-odds may lie far out because of a third at exactly 1: that is what is held."""
+    text = numbered(("1", 0.3), ("0.9", 0.5), ("0", 0.2))
+    share, held = hold_numbers(text, within=0.005)
+    assert share == pytest.approx(0.5)
+    assert held == pytest.approx(0.3 * logit(0.995) + 0.5 * logit(0.9) + 0.2 * logit(0.005))
+    assert hold_numbers("{}", within=0.005) is None
+
+
+def test_a_distribution_tells_its_answers_of_exactly_0_and_1(beliefs):
+    """Share and clamped center are those of its numbers; both are made again in verification."""
+    run = beliefs["distribution"].record
+    answer = numbered(("1", 0.6), ("0.5", 0.4))
+    samples = [
+        dataclasses.replace(row, raw_answer=answer, prob_true=0.8, logit=0.6 * logit(1))
+        for row in run.samples
+    ]
+    made = verify._rebuild(run.model_copy(update={"samples": samples}))
+    assert made.readout.extreme_mass == made.beside.extreme_share == pytest.approx(0.6)
+    assert made.beside.center_clamped == pytest.approx(sigmoid(0.6 * logit(0.995)))
+    assert made.beside.clamp_sensitive
+    assert made.beside.n_extreme == len(samples)
+    assert "60% of the answers are exactly 0 or 1" in words.warn_clamp_sensitive(made.beside)
+
+
+def test_distributions_of_an_older_version_verify(beliefs):
+    """They lack the mass at 0 and 1, and held each wording's mean as if it were an answer."""
+    run = beliefs["distribution"].record
+    older = verify._without_masses(run)
+    assert "extreme_mass" not in older.model_dump(mode="json")["readout"]
+    older = older.model_copy(update={"sha256": verify.digest_of(older)})
+    assert verify.verify_run(older).ok
+    beside = older.beside.model_copy(update={"center_clamped": 0.5})
+    forged = older.model_copy(update={"beside": beside})
+    assert [one.path for one in verify.verify_run(forged).differences][1:] == [
+        "beside.center_clamped"
+    ]
 
 
 def test_read_outs_compare_and_are_cached_apart(beliefs):

@@ -215,6 +215,36 @@ def test_a_missing_score_is_missing_in_the_comparison():
     assert found.auroc.value < 0
 
 
+def test_perfect_orders_have_no_difference_to_tell():
+    """AUROCs of 1 and 0, or twice 1, have no spread: an interval of a point would be made up."""
+    rows = [Forecast(claim=f"{i}", prob=0.1 + 0.2 * i, outcome=i > 1) for i in range(4)]
+    shifted = [Forecast(claim=r.claim, prob=r.prob / 2, outcome=r.outcome) for r in rows]
+    denied = [Forecast(claim=r.claim, prob=1 - r.prob, outcome=r.outcome) for r in rows]
+    assert compare_models(rows, shifted).auroc is None
+    assert compare_models(rows, denied).auroc is None
+    assert compare_models(rows, rows).auroc.value == 0
+
+
+def test_no_interval_of_a_difference_leaves_the_scale():
+    """Two AUROCs are at most 1 apart, however few claims there are."""
+    sides = [
+        [Forecast(claim=f"{i}", prob=prob, outcome=i > 1) for i, prob in enumerate(probs)]
+        for probs in ((0.1, 0.6, 0.3, 1), (0.6, 0.61, 0.2, 0.3))
+    ]
+    found = compare_models(*sides)
+    assert (found.auroc.value, found.auroc.lo) == (-0.75, -1)
+    assert found.auroc.hi <= 1
+
+
+def test_bins_of_one_claim_have_no_calibration_error():
+    """What is chance there and what isn't can't be told, neither of one model nor of two."""
+    rows = [Forecast(claim=f"{i}", prob=0.05 + 0.1 * i, outcome=i > 3) for i in range(8)]
+    assert calibrate(rows).ece.value is None
+    assert calibrate(rows).ece.reason == "no bin of probabilities has two claims"
+    assert compare_models(rows, rows).ece is None
+    assert calibrate([*rows, Forecast(claim="9", prob=0.01, outcome=True)]).ece.value is not None
+
+
 @pytest.mark.parametrize("prob", [-0.1, 1.1, math.nan])
 def test_probabilities_out_of_range_are_refused(prob):
     """With the claim's name."""

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from heretix.core.errors import ConfigError, UsageError
+from heretix.report.studies import checks_junit
 from heretix.studies import check as c
 from heretix.studies.study import StudyRun
 
@@ -23,6 +24,7 @@ def run_of(claim, model, *values):
         run_id="heretix-rpl-0",
         run_sha256="0",
         prob_true=0.5 if values else None,
+        ci95=None,
         logits={f"{t:03d}": [value] for t, value in enumerate(values)},
         calls=1,
         cost_usd=None,
@@ -98,11 +100,12 @@ def test_models_that_agree_are_compared_in_pairs(tmp_path):
     ("checks", "said"),
     [
         ("  - claim: A.\n    at_last: 0.9\n", "line 4: unknown key `checks[0].at_last`"),
+        ("  - claim: A.\n    at_last: 0.9\n", "did you mean `at_least`?"),
         ("  - claim: A.\n", "one of at_least, at_most, between, within, agree must be given"),
         ("  - claim: A.\n    at_least: 0.9\n    at_most: 0.95\n", "got at_least, at_most"),
         ("  - claim: A.\n    within: 0.1\n", "`within` and `of` go together"),
         ("  - claim: A.\n    between: [0.9, 0.1]\n", "`between` must be [low, high]"),
-        ("  - claim: A.\n    at_least: 1.5\n", "less than or equal to 1"),
+        ("  - claim: A.\n    at_least: 1.5\n", "at most 1"),
         ("  - claim: A.\n    agree: 0.1\n", "`agree` needs at least 2 models"),
         ("  - claim: A.\n    at_least: 0.5\n    models: [mock:z]\n", "'mock:z'"),
         ("  - claim: A.\n    within: 0.1\n    of: gone.json\n", "gone.json"),
@@ -136,10 +139,19 @@ def test_junit_tells_failures_from_what_is_undecided(tmp_path):
         run_of("D.", "mock:a"),
     ]
     found = c.judge(checks, NAMES, runs)
-    suite = ET.fromstring(c.write_junit(found, "beliefs", allow_undecided=False))
+    suite = ET.fromstring(checks_junit(found, "beliefs", allow_undecided=False))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "1")
     kinds = [[child.tag for child in case] for case in suite]
     assert kinds == [[], ["failure"], ["failure"], ["error"]]
-    suite = ET.fromstring(c.write_junit(found, "beliefs", allow_undecided=True))
+    suite = ET.fromstring(checks_junit(found, "beliefs", allow_undecided=True))
     assert [[child.tag for child in case] for case in suite][2] == ["skipped"]
     assert (suite.get("failures"), suite.get("skipped")) == ("1", "1")
+
+
+def test_junit_of_a_claim_that_xml_cannot_hold_can_be_read(tmp_path):
+    """A character that XML has no way to write is replaced, so that a CI system can read the rest."""
+    checks = read(tmp_path, '  - claim: "A \\ufffe claim."\n    at_least: 0.9\n')
+    (claim,) = checks.claims
+    found = c.judge(checks, NAMES, [run_of(claim, "mock:a", *SURE)])
+    suite = ET.fromstring(checks_junit(found, "beliefs", allow_undecided=False))
+    assert [case.get("name") for case in suite] == ["p ≥ 0.9: A \ufffd claim."]

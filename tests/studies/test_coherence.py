@@ -16,6 +16,7 @@ from heretix.studies.coherence import (
     check_entailment,
     check_paraphrase,
     compare_negation,
+    expect_violation,
     summarise_pairs,
     violation,
 )
@@ -177,3 +178,16 @@ def test_what_makes_no_sense_is_refused():
         check_paraphrase(flat(0.5), flat(0.5), within=0)
     with pytest.raises(NoEstimateError, match="same templates"):
         compare_negation({"a": [0.1], "b": [0.2]}, {"c": [0.1], "d": [0.2]})
+
+
+def test_scatter_alone_gives_a_violation():
+    """A model that obeys probability has a mean violation above 0: that of its scatter."""
+    rng = np.random.default_rng(3)
+    pairs = []
+    for belief in rng.normal(0, 1.5, 400):
+        noise = rng.normal(0, 0.8, (2, 8))
+        sides = (belief + noise[0], noise[1] - belief)
+        pairs.append(compare_negation(*({str(i): [x] for i, x in enumerate(s)} for s in sides)))
+    found = summarise_pairs(pairs).violation
+    assert found.lo > 0
+    assert found.lo < expect_violation(pairs) < found.hi

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heretix.belief.diagnostics import split_variance
-from heretix.belief.template_t import template_t
+from heretix.belief.student import template_t
 from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.studies.design import (
     Price,

@@ -12,7 +12,6 @@ from heretix.belief.logodds import logit
 from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.studies.drift import (
     clip_cells,
-    detect_drift,
     detect_drifts,
     match_anchors,
     measure_cell,
@@ -32,6 +31,11 @@ def panel(seed, *, C=20, m=12, T=16, noise=0.3, drifting=(), shift=0.4, start=6)
     for i in drifting:
         cells[i, start:] += shift
     return cells
+
+
+def detect(cells, *, anchors=None, **options):
+    """What is found in one group."""
+    return detect_drifts([(cells, anchors)], **options)[0]
 
 
 def published(y, *, rho, g):
@@ -204,7 +208,7 @@ def test_what_moved_is_found_with_its_start_and_size():
     """Ten of sixty claims, .4 log-odds, noise .3."""
     moved = range(10)
     cells = panel(9, C=60, m=20, drifting=moved, start=8)
-    found = detect_drift(cells, horizon=30)
+    found = detect(cells, horizon=30)
     assert [i for i, claim in enumerate(found.claims) if claim.drifted] == list(moved)
     for claim in found.claims[:10]:
         assert 8 in claim.since.waves
@@ -219,7 +223,7 @@ def test_what_moved_is_found_with_its_start_and_size():
 def test_a_shift_near_the_noise_is_called_overstated():
     """A quarter of what one wave scatters can only be found when chance helps."""
     cells = panel(10, C=2, m=31, T=8, noise=0.9, drifting=[0], start=10, shift=0.6)
-    claim = detect_drift(cells, horizon=30).claims[0]
+    claim = detect(cells, horizon=30).claims[0]
     assert claim.drifted
     assert claim.overstated
 
@@ -228,19 +232,19 @@ def test_a_common_shift_is_the_models():
     """With anchors, no claim is blamed; without them, all are."""
     cells = panel(11, C=60, m=20)
     cells[:, 9:] += 0.3
-    with_anchors = detect_drift(cells[20:], anchors=cells[:20], horizon=30)
+    with_anchors = detect(cells[20:], anchors=cells[:20], horizon=30)
     assert with_anchors.model.drifted
     assert 9 in with_anchors.model.since.waves
     assert with_anchors.model.size.value == pytest.approx(0.3, abs=0.05)
     assert not any(claim.drifted for claim in with_anchors.claims)
-    assert sum(claim.drifted for claim in detect_drift(cells[20:], horizon=30).claims) > 5
+    assert sum(claim.drifted for claim in detect(cells[20:], horizon=30).claims) > 5
 
 
 def test_a_claim_that_moves_with_the_model_and_more_is_found():
     """Movement counts against the anchors."""
     cells = panel(12, C=40, m=20, drifting=[30], start=12)
     cells[:, 9:] += 0.3
-    found = detect_drift(cells[20:], anchors=cells[:20], horizon=30)
+    found = detect(cells[20:], anchors=cells[:20], horizon=30)
     assert [i for i, claim in enumerate(found.claims) if claim.drifted] == [10]
 
 
@@ -248,7 +252,7 @@ def test_anchors_that_drift_are_left_out():
     """A bad anchor is screened against the others, and the rest still serve."""
     cells = panel(13, C=40, m=20, drifting=[3], shift=1.0)
     assert screen_anchors(cells[:20], horizon=30) == (3,)
-    found = detect_drift(cells[20:], anchors=cells[:20], horizon=30)
+    found = detect(cells[20:], anchors=cells[:20], horizon=30)
     assert found.anchors_dropped == (3,)
     assert not found.model.drifted
 
@@ -299,10 +303,10 @@ def test_answers_of_exactly_0_or_1_are_missing():
 
 def test_one_wave_or_one_wording_is_enough_to_ask():
     """The first wave says nothing; a single wording is a series of its own."""
-    found = detect_drift(panel(17, C=3, m=1), horizon=30)
+    found = detect(panel(17, C=3, m=1), horizon=30)
     assert [claim.e_value for claim in found.claims] == [1.0, 1.0, 1.0]
     single = panel(18, C=3, m=15, T=1, drifting=[0], shift=4.0)
-    assert [claim.drifted for claim in detect_drift(single, horizon=30).claims] == [
+    assert [claim.drifted for claim in detect(single, horizon=30).claims] == [
         True,
         False,
         False,
@@ -329,15 +333,15 @@ def test_waves_beyond_the_horizon_add_no_starts():
 def test_what_makes_no_sense_is_refused(options, match):
     """Each message names what is wrong."""
     with pytest.raises(ConfigError, match=match):
-        detect_drift(panel(20, C=2, m=4), **options)
+        detect(panel(20, C=2, m=4), **options)
 
 
 def test_cells_that_are_not_cells_are_refused():
     """Two axes, or infinite log-odds."""
     with pytest.raises(ConfigError, match="claims x waves x wordings"):
-        detect_drift(np.zeros((3, 3)), horizon=9)
+        detect(np.zeros((3, 3)), horizon=9)
     with pytest.raises(ConfigError, match="infinite"):
-        detect_drift(np.full((1, 3, 3), np.inf), horizon=9)
+        detect(np.full((1, 3, 3), np.inf), horizon=9)
     with pytest.raises(NoEstimateError, match="at least 2"):
         match_anchors(np.zeros((1, 3, 3)))
 
@@ -381,7 +385,7 @@ def test_claims_and_waves_without_any_cell_say_nothing():
     cells[0] = np.nan
     cells[:, 14] = np.nan
     for variant in ("cells", "wave_means", "ranks"):
-        found = detect_drift(cells, horizon=20, variant=variant)
+        found = detect(cells, horizon=20, variant=variant)
         assert found.claims[0].e_value == pytest.approx(1.0)
         assert [i for i, claim in enumerate(found.claims) if claim.drifted] == [1]
         assert 10 in found.claims[1].since.waves
@@ -408,7 +412,7 @@ def test_panels_looked_at_every_wave_keep_their_word():
         if moved:
             found.append(named[:10].mean())
             false.append(named[10:].sum() / max(1, named.sum()))
-            claims = detect_drift(cells, horizon=30).claims[:10]
+            claims = detect(cells, horizon=30).claims[:10]
             held += [10 in claim.since.waves for claim in claims if claim.drifted]
         else:
             named_still.append(named.any())
@@ -425,7 +429,7 @@ def test_groups_are_weighed_apart_and_selected_together():
         (panel(1, drifting=[2], noise=0.2), panel(11, C=8, noise=0.2)),
         (panel(2, noise=0.9), panel(12, C=8, noise=0.9, drifting=range(8), shift=2.0)),
     ]
-    alone = [detect_drift(cells, anchors=known, horizon=20) for cells, known in groups]
+    alone = [detect(cells, anchors=known, horizon=20) for cells, known in groups]
     together = detect_drifts(groups, horizon=20)
     for one, other in zip(alone, together, strict=True):
         assert [d.e_value for d in one.claims] == [d.e_value for d in other.claims]

@@ -9,7 +9,7 @@ give the interval of their difference.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heretix.belief.bootstrap import Floats
+    from heretix.belief.estimator import Floats
 
 SCORES: Final = ("brier", "log_score", "auroc", "ece", "slope", "intercept")
 BINS: Final = 10
+_SHARES: Final = ("brier", "auroc", "ece")
+"""Scores that lie between 0 and 1."""
 _SPLITS: Final = 200
 _Z95: Final = 1.959963984540054
 
@@ -68,7 +70,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How one model's probabilities fit."""
+    """Fit of one model's probabilities to what is true."""
 
     n: int
     n_claims: int
@@ -97,7 +99,9 @@ class Comparison:
     brier: TInterval
     log_score: TInterval
     auroc: TInterval | None
-    ece: TInterval
+    """None, too, where both have all pairs in order (or none) and yet differ: neither scatters
+    there, so what their difference could be on other claims isn't known."""
+    ece: TInterval | None
     slope: TInterval | None
     intercept: TInterval | None
 
@@ -147,25 +151,34 @@ def compare_models(a: Sequence[Forecast], b: Sequence[Forecast]) -> Comparison:
     found: dict[str, TInterval | None] = {}
     for name in SCORES:
         one, other = scores_a.get(name), scores_b.get(name)
-        if one is None or other is None:
+        if one is None or other is None or (name == "auroc" and _both_in_order(sides, one, other)):
             found[name] = None
             continue
         # Claims are numbered by name on both sides, so the sums line up.
         moved = _by_claim(sides[1], other) - _by_claim(sides[0], one)
-        found[name] = t_interval(other.value - one.value, _cluster_se(moved), G - 1)
-    brier, log_score, ece = found["brier"], found["log_score"], found["ece"]
+        difference = t_interval(other.value - one.value, _cluster_se(moved), G - 1)
+        if name in _SHARES:  # no difference of shares is larger than 1
+            lo, hi = max(difference.lo, -1.0), min(difference.hi, 1.0)
+            difference = replace(difference, lo=lo, hi=hi)
+        found[name] = difference
+    brier, log_score = found["brier"], found["log_score"]
     assert brier is not None
     assert log_score is not None
-    assert ece is not None
     return Comparison(
         n_claims=G,
         brier=brier,
         log_score=log_score,
         auroc=found["auroc"],
-        ece=ece,
+        ece=found["ece"],
         slope=found["slope"],
         intercept=found["intercept"],
     )
+
+
+def _both_in_order(sides: Sequence[_Rows], one: _Linear, other: _Linear) -> bool:
+    """Say whether two AUROCs are 0 or 1, of different probabilities."""
+    ends = not (one.influence.any() or other.influence.any())
+    return ends and not np.array_equal(sides[0].probs, sides[1].probs)
 
 
 def _take(forecasts: Sequence[Forecast]) -> _Rows:
@@ -200,12 +213,16 @@ def _score(rows: _Rows) -> tuple[dict[str, _Linear], dict[str, str]]:
     scores = {
         "brier": _Linear(float(squared.mean()), (squared - squared.mean()) / n),
         "log_score": _Linear(float(logs.mean()), (logs - logs.mean()) / n),
-        "ece": _halves_ece(rows),
     }
     reasons: dict[str, str] = {}
+    placed = set(zip(_places(rows.probs).tolist(), rows.claims.tolist(), strict=True))
+    if len(placed) == len({place for place, _ in placed}):
+        reasons["ece"] = "no bin of probabilities has two claims"
+    else:
+        scores["ece"] = _halves_ece(rows)
     if rows.outcomes.min() == rows.outcomes.max():
         reason = "all claims have the same outcome"
-        return scores, dict.fromkeys(("auroc", "slope", "intercept"), reason)
+        return scores, reasons | dict.fromkeys(("auroc", "slope", "intercept"), reason)
     scores["auroc"] = _auroc(rows)
     fitted = _fit_logistic(rows)
     if isinstance(fitted, str):

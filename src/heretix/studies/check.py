@@ -7,14 +7,13 @@ sides have. An expectation that the interval doesn't decide is never called met.
 from __future__ import annotations
 
 import itertools
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heretix.belief.template_t import paired_template_t, template_t
+from heretix.belief.student import paired_template_t, template_t
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.core.lenses import RPL
@@ -43,11 +42,11 @@ class Expectation(BaseModel):
     at_most: Prob | None = None
     between: list[Prob] | None = Field(default=None, min_length=2, max_length=2)
     within: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """How far the belief may lie from `of`."""
+    """Distance that the belief may have from `of`."""
     of: Prob | str | None = None
     """The baseline: a number, or an artifact of the same claim, relative to the file."""
     agree: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """How far any two models may lie apart."""
+    """Distance that any two models may have."""
     models: list[str] | None = None
     """Of the file's; all of them, unless given."""
 
@@ -77,15 +76,16 @@ class CheckFile(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What became of an expectation, for one model, or for a pair that should agree."""
+    """Result of an expectation, for one model, or for a pair that should agree."""
 
     claim: str
     models: tuple[str, ...]
     rule: str
     """In words: `p ≥ 0.9`."""
+    about: Literal["belief", "difference"]
     verdict: Verdict
     value: float | None
-    """The belief, or the difference where the rule is about one."""
+    """The belief or difference that the rule is about."""
     lo: float | None
     hi: float | None
 
@@ -108,7 +108,7 @@ class Checks:
 def read_checks(path: str | Path) -> Checks:
     """Read a file of expectations and the baselines it names. Mistakes are told with their line."""
     path = Path(path)
-    declared = read_yaml(path, CheckFile)
+    declared = read_yaml(path, CheckFile, inner=list(Expectation.model_fields))
     known = set(declared.models)
     for expected in declared.checks:
         if strangers := [name for name in expected.models or () if name not in known]:
@@ -173,7 +173,14 @@ def _judge_one(
         else:
             verdict = decide(lo, hi, low, high)
     return Finding(
-        claim=claim, models=models, rule=words, verdict=verdict, value=value, lo=lo, hi=hi
+        claim=claim,
+        models=models,
+        rule=words,
+        about="belief" if expected.within is None and expected.agree is None else "difference",
+        verdict=verdict,
+        value=value,
+        lo=lo,
+        hi=hi,
     )
 
 
@@ -209,45 +216,3 @@ def _interval(
     belief = template_t(sides[0])
     off = float(expected.of) if expected.within is not None and expected.of is not None else 0.0
     return belief.prob_true - off, belief.ci_lo - off, belief.ci_hi - off
-
-
-def write_junit(findings: Sequence[Finding], name: str, *, allow_undecided: bool) -> bytes:
-    """Write findings as JUnit XML, which CI systems show."""
-    verdicts = [finding.verdict for finding in findings]
-    skipped = verdicts.count("undecided") if allow_undecided else 0
-    failures = verdicts.count("fails") + verdicts.count("undecided") - skipped
-    suite = ET.Element(
-        "testsuite",
-        name=name,
-        tests=str(len(findings)),
-        failures=str(failures),
-        errors=str(verdicts.count("no_estimate")),
-        skipped=str(skipped),
-    )
-    for finding in findings:
-        case = ET.SubElement(
-            suite,
-            "testcase",
-            classname=" and ".join(finding.models),
-            name=f"{finding.rule}: {finding.claim}",
-        )
-        if finding.verdict == "holds":
-            continue
-        said = describe(finding)
-        if finding.verdict == "undecided" and allow_undecided:
-            ET.SubElement(case, "skipped", message=said)
-        elif finding.verdict == "no_estimate":
-            ET.SubElement(case, "error", message=said, type="no_estimate")
-        else:
-            ET.SubElement(case, "failure", message=said, type=finding.verdict)
-    written: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
-    return written
-
-
-def describe(finding: Finding) -> str:
-    """Say what was found, in a line."""
-    if finding.value is None or finding.lo is None or finding.hi is None:
-        return f"{finding.rule}: no estimate"
-    what = "p" if finding.rule.startswith("p ") or "p ≤" in finding.rule else "difference"
-    found = f"{what} = {finding.value:.3f} [{finding.lo:.3f}, {finding.hi:.3f}]"
-    return f"{finding.rule}: {finding.verdict}, {found}"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final, Literal
 
 from heretix.belief.logodds import sigmoid
-from heretix.belief.student import TInterval, mean_t
-from heretix.belief.template_t import combine_probs, shared_means, template_t
+from heretix.belief.student import TInterval, combine_probs, mean_t, shared_means, template_t
 from heretix.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Logits = Mapping[str, Sequence[float]]
 
 Verdict = Literal["holds", "broken", "undecided"]
+_SCATTER: Final = tuple(NormalDist().inv_cdf((i + 0.5) / 40) for i in range(40))
+"""Equally likely standard normal numbers."""
 SAME_WITHIN: Final = 0.05
 """Paraphrases whose beliefs lie this close, in probability, are called the same."""
 
@@ -101,6 +103,19 @@ def summarise_pairs(pairs: Sequence[NegationPair]) -> Acquiescence:
     )
 
 
+def expect_violation(pairs: Sequence[NegationPair]) -> float:
+    """Mean violation that the scatter of wordings alone gives a model that obeys probability.
+
+    A violation is never below 0, so acquiescence that is only its own standard error adds to it,
+    and the interval of a mean over claims says nothing of that.
+    """
+    return math.fsum(
+        _violation_at(pair.belief.value, pair.acquiescence.se * z)
+        for pair in pairs
+        for z in _SCATTER
+    ) / (len(pairs) * len(_SCATTER))
+
+
 def violation(prob_claim: float, prob_negation: float) -> float:
     """-2·ln(√(p(1 - q)) + √((1 - p)q)): 0 where q = 1 - p, and the further off the larger."""
     p, q = prob_claim, prob_negation
@@ -129,7 +144,7 @@ def check_disjunction(a: Logits, b: Logits, either: Logits) -> tuple[Rule, ...]:
 
 
 def check_entailment(premise: Logits, conclusion: Logits) -> Rule:
-    """What follows from a claim is at least as likely."""
+    """Check that what follows from a claim is at least as likely."""
     return _bound("entailment", [premise, conclusion], [1, -1])
 
 

@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What one run adds to the pooled mean squares."""
+    """Part that one run adds to the pooled mean squares."""
 
     within: float
     within_df: float
@@ -121,7 +121,7 @@ def plan_for(
     prob: float = 0.5,
     price: Price | None = None,
 ) -> Plan:
-    """What T templates with R replicates will give for a belief near `prob`; 1/2 is the widest."""
+    """Plan T templates with R replicates for a belief near `prob`; 1/2 is the widest."""
     if T < 2 or R < 1:
         raise ConfigError(f"`T` must be at least 2 and `R` at least 1, got T={T}, R={R}")
     if not 0 < prob < 1:
@@ -246,9 +246,9 @@ def _half_width_factor(T: int) -> float:
 
 def _check_price(price: Price | None) -> Price:
     price = price or Price()
-    if not (price.template > 0 and price.repeat > 0):
+    if not (0 < price.template < math.inf and 0 < price.repeat < math.inf):
         raise ConfigError(
-            f"`price` must be positive, got {price.template} for a template and {price.repeat} "
-            "for a repeat; leave it out where calls cost nothing"
+            f"`price` must be positive and finite, got {price.template} for a template and "
+            f"{price.repeat} for a repeat; leave it out where calls cost nothing"
         )
     return price

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heretix.belief.bootstrap import Floats
+    from heretix.belief.estimator import Floats
 
 Variant = Literal["cells", "wave_means", "ranks"]
 """`cells` is the test. `wave_means` is for panels whose claims differ a lot in how much they move
@@ -81,19 +81,19 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """When a shift began."""
+    """Beginning of a shift."""
 
     wave: int
     """The likeliest."""
     waves: tuple[int, ...]
     """The 90% set: the likeliest waves whose probabilities add up to that."""
     prob: float
-    """What the set holds."""
+    """Chance that the moment is in the set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """What is known about one series."""
+    """Findings on one series."""
 
     e_value: float
     audit_e_value: float
@@ -109,7 +109,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelDrift:
-    """What moved in a panel until now."""
+    """Findings on a panel until now."""
 
     variant: Variant
     n_waves: int
@@ -134,23 +134,6 @@ def measure_cell(probs: Sequence[float]) -> float:
     return math.fsum(logits) / len(logits) if logits else math.nan
 
 
-def detect_drift(
-    cells: Floats,
-    *,
-    horizon: int,
-    anchors: Floats | None = None,
-    variant: Variant = "cells",
-    alpha: float = ALPHA,
-) -> PanelDrift:
-    """Find the claims that moved, and whether the model as a whole did.
-
-    `anchors` are claims of known truth in the same waves and wordings. With them, a claim is
-    tested against their common movement, and that movement for itself. `horizon` is the number of
-    waves after the first that were planned; it stays the same from look to look.
-    """
-    return detect_drifts([(cells, anchors)], horizon=horizon, variant=variant, alpha=alpha)[0]
-
-
 def detect_drifts(
     groups: Sequence[tuple[Floats, Floats | None]],
     *,
@@ -158,10 +141,13 @@ def detect_drifts(
     variant: Variant = "cells",
     alpha: float = ALPHA,
 ) -> tuple[PanelDrift, ...]:
-    """Find what moved in each of several groups, each with cells and anchors of its own.
+    """Find the claims that moved, and whether the model did, in groups with anchors of their own.
 
     A group is what one model answers. Noise is estimated in each by itself; claims are selected
-    over all groups together, and so are models, so that `alpha` holds for the panel.
+    over all groups together, and so are models, so that `alpha` holds for the panel. Anchors are
+    claims of known truth in the same waves and wordings: with them, a claim is tested against their
+    common movement, and that movement for itself. `horizon` is the number of waves after the first
+    that were planned; it stays the same from look to look.
     """
     _check_options(horizon=horizon, variant=variant, alpha=alpha)
     tested: list[Floats] = []
@@ -239,7 +225,7 @@ def weigh_evidence(
 
 
 def select_by_e_values(e_values: Floats, *, alpha: float = ALPHA) -> NDArray[np.bool_]:
-    """Which claims stand when at most `alpha` of them may be false on average (e-BH)."""
+    """Select the claims that stand when at most `alpha` may be false on average (e-BH)."""
     ordered = np.sort(e_values)[::-1]
     ranks = np.arange(1, len(ordered) + 1)
     passing = np.flatnonzero(ordered * ranks * alpha >= len(ordered))

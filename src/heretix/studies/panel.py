@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from heretix.config import RunConfig, check_claim
+from heretix.belief.student import template_t
+from heretix.config import AUTO, RunConfig, check_claim
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     ConfigError,
     InsufficientEvidenceError,
+    NoEstimateError,
     ProviderDownError,
     RecordError,
 )
-from heretix.core.lenses import needs_documents
+from heretix.core.lenses import SHOWING
 from heretix.core.validation import find_faults
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.measurement.record import RunRecord
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from heretix.belief.bootstrap import Floats
+    from heretix.belief.estimator import Floats
     from heretix.belief.student import TInterval
     from heretix.core.settings import Settings
     from heretix.measurement.service import Measurement
@@ -61,11 +63,11 @@ BASELINE_WAVES: Final = 4
 """Waves before a drift can be told well: a single one caps the evidence for ever."""
 _MEASURING: Final[tuple[str, ...]] = (
     *("models", "lenses", "K", "R", "T", "B", "prompt_version", "prompts_file", "evidence"),
-    *("max_output_tokens", "temperature", "reasoning_effort", "base_url"),
-    *("concurrency", "rpm", "tpm", "budget_usd", "claims_file"),
+    *("language", "max_output_tokens", "temperature", "reasoning_effort", "base_url"),
+    *("concurrency", "rpm", "tpm", "budget_usd", "on", "claims_file"),
 )
 """Keys of a configuration that a panel file may have, too."""
-_CHANGEABLE: Final = frozenset({"concurrency", "rpm", "tpm", "budget_usd", "base_url", "B"})
+_CHANGEABLE: Final = frozenset({"concurrency", "rpm", "tpm", "budget_usd", "on", "base_url", "B"})
 """Keys that don't change what a model is asked."""
 
 
@@ -200,8 +202,10 @@ def _same_wordings(config: RunConfig, path: Path) -> RunConfig:
     bank = (
         load_bank_file(config.prompts_file)
         if config.prompts_file is not None
-        else load_bank(config.prompt_version)
+        else load_bank(config.bank_name)
     )
+    if config.language == AUTO:
+        raise ConfigError(f"`{path}`: `language` must name one: a panel has one bank")
     T = config.T or min(_WORDINGS, bank.T_bank)
     K = config.K if "K" in config.model_fields_set else T
     R = config.R if "R" in config.model_fields_set else 1
@@ -217,6 +221,9 @@ def fixed_content(panel: Panel, measurement: Measurement) -> dict[str, Any]:
     """List what may not change from wave to wave, or waves couldn't be compared."""
     config = panel.config
     asked = config.model_dump(mode="json", exclude=set(_CHANGEABLE) | {"claims_file", "claim"})
+    if config.language is None:
+        # Waves of before there were languages asked in English, too.
+        del asked["language"]
     return {
         **asked,
         "models": [model.identity for model in measurement.models],
@@ -246,7 +253,7 @@ async def prepare_wave(
     fixed = fixed_content(panel, measurement)
     row = store.read(select_panel, panel.name)
     if row is None:
-        measurement = await gather_evidence(measurement)
+        measurement = await gather_evidence(measurement, store=store)
         _require_all(measurement)
         keep_bundles(store, measurement)
         shown = [b.bundle_id for b in measurement.bundles.values() if not isinstance(b, Exception)]
@@ -257,8 +264,9 @@ async def prepare_wave(
             created_at=utc_now(),
         )
         row = store.write(save_panel, row)
-    elif needs_documents(panel.config.lenses):
-        measurement = await gather_evidence(measurement, bundles=_kept_bundles(store, row))
+    elif not set(panel.config.lenses).isdisjoint(SHOWING):
+        kept = _kept_bundles(store, row)
+        measurement = await gather_evidence(measurement, bundles=kept, store=store)
     _require_same(panel.name, json.loads(row.fixed_json), fixed)
     wave = store.write(begin_wave, panel.name)
     settings = measurement.settings
@@ -277,7 +285,7 @@ def _require_all(measurement: Measurement) -> None:
 
 def _kept_bundles(store: Store, row: PanelRow) -> list[Any]:
     from heretix.evidence.bundle import load_bundle
-    from heretix.store.documents import find_bundle
+    from heretix.store.bundles import find_bundle
 
     return [load_bundle(store.read(find_bundle, name)) for name in json.loads(row.bundles_json)]
 
@@ -354,7 +362,7 @@ class Movement:
     audit_e_value: float
     drifted: bool
     new: bool
-    """It wasn't found a wave ago."""
+    """True where it wasn't found a wave ago."""
     since_wave: int | None
     since_at: str | None
     """When the likeliest of these waves began."""
@@ -374,6 +382,10 @@ class Point:
     prob_true: float | None
     ci_lo: float | None
     ci_hi: float | None
+    t_lo: float | None
+    """By Student's t over wordings (`template_t`); None where answers of exactly 0 or 1 are in the
+    belief: a wave keeps none of them."""
+    t_hi: float | None
     execution_id: str
 
 
@@ -403,7 +415,7 @@ class ModelMovement:
     lens: str
     movement: Movement | None
     anchors: int
-    """How many were counted."""
+    """Number that was counted."""
     rho_varies: bool
 
 
@@ -446,14 +458,16 @@ class PanelReport:
 
     @property
     def unreadable(self) -> tuple[tuple[str, str], ...]:
-        """Models and lenses whose last wave has no answer between 0 and 1."""
+        """Models and lenses whose last wave has no answer between 0 and 1; none before a wave."""
+        if not self.waves:
+            return ()
         groups = dict.fromkeys((s.model, s.lens) for s in self.series)
         read = {(s.model, s.lens) for s in self.series if s.readable}
         return tuple(group for group in groups if group not in read)
 
     @property
     def news(self) -> bool:
-        """Whether the last wave brought a finding."""
+        """True where the last wave brought a finding."""
         movements = [s.movement for s in self.moved] + [m.movement for m in self.moved_models]
         found = any(movement is not None and movement.new for movement in movements)
         return found or any(change.new for change in self.served)
@@ -463,7 +477,7 @@ class PanelReport:
         """1 where something moved, 3 where it can't be told, else 0."""
         if self.moved or self.moved_models:
             return 1
-        return 3 if self.unreadable else 0
+        return 3 if self.unreadable or not self.waves else 0
 
 
 def read_panel(store: Store, name: str) -> PanelReport:
@@ -585,14 +599,28 @@ class _Table:
 
 
 def _point(run: WaveRun) -> Point:
+    t_lo, t_hi = _ends_by_t(run)
     return Point(
         wave=run.wave,
         at=run.finished_at,
         prob_true=run.prob_true,
         ci_lo=run.ci_lo,
         ci_hi=run.ci_hi,
+        t_lo=t_lo,
+        t_hi=t_hi,
         execution_id=run.execution_id,
     )
+
+
+def _ends_by_t(run: WaveRun) -> tuple[float | None, float | None]:
+    if run.prob_true is None or run.extreme:
+        return None, None
+    cells = enumerate(json.loads(run.cells_json))
+    try:
+        found = template_t({f"{i:04}": [cell] for i, cell in cells if cell is not None})
+    except NoEstimateError:
+        return None, None
+    return found.ci_lo, found.ci_hi
 
 
 def _movement(found: Drift | None, earlier: Drift | None, waves: Sequence[Wave]) -> Movement | None:
