@@ -35,7 +35,6 @@ from heretix.belief.metrics import (
     InformationGain,
     Metric,
     amplification_gap,
-    bernoulli_kl_bits,
     directed_gap,
     dispersion,
     exchange_test,
@@ -44,6 +43,7 @@ from heretix.belief.metrics import (
     movement,
     noise_floor,
     shock_index,
+    signed_bits,
 )
 from heretix.belief.paired import unpaired_difference
 from heretix.providers.sim import Planted
@@ -139,11 +139,6 @@ def found_and_true(vector: BeliefVector, planted: Planted) -> Iterator[tuple[str
         gain = information_gain(vector, lens)
         yield f"Information Gain {lens}", gain, signed_bits(p[lens], p["RPL"])
     yield "dispersion", dispersion(vector, BELIEFS), divergence([p[lens] for lens in BELIEFS])
-
-
-def signed_bits(post: float, pre: float) -> float:
-    """Planted information gain."""
-    return math.copysign(bernoulli_kl_bits(post, pre), post - pre)
 
 
 def divergence(probs: list[float]) -> float:

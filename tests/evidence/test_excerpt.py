@@ -7,7 +7,12 @@ from documents import prose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.text.excerpt import content_words, cut_excerpt, sentences
+from heretix.evidence.text.excerpt import content_words, cut_excerpts, sentences
+
+
+def cut_excerpt(text, *, about, max_chars):
+    """The best passage, if there is one."""
+    return next(iter(cut_excerpts(text, about=about, max_chars=max_chars, most=1)), None)
 
 
 def split(text: str) -> list[str]:

@@ -376,3 +376,25 @@ def test_limits_reach_the_reader(site):
     (found,) = documents_from([site.url("/a")], fetch=options)
     assert len(found.text) <= 40
     assert found.meta["truncated"] == "true"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "192.0.0.192", "192.0.0.9", "192.88.99.1", "198.18.0.1", "100.64.0.1", "240.0.0.1",
+        "fec0::1", "3fff::1", "5f00::1", "2001:db8::1", "2001::1", "100::1", "::1", "::7f00:1",
+        "64:ff9b::7f00:1", "64:ff9b:1::808:808", "::ffff:10.0.0.1", "::ffff:0:10.0.0.1",
+        "2002:7f00:1::", "2002:c0a8:1::1", "2607:f8b0::5efe:10.0.0.1", "fe80::1%eth0", "nonsense",
+    ],
+)  # fmt: skip
+def test_reserved_addresses_are_known_by_our_own_list(address):
+    """Special ranges aren't public, whatever this Python says, nor what they carry inside."""
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "2002:808:808::", "1.1.1.1"]
+)
+def test_public_addresses_pass(address):
+    """Ordinary addresses are public, and those that carry one."""
+    assert is_public(address)

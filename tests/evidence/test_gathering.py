@@ -11,7 +11,7 @@ from aiohttp import web
 from documents import document
 from localsite import Site
 
-from faultserver import FaultServer, answers
+from faultserver import FaultServer, answer, answers
 from heretix.config import Claim, EvidenceConfig
 from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerError
 from heretix.core.settings import Settings
@@ -23,6 +23,7 @@ from heretix.evidence.search import Hit
 from heretix.evidence.sources.fetch import FetchOptions
 from heretix.evidence.sources.intake import read_file
 from heretix.measurement.gather import Network, assess_judged, gather_bundles
+from heretix.report.words import stance_text
 
 DST = "Daylight saving time reduces electricity consumption."
 PROSE = (
@@ -110,7 +111,7 @@ def test_pages_are_read_where_a_service_gives_snippets(site, desk):
         fetch=FetchOptions(allow_private=True, host_delay_s=0.0), service={"min_interval_s": 0.0}
     )
     kept = desk.folder / "kept"
-    config = EvidenceConfig(search="searxng", record_to=str(kept))
+    config = EvidenceConfig(search="searxng", record_to=str(kept), on_request=True)
     bundle = gather(desk, config, network=network, SEARXNG_URL=site.url(""))[DST, "HEL"]
     assert len(bundle.items) >= 3
     assert all("households" in item.text for item in bundle.items)
@@ -121,7 +122,7 @@ def test_pages_are_read_where_a_service_gives_snippets(site, desk):
         ("Gone", "unread")
     ]
     calls = len(site.calls)
-    again = EvidenceConfig(search="searxng", replay_from=str(kept))
+    again = EvidenceConfig(search="searxng", replay_from=str(kept), on_request=True)
     assert gather(desk, again, network=network)[DST, "HEL"] == bundle
     assert len(site.calls) == calls
 
@@ -283,3 +284,64 @@ def test_a_bundle_says_who_judged_and_nothing_where_nobody_did(desk):
     assert all(item.stance is None for item in own.items)
     assert "stance_by" not in dump_bundle(own)
     assert load_bundle(dump_bundle(own)) == own
+
+
+def passages(desk):
+    """Documents of one's own that say nothing about their stance."""
+    texts = {"more": "Daylight saving time increases electricity use.", "other": "Clocks tick."}
+    for name, text in texts.items():
+        (desk.folder / f"{name}.md").write_text(f"---\ntitle: Secret {name}\n---\n{text}")
+    return tuple(str(desk.folder / f"{name}.md") for name in texts)
+
+
+def test_a_model_places_each_passage_shown_and_nothing_else(desk):
+    """One question a passage, with the claim and without source or title; records name it."""
+
+    def read(call):
+        text = call.body["messages"][-1]["content"]
+        assert DST in text
+        assert "Secret" not in text
+        return json.dumps({"stance": "refutes" if "increases" in text else "neither"})
+
+    with FaultServer() as server:
+        server.always(answers(read))
+        config = EvidenceConfig(documents=passages(desk), stance="openai-compatible:reader")
+        bundle = gather(desk, config, network=None, lenses=("SEL",), **judge_env(server))[
+            DST, "SEL"
+        ]
+        assert len(server.calls) == 2
+    assert [item.stance for item in bundle.items] == [Stance.REFUTES, Stance.NEUTRAL]
+    assert {item.stance_by for item in bundle.items} == {"model openai-compatible:reader"}
+    assert load_bundle(dump_bundle(bundle)) == bundle
+    assert stance_text(bundle.to_json()) == "provided 1 against, 1 neither"
+
+
+def test_what_a_reader_says_beside_the_point_is_no_stance(desk):
+    """An answer that names no stance leaves the passage unjudged; a declared one is not asked."""
+    declared = desk.folder / "declared.md"
+    declared.write_text("---\nstance: supports\n---\nDaylight saving time reduces use.")
+    with FaultServer() as server:
+        server.always(answers(lambda call: "It supports the claim."))
+        sources = (*passages(desk), str(declared))
+        config = EvidenceConfig(documents=sources, stance="openai-compatible:reader")
+        bundle = gather(desk, config, network=None, lenses=("SEL",), **judge_env(server))[
+            DST, "SEL"
+        ]
+        assert len(server.calls) == 2
+    assert [item.stance for item in bundle.items] == [None, None, Stance.SUPPORTS]
+    assert stance_text(bundle.to_json()) == "provided 1 for, 2 not judged"
+
+
+def test_written_queries_are_kept_and_replayed_with_the_searches(desk):
+    """What a model would search for is asked once; a replay calls neither it nor the corpus."""
+    queries = ["clocks electricity", "lighter evenings", "no savings", "air conditioning"]
+    kept, model = str(desk.folder / "kept"), "openai-compatible:m"
+    with FaultServer() as server:
+        server.always(answer(json.dumps({"claims": queries})))
+        env = judge_env(server)
+        config = EvidenceConfig(queries=model, record_to=kept)
+        first = gather(desk, config, network=None, lenses=("MEL", "HEL"), **env)
+        again = EvidenceConfig(queries=model, replay_from=kept)
+        assert gather(desk, again, network=None, lenses=("MEL", "HEL"), **env) == first
+        assert len(server.calls) == 1
+    assert set(queries) <= set(first[DST, "MEL"].queries.values())

@@ -104,9 +104,9 @@ def test_unknown_is_an_answer(tmp_path):
 def test_lenses_admit_disjoint_classes():
     """No document serves two lenses, verdicts serve none, and flagged ones come only on request."""
     assert admitted("MEL") == {"canonical"}
-    assert admitted("HEL") == {"heterodox", "contested", "unknown"}
+    assert admitted("HEL") == {"heterodox", "contested"}
     assert admitted("SEL") == {"provided"}
-    assert admitted("HEL", flagged=True) - admitted("HEL") == {"flagged"}
+    assert admitted("HEL", flagged=True) - admitted("HEL") == {"unknown", "flagged"}
     assert admitted("MEL", flagged=True) == admitted("MEL")
     assert classify_provided("https://reuters.com/x").cls in admitted("SEL")
     assert classify_provided(None).publisher == NO_PUBLISHER
@@ -226,8 +226,8 @@ def test_diff_names_what_flips(tmp_path):
                 "  - {id: a, class: flagged, facts: f, domain: d.c}", r"line 4: `a` is also on"),
         (HEAD + "  - {id: a, class: nope, facts: f, domain: b.c}\n"
                 "  - {id: b, class: nope, facts: f, domain: d.c}", r"line 3: .*\(and 1 more\)"),
-        ("version: x\nextends: default\nrules: [{id: satire, class: unknown, any: true, facts: f}]",
-         r"line 3: `satire` is also in `default` line \d+"),
+        ("version: x\nextends: default\nrules: [{id: publishers, class: unknown, any: true, facts: f}]",
+         r"line 3: `publishers` is also in `default` line \d+"),
         ("version: x\nextends: nowhere.yaml\nrules: []", r"nowhere.yaml can't be read"),
     ],
 )  # fmt: skip

@@ -81,7 +81,8 @@ def test_a_suffix_that_publishes_itself_is_a_publisher(url, key):
         ("https://old.reddit.com/r/Science/comments/1", "reddit.com/r/science"),
         ("https://t.me/s/Channel/5", "t.me/channel"),
         ("https://t.me/channel/5", "t.me/channel"),
-        ("https://dx.doi.org/10.1038/s41586-020", "doi.org/10.1038"),
+        ("https://dx.doi.org/10.1038/s41586-020", "nature.com"),
+        ("https://doi.org/10.99999/x", "doi.org/10.99999"),
         ("https://sites.google.com/view/somebody/home", "sites.google.com/view/somebody"),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_order_of_candidates_decides_nothing():
     ("lens", "classes"),
     [
         ("MEL", {"canonical"}),
-        ("HEL", {"heterodox", "contested", "unknown"}),
+        ("HEL", {"heterodox", "contested"}),
     ],
 )
 def test_lenses_take_their_classes(lens, classes):
@@ -90,9 +90,12 @@ def test_lenses_take_their_classes(lens, classes):
     assert len(bundle.items) + len(bundle.dropped) == len(SourceClass)
 
 
-def test_flagged_sources_come_on_request():
-    """HEL takes flagged documents where the caller asks for them."""
-    made = [candidate(n, f"{STUDY} {prose(n, 40)}", cls="flagged") for n in range(1, 5)]
+@pytest.mark.parametrize("cls", ["unknown", "flagged"])
+def test_unknown_and_flagged_sources_come_on_request(cls):
+    """HEL takes unknown and flagged documents only where the caller asks for them."""
+    made = [candidate(n, f"{STUDY} {prose(n, 40)}", cls=cls) for n in range(1, 5)]
+    with pytest.raises(InsufficientEvidenceError, match=r"got 0 .*4 wrong_class.*on_request"):
+        choose(made, "HEL")
     assert len(choose(made, "HEL", admits=admitted("HEL", flagged=True)).items) == 4
 
 
@@ -174,8 +177,8 @@ def test_a_document_with_the_nonce_is_refused():
 
 def test_the_floor_of_reliability():
     """HEL drops what has nothing in it that could be checked; MEL has no floor."""
-    made = [candidate(n, f"{STUDY} {prose(n, 40)}", cls="unknown") for n in range(1, 4)]
-    made.append(candidate(4, RANT, cls="unknown"))
+    made = [candidate(n, f"{STUDY} {prose(n, 40)}", cls="contested") for n in range(1, 4)]
+    made.append(candidate(4, RANT, cls="contested"))
     bundle = choose(made, "HEL")
     assert reasons(bundle) == {"d04": "below_floor"}
     assert assess(made[3].document).r < LENSES["HEL"].limits.floor < assess(made[0].document).r
@@ -224,7 +227,7 @@ def test_an_empty_corpus_is_no_evidence():
     ("made", "options", "said"),
     [
         ([candidate(n, url="https://one.example/x") for n in range(1, 5)], {}, "`publisher`"),
-        ([candidate(1, RANT, cls="unknown")], {"lens": "HEL"}, "evidence score"),
+        ([candidate(1, RANT, cls="contested")], {"lens": "HEL"}, "evidence score"),
         (
             [candidate(1, published=None)],
             {"as_of": date(2030, 1, 1), "strict_dates": True},
@@ -277,14 +280,16 @@ def test_diversity_beats_a_little_relevance():
 
 
 def test_rank_and_reliability_both_count():
-    """Of two documents at one rank the better documented comes first; three queries beat one."""
+    """Of two documents at one rank the better documented comes first; else the better ranked. A
+    rank by the claim's own words counts twice what one by another query does."""
     plain, study = candidate(1), candidate(2, f"{STUDY} {prose(2, 40)}")
-    thrice = candidate(3, about={"ranks": {"affirm": 5, "negate": 5, "neutral": 5}})
+    other = candidate(3, about={"ranks": {"affirm": 2, "negate": 5, "neutral": 9}})
     same_rank = [dataclasses.replace(c, ranks={"neutral": 1}) for c in (study, plain)]
     bundle = choose([*same_rank, candidate(4)])
     assert [item.doc_id for item in bundle.items][:2] == ["d02", "d01"]
-    bundle = choose([dataclasses.replace(plain, ranks={"neutral": 1}), thrice, candidate(4)])
-    assert bundle.items[0].doc_id == "d03"
+    made = [dataclasses.replace(plain, ranks={"neutral": 3}), other, candidate(5)]
+    only = choose(made, limits=Limits(k=1, min_items=1))
+    assert [item.doc_id for item in only.items] == ["d01"]
 
 
 def test_gather_ranks_each_document_by_query():

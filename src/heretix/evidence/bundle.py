@@ -20,7 +20,6 @@ from heretix.core.lenses import Limits  # noqa: TC001 - pydantic looks it up
 from heretix.core.validation import explain
 from heretix.evidence.policy.policy import SourceClass  # noqa: TC001 - pydantic looks it up
 from heretix.evidence.text.fold import fold
-from heretix.evidence.text.injection import plain_text
 
 if TYPE_CHECKING:
     from pydantic import ConfigDict, TypeAdapter
@@ -65,11 +64,12 @@ _REMEDIES: Final = {
     DropReason.UNDATED: "give the documents dates, or leave `strict_dates` out",
     DropReason.WRONG_CLASS: (
         "add documents of sources that this lens admits, with their `url`, or widen the policy "
-        "(`heretix policy explain URL`)"
+        "(`heretix policy explain URL`); HEL takes unknown sources with `evidence: {on_request: "
+        "true}`"
     ),
     DropReason.OFF_TOPIC: (
-        "they share too few words with the claim: add documents about it, or write it in their "
-        "words and language"
+        "they share too few words with the claim, and too little meaning: add documents about it, "
+        "or write it in their words and language"
     ),
     DropReason.UNREAD: "see whether the pages can be fetched from here",
 }
@@ -114,11 +114,15 @@ class Item:
     @property
     def shown_title(self) -> str:
         """The title as a model is shown it."""
+        from heretix.evidence.text.injection import plain_text
+
         return plain_text(self.title)
 
     @property
     def shown_text(self) -> str:
         """The passage as a model is shown it."""
+        from heretix.evidence.text.injection import plain_text
+
         return plain_text(self.text)
 
     def flaw(self) -> str | None:
@@ -233,7 +237,7 @@ class Bundle:
 
     @property
     def sufficient(self) -> bool:
-        """There is enough to measure with."""
+        """True where there is enough to measure with."""
         return len(self.items) >= self.limits.min_items
 
     def require_sufficient(self) -> None:

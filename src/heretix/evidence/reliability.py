@@ -378,6 +378,12 @@ def reliability(scores: Scores) -> float:
     return min(max((g - FLOOR) / (1.0 - FLOOR), 0.0), 1.0)
 
 
+def reliability_ends(parts: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
+    """Least and greatest reliability that a record's parts leave open."""
+    lo, hi = (Scores(*(parts[p.name][end] for p in Primitive)) for end in ("lo", "hi"))
+    return reliability(lo), reliability(hi)
+
+
 def assess(document: Document) -> Assessment:
     """Assess `document` by its signals alone: every primitive is at its low end."""
     seen = observe(document)

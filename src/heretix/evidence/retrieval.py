@@ -1,17 +1,20 @@
-"""From a claim to the bundles of its lenses: search, classify, judge, select; alike for every lens.
-Documents are dropped by class, date, readability, nonce and injection, reliability floor,
+"""From a claim to the bundles of its lenses: search, read, classify, judge, select; alike for every
+lens. Documents are ranked by how their best passage fits the claim, in words and in meaning, and
+dropped by subject, class, date, readability, nonce and injection, reliability floor,
 near-duplicates, limit per publisher and diverse choice, each with its reason. Selection is a
 function of its inputs: the same candidates in any order give the same bundle."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from math import fsum
-from typing import TYPE_CHECKING, Any, Final
+from itertools import combinations
+from math import fsum, log
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import InsufficientEvidenceError, ServerError
@@ -24,24 +27,46 @@ from heretix.evidence.policy.policy import (
     admitted,
     classify_provided,
 )
-from heretix.evidence.policy.publisher import NO_PUBLISHER
+from heretix.evidence.policy.publisher import NO_PUBLISHER, host_of
 from heretix.evidence.reliability import DECLARED, Assessment, assess, declared_stance
-from heretix.evidence.text.excerpt import Excerpt, content_words, cut_excerpt
+from heretix.evidence.text.excerpt import Excerpt, content_words, cut_excerpts, is_readable
 from heretix.evidence.text.fold import cluster, fold, jaccard
 from heretix.evidence.text.injection import InjectionKind, plain_text, screen
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from heretix.evidence.document import Document
+    from heretix.evidence.meaning import Encoder
     from heretix.evidence.reliability import DocumentJudge, Verdict
-    from heretix.evidence.search import Hit, Search
+    from heretix.evidence.search import Filters, Hit, Search
 
 _HITS: Final = 40
+_HITS_OF_WORDS: Final = 300
+"""A search for any word finds a lot, what is meant among it: looking far down costs little."""
 _JUDGED_AT_ONCE: Final = 8
-_RANK_OFFSET: Final = 60
-"""Reciprocal rank fusion: rank n in a query adds 1/(60 + n) (Cormack et al., SIGIR 2009)."""
-_MERIT_SHARE: Final = 0.7
-"""Of a document's worth in the choice; the rest is its unlikeness to what is already chosen
-(maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998)."""
+_MAX_INCLUDED: Final = 300
+"""Domains that a search is asked to keep to; where a class has more, others are shut out."""
+
+# What a document is worth: closeness in meaning (from about 0 to 1), less `_RANK_WEIGHT` for every
+# e-fold of its rank by words, plus a little for reliability. The scale knows nothing of the claim's
+# length, nor of what else was found. Chosen by looking at the shared data (bench/recall.py).
+_RANK_WEIGHT: Final = 0.04
+_TYPICAL: Final = 0.4  # Closeness where nothing could read the text
+_RELIABILITY_WEIGHT: Final = 0.02
+_LIKENESS_WEIGHT: Final = 0.25
+"""Worth that a document loses for words that it shares with a chosen one, beyond a fifth of both
+(maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998): less is the subject's."""
+_LIKENESS_FROM: Final = 0.2
+_UNRELATED: Final = 0.1
+"""Closeness below which a passage speaks of something else, whatever words it shares."""
+_RELATED: Final = 0.2
+"""Closeness from which a passage is about the claim without a word of it."""
+_READ_CHARS: Final = 90_000
+"""Passages that are read for their meaning, best by words first; for long ones a few seconds."""
+_PASSAGES: Final = 3
+_SAME: Final = 0.95
+"""Closeness of passages that say the same in other words."""
 _REASONS: Final = {reason: place for place, reason in enumerate(DropReason)}
 
 _COPIED: Final = (  # Fields that an item takes from its document as they stand
@@ -66,8 +91,13 @@ class Retrieval:
     judge: DocumentJudge | None = None
     """Grades the documents that could be chosen, and says what they make of the claim."""
     any_word: bool = False
-    """The search finds what shares any word with the query, as a local corpus does: then
-    candidates must share more than a third of the claim's words."""
+    """The search finds what shares any word with the query, as a local corpus does: then it is
+    asked for more, and what has nothing to do with the claim is dropped."""
+    encoder: Encoder | None = None
+    """Reads passages for their meaning; without one, words decide."""
+    queries: Mapping[str, str] = field(default_factory=dict)
+    """Further queries by name, beside those for, against and about the claim."""
+    limits: Limits | None = None  # Of every bundle; None takes each lens's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +111,9 @@ class Candidate:
     stance: Stance | None = None
     stance_by: str | None = None
     assessment: Assessment | None = None  # A judged one; None assesses by signals alone
+    excerpt: Excerpt | None = None  # The passage that fits the claim best; None cuts one by words
+    closeness: float | None = None  # In meaning, of passage and claim; None if nothing read it
+    vector: Any = field(default=None, compare=False, repr=False)  # The passage's meaning
 
     @property
     def doc_id(self) -> str:
@@ -89,8 +122,25 @@ class Candidate:
 
     @property
     def relevance(self) -> float:
-        """Fuse the ranks that the queries gave the document."""
-        return fsum(1.0 / (_RANK_OFFSET + rank) for rank in self.ranks.values())
+        """Closeness to the claim, less what the rank by words takes away. The ranks of other
+        queries than the claim itself count for half: their words aren't the claim's."""
+        own = self.ranks.get("neutral", 0)
+        others = [2 * rank for query, rank in self.ranks.items() if query != "neutral"]
+        rank = min([own, *others] if own else others, default=1)
+        close = _TYPICAL if self.closeness is None else self.closeness
+        return round(close - _RANK_WEIGHT * log(rank), 4)
+
+    @property
+    def fused(self) -> float:
+        """Fuse the ranks that the queries gave the document: each rank n adds 1/(60 + n)
+        (Cormack et al., SIGIR 2009)."""
+        return fsum(1.0 / (60 + rank) for rank in self.ranks.values())
+
+    @property
+    def passage(self) -> str:
+        """The text that a model would be shown."""
+        place = self.excerpt
+        return self.document.text[place.start : place.end] if place else self.document.text
 
     @property
     def publisher(self) -> str:
@@ -101,30 +151,31 @@ class Candidate:
 
 
 async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED) -> Gathered:
-    """The bundles of the lenses whose documents are searched for. One search serves all of them;
-    the lens only decides which classes are let in."""
+    """The bundles of the lenses whose documents are searched for. One search serves all of them,
+    and each searches for its own classes where that left it few."""
     # One for the claim, one against it, one that takes no side.
     queries = {
         "neutral": claim,
         "affirm": f"{claim} evidence confirms true",
         "negate": f"{claim} evidence refutes false",
+        **how.queries,
     }
-    hits = {
-        name: await how.search.search(query, _HITS, as_of=how.as_of)
-        for name, query in queries.items()
-    }
-    about = content_words(claim) if how.any_word else frozenset()
-    answers = {
-        name: [d for hit in found if (d := hit.document) is not None and _concerns(d, about)]
-        for name, found in hits.items()
-    }
-    classes = {
-        document.doc_id: how.policy.classify(_vouched_url(document))
-        for found in answers.values()
-        for document in found
-    }
-    dropped = _drop_hits((hit for found in hits.values() for hit in found), classes, how)
-    candidates = await _judge_candidates(claim, gather(answers, classes), how, lenses)
+    found = _Found(how)
+    for name, query in queries.items():
+        deep = how.any_word and name == "neutral"
+        await found.ask(name, query, _HITS_OF_WORDS if deep else _HITS, as_of=how.as_of)
+    limits = {lens: how.limits or LENSES[lens].limits for lens in lenses}
+    for lens, limit in limits.items():
+        await found.ask_for_classes(claim, admitted(lens, flagged=how.flagged), 3 * limit.k)
+    if how.as_of is not None:
+        # What came later is no candidate, and is told of.
+        hits = await how.search.search(claim, _HITS)
+        found.later += [h for h in hits if h.published is not None and h.published > how.as_of]
+    chars = max(limit.chars_per_item for limit in limits.values())
+    read = read_passages(claim, found.candidates(), how.encoder, max_chars=chars)
+    related = _keep_related((claim, *how.queries.values()), read) if how.any_word else read
+    dropped = found.dropped({candidate.doc_id for candidate in related})
+    candidates = await _judge_candidates(claim, related, how, lenses)
     bundles: dict[str, Bundle | InsufficientEvidenceError] = {}
     for lens in lenses:
         try:
@@ -134,6 +185,7 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
                 lens=lens,
                 policy=how.policy,
                 queries=queries,
+                limits=limits[lens],
                 admits=admitted(lens, flagged=how.flagged),
                 as_of=how.as_of,
                 strict_dates=how.strict_dates,
@@ -142,6 +194,165 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
         except InsufficientEvidenceError as exc:
             bundles[lens] = exc
     return bundles
+
+
+@dataclass
+class _Found:
+    """All hits of the searches for one claim."""
+
+    how: Retrieval
+    hits: dict[str, list[Hit]] = field(default_factory=dict)  # By query
+    later: list[Hit] = field(default_factory=list)  # Published after the day that was asked for
+    classes: dict[str, Classification] = field(default_factory=dict)  # By document
+
+    async def ask(self, name: str, query: str, k: int, **filters: Unpack[Filters]) -> None:
+        """Search, behind what the query found before."""
+        known = self.hits.setdefault(name, [])
+        for hit in await self.how.search.search(query, k, **filters):
+            known.append(hit)
+            if hit.document is not None:
+                source = self.how.policy.classify(_vouched_url(hit.document))
+                self.classes.setdefault(hit.document.doc_id, source)
+
+    async def ask_for_classes(
+        self, claim: str, classes: frozenset[SourceClass], plenty: int
+    ) -> None:
+        """Search for documents of these classes, unless there are plenty: among the domains that
+        the policy names for them or, if those are too many, outside of others' that were found."""
+        fitting = [found for found in self.classes.values() if found.cls in classes]
+        if len(fitting) >= plenty:
+            return
+        named = _domains_of(self.how.policy, classes)
+        day = self.how.as_of
+        if 0 < len(named) <= _MAX_INCLUDED:
+            await self.ask("neutral", claim, _HITS, as_of=day, include=named)
+        every = [hit for found in self.hits.values() for hit in found]
+        fits = {host_of(hit.url): self.how.policy.classify(hit.url).cls in classes for hit in every}
+        for hit in every:
+            if hit.document and self.classes[hit.document.doc_id].cls in classes:
+                fits[host_of(hit.url)] = True
+        others = tuple(sorted(host for host, fit in fits.items() if host and not fit))
+        if others:
+            await self.ask("neutral", claim, _HITS, as_of=day, exclude=others)
+
+    def candidates(self) -> list[Candidate]:
+        """The documents that were found, once each."""
+        answers = {
+            name: [hit.document for hit in found if hit.document is not None]
+            for name, found in self.hits.items()
+        }
+        return gather(answers, self.classes)
+
+    def dropped(self, candidates: Collection[str]) -> list[Dropped]:
+        """List what was found and is no candidate, each once: unread, too late, or off topic."""
+        found: dict[str, Dropped] = {}
+        for hit in (*(hit for hits in self.hits.values() for hit in hits), *self.later):
+            document = hit.document
+            doc_id = document.doc_id if document else sha256_text(hit.url or hit.title)[:16]
+            if doc_id in candidates or doc_id in found:
+                continue
+            source = self.how.policy.classify(_vouched_url(document) if document else hit.url)
+            reason, params = (DropReason.OFF_TOPIC if document else DropReason.UNREAD), {}
+            if doc_id not in self.classes and hit in self.later and hit.published is not None:
+                reason = DropReason.AFTER_AS_OF
+                params = {"published": hit.published.isoformat()}
+            found[doc_id] = Dropped(
+                doc_id=doc_id,
+                url=hit.url,
+                title=hit.title,
+                publisher=source.publisher,
+                cls=source.cls,
+                reason=reason,
+                params=params,
+            )
+        return list(found.values())
+
+
+def _domains_of(policy: Policy, classes: frozenset[SourceClass]) -> tuple[str, ...]:
+    """The domains that a policy names whole for these classes."""
+    entries = (entry for rule in policy.rules for entry in rule.entries)
+    return tuple(sorted({e.host for e in entries if e.cls in classes and not e.prefix}))
+
+
+def read_passages(
+    claim: str, candidates: Sequence[Candidate], encoder: Encoder | None, *, max_chars: int
+) -> list[Candidate]:
+    """Candidates with the passage that fits the claim best: by words or, with an encoder, by what
+    they mean. What fits best by words is read first, until that takes too long."""
+    ordered = sorted(candidates, key=lambda c: (-c.relevance, c.doc_id))
+    places = [
+        cut_excerpts(c.document.text, about=claim, max_chars=max_chars, most=_PASSAGES)
+        for c in ordered
+    ]
+    if encoder is None or not is_readable(claim):
+        return [
+            replace(c, excerpt=next(iter(p), None)) for c, p in zip(ordered, places, strict=True)
+        ]
+    wanted: list[tuple[int, Excerpt]] = []
+    # The best passage of each document before the second of any.
+    turns = (
+        (n, place[turn])
+        for turn in range(_PASSAGES)
+        for n, place in enumerate(places)
+        if turn < len(place)
+    )
+    left = _READ_CHARS
+    for n, place in turns:
+        left -= place.end - place.start
+        if left < 0:
+            break
+        if is_readable(ordered[n].document.text[place.start : place.end]):
+            wanted.append((n, place))
+    texts = [ordered[n].document.text[place.start : place.end] for n, place in wanted]
+    vectors = encoder.encode([claim, *texts])
+    best: dict[int, tuple[float, Excerpt, Any]] = {}
+    for (n, place), vector in zip(wanted, vectors[1:], strict=True):
+        # Rounded: the last bits differ between machines, and order shouldn't.
+        close = round(float(vector @ vectors[0]), 3)
+        if n not in best or close > best[n][0]:
+            best[n] = close, place, vector
+    made = []
+    for n, candidate in enumerate(ordered):
+        if n in best:
+            close, place, vector = best[n]
+            made.append(replace(candidate, excerpt=place, closeness=close, vector=vector))
+        else:
+            made.append(replace(candidate, excerpt=next(iter(places[n]), None)))
+    return made
+
+
+def _keep_related(texts: Sequence[str], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that aren't clearly about something else than the claim, or than a query that a
+    model wrote for it: the other side has words of its own. Two of a text's words are enough,
+    however many it has (one of a text of one or two), or one that few of the documents hold; none
+    is needed where a passage is close in meaning. A text of nothing but little words is held
+    against nothing."""
+    fitting: set[str] = set()
+    rare = len(candidates) // 50
+    for text in texts:
+        about = content_words(text)
+        shared = [_shared_words(about, candidate) for candidate in candidates]
+        counts = Counter(word for found in shared for word in found)
+        for candidate, found in zip(candidates, shared, strict=True):
+            weight = sum(2 if counts[word] <= rare else 1 for word in found)
+            if not about or weight >= (1 if len(about) < 3 else 2):
+                fitting.add(candidate.doc_id)
+    kept = []
+    for candidate in candidates:
+        enough, close = candidate.doc_id in fitting, candidate.closeness
+        if enough if close is None else close >= (_UNRELATED if enough else _RELATED):
+            kept.append(candidate)
+    return kept
+
+
+def _shared_words(about: frozenset[str], candidate: Candidate) -> list[str]:
+    """The claim's words that a document's title or passage holds. Endings don't matter: a word is
+    there if one begins with it and is two letters longer at most, so that "dogs" and "caused" are
+    found in a text about a dog and its causes."""
+    held = content_words(f"{candidate.document.title} {candidate.passage}")
+    starts = {word[:end] for word in held for end in range(max(3, len(word) - 2), len(word))}
+    stems = {word: word[:-1] if len(word) > 3 and word[-1] in "sd" else word for word in about}
+    return [word for word, stem in stems.items() if stem in held or stem in starts]
 
 
 def retrieve_provided(
@@ -209,39 +420,6 @@ def _vouched_url(document: Document) -> str | None:
     """A document's address, unless it is only the document that says so. A saved page can name any
     address as its own; taken at its word, a file could make itself canonical."""
     return None if document.meta.get("url_by") == "page" else document.url
-
-
-def _concerns(document: Document, about: frozenset[str]) -> bool:
-    """The document holds more than a third of the words that say what the claim is about. Endings
-    don't matter: a word is there if one begins with it and is two letters longer at most, so that
-    "dogs" and "caused" are found in a text about a dog and its causes."""
-    held = content_words(f"{document.title} {document.text}")
-    starts = {word[:end] for word in held for end in range(max(3, len(word) - 2), len(word))}
-    stems = (word[:-1] if len(word) > 3 and word[-1] in "sd" else word for word in about)
-    return not about or 3 * sum(stem in held or stem in starts for stem in stems) > len(about)
-
-
-def _drop_hits(
-    hits: Iterable[Hit], candidates: Mapping[str, Classification], how: Retrieval
-) -> list[Dropped]:
-    """Drop what was found and is no candidate, each once: without a text, or off topic."""
-    dropped: dict[str, Dropped] = {}
-    for hit in hits:
-        document = hit.document
-        doc_id = document.doc_id if document else sha256_text(hit.url or hit.title)[:16]
-        if doc_id in candidates or doc_id in dropped:
-            continue
-        source = how.policy.classify(_vouched_url(document) if document else hit.url)
-        dropped[doc_id] = Dropped(
-            doc_id=doc_id,
-            url=hit.url,
-            title=hit.title,
-            publisher=source.publisher,
-            cls=source.cls,
-            reason=DropReason.OFF_TOPIC if document else DropReason.UNREAD,
-            params={},
-        )
-    return list(dropped.values())
 
 
 def gather(
@@ -358,11 +536,67 @@ class _Entry:
             # The page itself says where it comes from: nobody has checked.
             "claimed_url": document.meta.get("url_by") == "page",
             "cut": self.excerpt.cut,
+            # Somebody wrote what readers wouldn't see; it was dropped from the text.
+            "hidden_text": document.meta.get("hidden_text") == "true",
             "not_english": not self.assessment.english,
             "retracted": self.assessment.retracted,
             **{f"injection:{kind.value}": True for kind in self.injected},
         }
         return tuple(sorted(name for name, present in flags.items() if present))
+
+
+def _diversify(
+    entries: Sequence[_Entry], merits: Mapping[str, float], weight: float, beyond: float = 0.0
+) -> list[_Entry]:
+    """Order entries one by one: good, and unlike what stands before."""
+    topics = {entry.doc_id: content_words(entry.passage) for entry in entries}
+    likeness = dict.fromkeys(topics, 0.0)
+    left = {entry.doc_id: entry for entry in entries}
+    ordered: list[_Entry] = []
+
+    def cost(doc_id: str) -> tuple[float, str]:
+        return weight * max(likeness[doc_id] - beyond, 0.0) - merits[doc_id], doc_id
+
+    while left:
+        best = min(left, key=cost)
+        ordered.append(left.pop(best))
+        for doc_id in left:
+            likeness[doc_id] = max(likeness[doc_id], jaccard(topics[doc_id], topics[best]))
+    return ordered
+
+
+def _present(chosen: Sequence[_Entry]) -> list[_Entry]:
+    """Number the chosen as the first build did, whatever they are chosen by since: the same
+    documents make the same prompts, and records keep their identities. Places rotate over wordings,
+    so that none of them is better than another."""
+    fused = {e.doc_id: e.candidate.fused for e in chosen}
+    top = max(fused.values(), default=0.0) or 1.0
+    merits = {e.doc_id: (fused[e.doc_id] / top + e.assessment.r) / 2.0 for e in chosen}
+    return _diversify(chosen, merits, 3.0 / 7.0)
+
+
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_TURNS: Final = re.compile(r"\b(?:not?|never|none|nor|without|cannot|\w+n't)\b", re.IGNORECASE)
+
+
+def _same_meaning(entries: Sequence[_Entry]) -> list[tuple[int, int]]:
+    """Pairs whose passages say the same in other words. Those that differ in a number, in a "not"
+    or in a stance may say the opposite, however close: they are no copies."""
+    read = [n for n, entry in enumerate(entries) if entry.candidate.vector is not None]
+    told = {
+        n: (
+            frozenset(_NUMBER.findall(entries[n].passage)),
+            len(_TURNS.findall(entries[n].passage)),
+            entries[n].candidate.stance,
+        )
+        for n in read
+    }
+    return [
+        (a, b)
+        for a, b in combinations(read, 2)
+        if told[a] == told[b]
+        and float(entries[a].candidate.vector @ entries[b].candidate.vector) >= _SAME
+    ]
 
 
 @dataclass(kw_only=True)
@@ -386,11 +620,13 @@ class _Selection:
             self._drop_over_budget(entries[self.limits.k :])
             return entries[: self.limits.k]
         entries = self._collapse_copies(entries)
-        # The mean of relevance, the best being 1, and reliability.
-        relevance = {e.doc_id: e.candidate.relevance for e in entries}
-        top = max(relevance.values(), default=0.0) or 1.0
-        merits = {e.doc_id: (relevance[e.doc_id] / top + e.assessment.r) / 2.0 for e in entries}
-        return self._choose_diverse(self._cap_publishers(entries, merits), merits)
+        merits = {
+            e.doc_id: e.candidate.relevance + _RELIABILITY_WEIGHT * e.assessment.r for e in entries
+        }
+        kept = self._cap_publishers(entries, merits)
+        ordered = _diversify(kept, merits, _LIKENESS_WEIGHT, _LIKENESS_FROM)
+        self._drop_over_budget(ordered[self.limits.k :])
+        return _present(ordered[: self.limits.k])
 
     def _admit(self, candidate: Candidate) -> _Entry | None:
         """Check a candidate by itself; None where it is dropped."""
@@ -408,10 +644,12 @@ class _Selection:
 
     def _read(self, candidate: Candidate) -> _Entry | None:
         document = candidate.document
-        chars = self.limits.chars_per_item
-        excerpt = cut_excerpt(document.text, about=self.claim, max_chars=chars)
-        if excerpt is None:
-            return None
+        excerpt, chars = candidate.excerpt, self.limits.chars_per_item
+        if excerpt is None or excerpt.end - excerpt.start > chars:
+            found = cut_excerpts(document.text, about=self.claim, max_chars=chars, most=1)
+            if not found:
+                return None
+            excerpt = found[0]
         # As it stands and as it is shown: undoing escapes and marks can put an order together.
         shown = (document.title, document.text[excerpt.start : excerpt.end])
         texts = (document.title, document.text, *map(plain_text, shown))
@@ -448,7 +686,9 @@ class _Selection:
             return found.published or date.max, found.retrieved_at, found.doc_id
 
         kept = []
-        for first, *copies in cluster([found.text for found in documents], earliest=earliest):
+        texts = [found.text for found in documents]
+        links = _same_meaning(entries)
+        for first, *copies in cluster(texts, earliest=earliest, links=links):
             for copy in copies:
                 params = {"of": documents[first].doc_id}
                 self._drop(entries[copy].candidate, DropReason.DUPLICATE, params)
@@ -473,26 +713,6 @@ class _Selection:
                 params = {"cap": cap, "publisher": publisher}
                 self._drop(entry.candidate, DropReason.PUBLISHER_CAP, params)
         return kept
-
-    def _choose_diverse(
-        self, entries: Sequence[_Entry], merits: Mapping[str, float]
-    ) -> list[_Entry]:
-        """Choose one by one: good, and unlike what is already chosen."""
-        topics = {entry.doc_id: content_words(entry.passage) for entry in entries}
-        likeness = dict.fromkeys(topics, 0.0)
-        left = {entry.doc_id: entry for entry in entries}
-        chosen: list[_Entry] = []
-
-        def cost(doc_id: str) -> tuple[float, str]:
-            return (1.0 - _MERIT_SHARE) * likeness[doc_id] - _MERIT_SHARE * merits[doc_id], doc_id
-
-        while left and len(chosen) < self.limits.k:
-            best = min(left, key=cost)
-            chosen.append(left.pop(best))
-            for doc_id in left:
-                likeness[doc_id] = max(likeness[doc_id], jaccard(topics[doc_id], topics[best]))
-        self._drop_over_budget(left.values())
-        return chosen
 
     def _drop_over_budget(self, entries: Iterable[_Entry]) -> None:
         limits = {"k": self.limits.k, "chars_per_item": self.limits.chars_per_item}

@@ -35,7 +35,7 @@ from heretix.evidence.policy.policy import (
 from heretix.evidence.policy.publisher import Address, carries_many, is_public_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     _Doubts = Iterator[tuple[Level, int, str]]
 
@@ -91,6 +91,7 @@ class _ListSpec(_Model):
     class_column: Text | None = Field(None, alias="class")
     classes: dict[str, Class | None] | None = None
     """Class for each value of `class_column`; None leaves the row out."""
+    facts: list[Text] = []  # Columns that stand as facts beside each row
 
 
 class _PolicyFile(_Model):
@@ -119,6 +120,7 @@ class _Row(pydantic.BaseModel):
     line: int
     domain: Any = None
     value: str | bool | None = None
+    facts: tuple[str, ...] = ()
 
 
 _JSON: Final[TypeAdapter[Any]] = TypeAdapter(Any)
@@ -147,14 +149,14 @@ def check_file(name: str | Path) -> tuple[Policy | None, tuple[Problem, ...]]:
 
 
 @cache
-def _packaged() -> Policy:
+def _load_packaged() -> Policy:
     policy, problems = _assemble(DEFAULT_POLICY, [])
     assert policy is not None, problems
     return policy
 
 
 def _load(name: str | Path) -> tuple[Policy | None, list[Problem]]:
-    return (_packaged(), []) if name == DEFAULT_POLICY else _assemble(name, [])
+    return (_load_packaged(), []) if name == DEFAULT_POLICY else _assemble(name, [])
 
 
 def _assemble(name: str | Path, above: list[str]) -> tuple[Policy | None, list[Problem]]:
@@ -192,8 +194,9 @@ def _assemble(name: str | Path, above: list[str]) -> tuple[Policy | None, list[P
 def _read(name: str | Path) -> tuple[str, str, Path]:
     """A policy's source, text and folder."""
     if name == DEFAULT_POLICY:
-        file = resources.files("heretix.evidence") / "policies" / f"{DEFAULT_POLICY}.yaml"
-        return DEFAULT_POLICY, file.read_text(encoding="utf-8"), Path()
+        folder = Path(str(resources.files("heretix.evidence") / "policies"))
+        text = (folder / f"{DEFAULT_POLICY}.yaml").read_text(encoding="utf-8")
+        return DEFAULT_POLICY, text, folder
     path = Path(name)
     try:
         return str(path), path.read_text(encoding="utf-8-sig"), path.parent
@@ -365,7 +368,7 @@ def _read_list(
 ) -> tuple[tuple[Entry, ...], tuple[Problem, ...]]:
     """Entries of a list, of `cls` or of the class that `spec` gives each row; and rows left out."""
     path = folder / spec.file
-    text = _pinned_text(path, spec)
+    text = _read_pinned(path, spec)
     form = spec.format or _BY_SUFFIX.get(path.suffix.lower())
     if form is None:
         raise _ListRefused(
@@ -389,13 +392,13 @@ def _read_list(
             problem = f"{str(row.domain)[:80]!r} names no host; the row is left out"
             skipped.append(Problem(Level.WARNING, spec.file, row.line, problem))
             continue
-        entries.append(Entry(*pattern, row_cls, line=row.line))
+        entries.append(Entry(*pattern, row_cls, row.facts, row.line))
     if not entries:
         raise _ListRefused(f"no row of {path.name!r} gives a host; check `domain` and `classes`")
     return tuple(entries), tuple(skipped)
 
 
-def _pinned_text(path: Path, spec: _ListSpec) -> str:
+def _read_pinned(path: Path, spec: _ListSpec) -> str:
     try:
         if (size := path.stat().st_size) > MAX_LIST_BYTES:
             raise _ListRefused(
@@ -442,7 +445,8 @@ def _json_rows(text: str, form: str, spec: _ListSpec) -> Iterator[_Row]:
             item = _JSON.validate_json(part) if form == "jsonl" else part
             record = item if isinstance(item, dict) else {spec.domain: item}
             value = record.get(spec.class_column) if spec.class_column else None
-            yield _Row(line=line, domain=record.get(spec.domain), value=value)
+            facts = _row_facts(record, spec)
+            yield _Row(line=line, domain=record.get(spec.domain), value=value, facts=facts)
     except ValidationError as exc:
         error = exc.errors()[0]
         if error["type"] == "json_invalid":
@@ -458,7 +462,8 @@ def _csv_rows(text: str, spec: _ListSpec) -> Iterator[_Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         columns = list(reader.fieldnames or ())
-        for key, name in (("domain", spec.domain), ("class", spec.class_column)):
+        named = (("domain", spec.domain), ("class", spec.class_column))
+        for key, name in (*named, *(("facts", column) for column in spec.facts)):
             if name is not None and name not in columns:
                 raise _ListRefused(
                     f"`{key}` names the column {name!r}, and {spec.file!r} has none of that name"
@@ -466,9 +471,16 @@ def _csv_rows(text: str, spec: _ListSpec) -> Iterator[_Row]:
                 )
         for row in reader:
             value = row[spec.class_column] if spec.class_column else None
-            yield _Row(line=reader.line_num, domain=row[spec.domain], value=value)
+            facts = _row_facts(row, spec)
+            yield _Row(line=reader.line_num, domain=row[spec.domain], value=value, facts=facts)
     except csv.Error as exc:
         raise _ListRefused(f"{spec.file!r} line {reader.line_num} isn't CSV: {exc}") from exc
+
+
+def _row_facts(row: Mapping[str, Any], spec: _ListSpec) -> tuple[str, ...]:
+    """The columns of a row that stand as facts; an empty one says nothing."""
+    found = ((column, str(row.get(column) or "").strip()) for column in spec.facts)
+    return tuple(f"{column}: {text}" for column, text in found if text)
 
 
 # Doubts about a policy that can be read: rules that never apply, lists that disagree.

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.canonical import sha256_json
 from heretix.core.lenses import LENSES
-from heretix.evidence.policy.publisher import Address, publisher_of, read_address, read_host
+from heretix.evidence.policy.publisher import (
+    Address,
+    find_doi_holder,
+    publisher_of,
+    read_address,
+    read_host,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +41,7 @@ class SourceClass(StrEnum):
 
 
 def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
-    """Source classes that `lens` lets in; those it takes on request only if `flagged`."""
+    """Source classes that `lens` lets in, with `flagged` those too that it takes on request."""
     record = LENSES[lens]
     return frozenset(map(SourceClass, record.admits | (record.on_request if flagged else set())))
 
@@ -129,11 +135,14 @@ class Rule:
 
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_PLAIN_HOST: Final = re.compile(r"(?!www\.)[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){1,4}")
 
 
 def read_pattern(text: str) -> tuple[str, str, bool] | None:
     """Host, path prefix and open end of a pattern such as `osf.io/preprints` or `edu/~*`. Lists
     write what they mean in many ways: an address, a leading `www.` or `*.`, a last slash."""
+    if _PLAIN_HOST.fullmatch(text):
+        return text, "", False  # Thousands of a list's rows are no more than this
     bare = _SCHEME.sub("", text.strip(), count=1).removeprefix("*").removeprefix(".")
     name, _, rest = bare.partition("/")
     host = read_host(name)
@@ -246,13 +255,15 @@ class Policy:
     def _matches(self, address: Address) -> dict[int, Match]:
         """All rules that cover `address`, by their place, each with its most special entry."""
         found: dict[int, Entry] = {}
-        for name in _host_and_parents(address.host):
-            for order, entry in self._entries.get(name, ()):
-                best = found.get(order)
-                if entry.covers_path(address.path) and (
-                    best is None or entry.specificity > best.specificity
-                ):
-                    found[order] = entry
+        # A DOI stands at a resolver, and is the work of whoever registered it.
+        for place in filter(None, (address, find_doi_holder(address))):
+            for name in _host_and_parents(place.host):
+                for order, entry in self._entries.get(name, ()):
+                    best = found.get(order)
+                    if entry.covers_path(place.path) and (
+                        best is None or entry.specificity > best.specificity
+                    ):
+                        found[order] = entry
         matches = {order: Match(self.rules[order], entry) for order, entry in found.items()}
         for order, rule in enumerate(self.rules):
             if rule.kind is Kind.ANY:

@@ -190,8 +190,48 @@ _CARRIERS: Final[dict[str, _Carrier]] = {
     "tiktok.com": _Carrier(),
     "threads.com": _Carrier(),
     "odysee.com": _Carrier(),
-    # The part of a DOI before the slash names who registered it.
+    # The part of a DOI before the slash tells who registered it apart, where nobody is known.
     "doi.org": _Carrier(own=""),
+}
+
+_DOI_PREFIXES: Final = (
+    "aacrjournals.org=1158 aappublications.org=1542 aclanthology.org=18653 acm.org=1145 "
+    "acpjournals.org=7326 acs.org=1021 ada.org=14219 aeaweb.org=1257 agu.org=1029 "
+    "ahajournals.org=1161 aiaa.org=2514 aip.org=1063 ajph.org=2105 ametsoc.org=1175 ams.org=1090 "
+    "annualreviews.org=1146 aom.org=5465 apa.org=1037 aps.org=1103 arxiv.org=48550 asce.org=1061 "
+    "ascopubs.org=1200 ashpublications.org=1182 asm.org=1128 asme.org=1115 atsjournals.org=1164 "
+    "authorea.com=22541 benjamins.com=1075 biologists.com=1242 biomedcentral.com=1186 "
+    "bioscientifica.com=1530 bmj.com=1136 brill.com=1163 cairn.info=3917 cambridge.org=1017 "
+    "cdnsciencepub.com=1139 chemrxiv.org=26434 chestnet.org=1378 cmaj.ca=1503 copernicus.org=5194 "
+    "cshlp.org=1261 cureus.com=7759 dataverse.org=7910 degruyter.com=1515 "
+    "diabetesjournals.org=2337 direct.mit.edu=1162 dovepress.com=2147 dryad.org=5061 "
+    "dukeupress.edu=1215 eartharxiv.org=31223 econometricsociety.org=3982 "
+    "edpsciences.org=1051,2516 elifesciences.org=7554 embopress.org=15252 emerald.com=1108 "
+    "endocrine.org=1210 ersjournals.com=1183 eurosurveillance.org=2807 f1000research.com=12688 "
+    "figshare.com=6084 frontiersin.org=3389 geoscienceworld.org=1130 haematologica.org=3324 "
+    "healthaffairs.org=1377 hindawi.com=1155 icevirtuallibrary.com=1680 ieee.org=1109 "
+    "imf.org=5089 inderscience.com=1504 informs.org=1287 intechopen.com=5772 iop.org=1088 "
+    "iospress.com=3233 iucr.org=1107 jamanetwork.com=1001 jbc.org=1074 jbjs.org=2106 jci.org=1172 "
+    "jimmunol.org=4049 jmir.org=2196 jneurosci.org=1523 jospt.org=2519 journals.uchicago.edu=1086 "
+    "jstor.org=2307 karger.com=1159 liebertpub.com=1089 lww.com=1097 lyellcollection.org=1144 "
+    "mapress.com=11646 mdpi.com=3390 medknow.com=4103 microbiologyresearch.org=1099 "
+    "mja.com.au=5694 muse.jhu.edu=1353 nature.com=1038 nber.org=3386 nejm.org=1056 "
+    "neurology.org=1212 nutrition.org=3945 oecd.org=1787 openedition.org=4000 optica.org=1364 "
+    "osf.io=31219,31235 oup.com=1093,1641 palgrave.com=1057 peerj.com=7717 pensoft.net=3897 "
+    "physiology.org=1152 plos.org=1371 pnas.org=1073 portlandpress.com=1042 preprints.org=20944 "
+    "projecteuclid.org=1214 psyarxiv.com=31234 psychiatryonline.org=1176 publish.csiro.au=1071 "
+    "qeios.com=32388 researchsquare.com=21203 routledge.com=4324 royalsocietypublishing.org=1098 "
+    "rsc.org=1039 rupress.org=1083,1084 sagepub.com=1068,1177,1193,2190 scielo.br=1590 "
+    "science.org=1126 sciencedirect.com=1006,1016,1053,1054 siam.org=1137 spie.org=1117 "
+    "springer.com=1007 ssrn.com=2139 tandfonline.com=1080 techrxiv.org=36227 thieme.com=1055 "
+    "ucpress.edu=1525 wiley.com=1002,1111,3322 worldbank.org=1596 worldscientific.com=1142 "
+    "zenodo.org=5281 "
+)
+# Holders of DOI prefixes by their domains; `nature.com=1038` stands for 10.1038.
+_DOI_HOLDERS: Final = {
+    f"10.{prefix}": domain
+    for domain, _, prefixes in (holder.partition("=") for holder in _DOI_PREFIXES.split())
+    for prefix in prefixes.split(",")
 }
 
 # Hosts that hold nobody's name although they stand in front of a platform's.
@@ -217,6 +257,7 @@ def publisher_of(address: Address | None) -> str:
     """The publisher of the page at `address`: `reuters.com`, `alice.substack.com`, `x.com/bob`."""
     if address is None:
         return NO_PUBLISHER
+    address = find_doi_holder(address) or address
     aliases = (main for name, main in _ALIASES.items() if is_within(address.host, name))
     host = next(aliases, address.host)
     base = _carrier_base(host)
@@ -232,6 +273,18 @@ def publisher_of(address: Address | None) -> str:
     if not name.domain or (name.domain == "www" and "." in name.suffix):
         return name.suffix
     return f"{name.domain}.{name.suffix}"
+
+
+def find_doi_holder(address: Address) -> Address | None:
+    """The site of whoever registered the DOI that `address` resolves; None where nobody is known.
+    A prefix is a publisher's, and stays one's who has been bought."""
+    if not is_within(address.host, "doi.org"):
+        return None
+    prefix, _, suffix = address.path.strip("/").partition("/")
+    domain = _DOI_HOLDERS.get(prefix)
+    if prefix == "10.1101":  # Of one laboratory: dates are preprints, letters are its journals
+        domain = "biorxiv.org" if suffix[:1].isdigit() else "cshlp.org"
+    return Address(domain, "/") if domain else None
 
 
 def carries_many(host: str) -> bool:

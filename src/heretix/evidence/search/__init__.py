@@ -72,17 +72,15 @@ class Search(Protocol):
 class SearchService(Protocol):
     """A live service as it is registered: a class, or whatever makes the search."""
 
-    gives_text: bool  # Hits come with the pages' text. For the others every page is fetched.
-
     def from_env(self, env: Mapping[str, str], **options: Any) -> Search:
         """The search, with its key or address from `env`."""
         ...
 
 
 def _as_service(found: Any) -> SearchService:
-    if callable(getattr(found, "from_env", None)) and hasattr(found, "gives_text"):
+    if callable(getattr(found, "from_env", None)):
         return cast("SearchService", found)
-    raise TypeError(f"a search must have `gives_text` and `from_env(env)`, got {found!r}")
+    raise TypeError(f"a search must have `from_env(env)`, got {found!r}")
 
 
 SERVICES: Final = Registry(

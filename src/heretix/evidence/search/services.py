@@ -60,8 +60,6 @@ class LiveSearch:
     """A service over HTTP. A subclass is a declaration: what to send, and what answers hold."""
 
     name: ClassVar[str]
-    gives_text: ClassVar[bool] = False
-    """Hits come with the pages' text. For the others every page is fetched."""
     base_url: ClassVar[str | None] = None  # None: the user's own, from `variable`
     variable: ClassVar[str]
     """The environment's variable that holds the key, or the address where that is the user's."""
@@ -306,8 +304,8 @@ class BraveSearch(LiveSearch):
         parts = [result.get("description"), *http.as_items(result.get("extra_snippets"))]
         return {
             "url": result.get("url"),
-            "title": _untagged(result.get("title")),
-            "snippet": " … ".join(filter(None, map(_untagged, parts))),
+            "title": _strip_tags(result.get("title")),
+            "snippet": " … ".join(filter(None, map(_strip_tags, parts))),
             "published": result.get("page_age"),
         }
 
@@ -320,7 +318,6 @@ class ExaSearch(LiveSearch):
     """At most 100 hits a query, with the pages' text."""
 
     name = "exa"
-    gives_text = True
     base_url = "https://api.exa.ai"
     variable = "EXA_API_KEY"
     key_header = "x-api-key"
@@ -383,7 +380,6 @@ class TavilySearch(LiveSearch):
     https://docs.tavily.com/api-reference/endpoint/search"""
 
     name = "tavily"
-    gives_text = True
     base_url = "https://api.tavily.com"
     variable = "TAVILY_API_KEY"
     key_header = "Authorization"
@@ -424,7 +420,7 @@ def _domain_lists(
     return {name: list(names) for (name, most), names in pairs if 0 < len(names) <= most}
 
 
-def _untagged(value: object) -> str:
+def _strip_tags(value: object) -> str:
     return html.unescape(_TAG.sub("", http.as_text(value) or ""))
 
 

@@ -92,15 +92,7 @@ class RecordingSearch:
             "hits": plain,
             "hits_sha256": sha256_json(plain),
         }
-        path = _path(self._folder, question)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(canonical_json(record) + "\n", encoding="utf-8")
-            # A reader sees the old record or the new one, never half of one.
-            part.replace(path)
-        except OSError as exc:
-            raise RecordError(f"`{path}` can't be written: {exc.strerror or exc}") from exc
+        write_answer(self._folder, question, record)
         return hits
 
     async def aclose(self) -> None:
@@ -117,7 +109,7 @@ class ReplaySearch:
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
         """As in `Search`, or a `RecordError` for a question that was never recorded."""
-        path = _path(self._folder, _question(self.name, query, k, **filters))
+        path = answer_path(self._folder, _question(self.name, query, k, **filters))
         try:
             record = json.loads(path.read_bytes())
             hits, stated = record["hits"], (record["schema"], record["hits_sha256"])
@@ -155,5 +147,18 @@ def _question(name: str, query: str, k: int, **filters: Unpack[Filters]) -> dict
     }
 
 
-def _path(folder: Path, question: Mapping[str, Any]) -> Path:
+def answer_path(folder: Path, question: Mapping[str, Any]) -> Path:
+    """The file of a question's recorded answer."""
     return folder / f"{sha256_json(question)}.json"
+
+
+def write_answer(folder: Path, question: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Record an answer: a reader sees the old record or the new one, never half of one."""
+    path = answer_path(folder, question)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text(canonical_json(record) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as exc:
+        raise RecordError(f"`{path}` can't be written: {exc.strerror or exc}") from exc

@@ -156,7 +156,7 @@ _BATCH_CHARS: Final = 8_000_000
 _BATCH_S: Final = 5.0
 """Pages from the network arrive slowly; what has arrived is kept at least this often."""
 
-_MAX_TERMS: Final = 32
+_MAX_TERMS: Final = 64
 _MAX_TERM_CHARS: Final = 64
 _SCORED_ROWS: Final = 10_000
 """A query scores about this many rows at most, at one to two microseconds each."""
@@ -397,7 +397,7 @@ class Corpus:
             self._db.executemany("INSERT INTO texts VALUES (?, ?, ?, ?)", texts)
             self._db.executemany(
                 "INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)",
-                [(text_id, spaced(title), spaced(text)) for text_id, _, title, text in texts],
+                [(text_id, *_index_text(title, text)) for text_id, _, title, text in texts],
             )
             places = ", ".join("?" * 13)
             insert = f"INSERT OR REPLACE INTO sources VALUES ({places})"  # noqa: S608
@@ -417,7 +417,7 @@ class Corpus:
                 # The index holds no texts of its own: it has to be told what it forgets.
                 self._db.execute(
                     "INSERT INTO words (words, rowid, title, text) VALUES ('delete', ?, ?, ?)",
-                    (text_id, *map(spaced, orphan)),
+                    (text_id, *_index_text(*orphan)),
                 )
                 self._db.execute("DELETE FROM texts WHERE id = ?", (text_id,))
 
@@ -425,7 +425,9 @@ class Corpus:
         """An FTS5 expression that scores few enough rows, and its terms, rarest first. Rare words
         say most about what is wanted: they are joined by OR, as many as the budget allows. When
         even the rarest is too common, words are joined by AND until few rows fit."""
-        counted = sorted((count, term) for term in terms if (count := self._count(_quoted(term))))
+        counted = sorted(
+            (count, term) for term in terms if (count := self._count(_quote_term(term)))
+        )
         chosen: list[str] = []
         budget = _SCORED_ROWS
         for count, term in counted:
@@ -434,16 +436,16 @@ class Corpus:
             chosen.append(term)
             budget -= count
         if chosen or not counted:
-            return " OR ".join(map(_quoted, chosen)), chosen
+            return " OR ".join(map(_quote_term, chosen)), chosen
         joined: list[str] = []
         for _, term in counted:
-            attempt = " AND ".join(map(_quoted, [*joined, term]))
+            attempt = " AND ".join(map(_quote_term, [*joined, term]))
             found = self._count(attempt)
             if found:
                 joined.append(term)
             if 0 < found < _SCORED_ROWS:
                 break
-        return " AND ".join(map(_quoted, joined)), joined
+        return " AND ".join(map(_quote_term, joined)), joined
 
     def _count(self, expression: str) -> int:
         """Count texts that fit, up to one more than the budget: counting on would cost time."""
@@ -454,7 +456,15 @@ class Corpus:
         return int(count)
 
 
-def _quoted(term: str) -> str:
+def _index_text(title: str, text: str) -> tuple[str, str]:
+    """Title and text as the index gets them. Where a document has no title of its own, its first
+    words stand in for one: they mustn't count four times."""
+    line = text.partition("\n")[0]
+    stand_in = title == text or (title != line and line.startswith(title))
+    return "" if stand_in else spaced(title), spaced(text)
+
+
+def _quote_term(term: str) -> str:
     """A phrase of FTS5: characters that are indexed one by one must follow each other."""
     return f'"{spaced(term).strip()}"'
 

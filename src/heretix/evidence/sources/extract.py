@@ -12,6 +12,7 @@ import re
 import struct
 import time
 import zlib
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from heretix.core.canonical import sha256_hex, sha256_text
+from heretix.core.clock import utc_second
 from heretix.core.errors import ConfigError, UnreadableError
 from heretix.evidence.document import Document
 
@@ -144,11 +146,6 @@ def load_library(module: str) -> Any:
         ) from exc
 
 
-def utc_now() -> str:
-    """This moment, UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 # A date is taken only from where pages state it: metadata, the address, elements marked as dates.
 # Running text is full of other dates, and a bare month or year has no day: both give no date.
 
@@ -168,6 +165,8 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         raise UnreadableError(
             f"`{name}` must have at most {limits.max_html_tags} HTML tags, got {tags}"
         )
+    from heretix.evidence.sources.hidden import drop_hidden
+
     trafilatura, lxml = load_library("trafilatura"), load_library("lxml.etree")
     try:
         # `htmldate` would take a string that starts with "http" for an address and download it;
@@ -175,6 +174,8 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         tree = trafilatura.load_html(markup)
         if tree is None:
             raise UnreadableError(f"`{name}` holds nothing that can be read as HTML")
+        whole = deepcopy(tree)  # A date may well be stated where nobody sees it
+        hidden = drop_hidden(tree, markup)
         page = trafilatura.bare_extraction(
             tree,
             url=url,
@@ -184,7 +185,7 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         )
         if page is None:
             raise UnreadableError(f"`{name}` holds no readable text")
-        published, method = _find_publication(tree, url or page.url)
+        published, method = _find_publication(whole, url or page.url)
     except UnreadableError:
         raise
     except (*PARSER_FAULTS, lxml.LxmlError) as exc:
@@ -196,7 +197,10 @@ def read_html(markup: str, *, name: str, url: str | None, limits: Limits) -> Ext
         published=published,
         published_method=method,
         url=page.url,
-        meta={"site": one_line(page.sitename)} if page.sitename else {},
+        meta={
+            **({"site": one_line(page.sitename)} if page.sitename else {}),
+            **({"hidden_text": "true"} if hidden else {}),
+        },
     )
 
 
@@ -271,11 +275,14 @@ _FIRST_YEAR: Final = 1990
 
 def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
     """The text of a PDF. The time is looked at between pages; streams have pypdf's own limits."""
+    from heretix.evidence.sources.hidden import PdfPage
+
     pypdf, errors = load_library("pypdf"), load_library("pypdf.errors")
     # It comments on every oddity of a file; what matters becomes an error here.
     logging.getLogger("pypdf").addHandler(logging.NullHandler())
     deadline = time.monotonic() + limits.pdf_timeout_s
     parts: list[str] = []
+    hidden = False
     try:
         reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
@@ -288,7 +295,14 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
                     f"`{name}` must be read within {limits.pdf_timeout_s:g} s, "
                     f"got {number} of {pages} pages done; split it"
                 )
-            parts.append(reader.pages[number].extract_text())
+            page = reader.pages[number]
+            eye = PdfPage(page)
+            parts.append(
+                page.extract_text(
+                    visitor_operand_before=eye.before, visitor_operand_after=eye.after
+                )
+            )
+            hidden = hidden or eye.hidden
             left -= len(parts[-1])
             if left <= 0:
                 break
@@ -299,6 +313,11 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
     except (errors.PyPdfError, errors.DependencyError, *PARSER_FAULTS) as exc:
         reason = one_line(str(exc))[:_REASON_CHARS] or type(exc).__name__
         raise UnreadableError(f"`{name}` is a damaged or barred PDF: {reason}") from exc
+    if hidden and not "".join(parts).strip():
+        raise UnreadableError(
+            f"`{name}` holds no text that a reader would see: all of it is invisible, as that "
+            "laid over scans is; give its text as a file"
+        )
     published = None
     if found := re.match(r"D:(\d{4})(\d{2})(\d{2})", str(created or "")):
         with contextlib.suppress(ValueError):
@@ -311,7 +330,10 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
         author=one_line(plain(author)) or None,
         published=published,
         published_method="pdf" if published else None,
-        meta={"truncated": "true"} if len(parts) < pages else {},
+        meta={
+            **({"truncated": "true"} if len(parts) < pages else {}),
+            **({"hidden_text": "true"} if hidden else {}),
+        },
     )
 
 
@@ -395,7 +417,7 @@ def make_document(
         published=found.published,
         published_method=method,
         published_confidence=DATE_CONFIDENCE.get(method) if method else None,
-        retrieved_at=retrieved_at or utc_now(),
+        retrieved_at=retrieved_at or utc_second(),
         raw_sha256=sha256_hex(raw),
         text_sha256=text_sha256,
         meta=MappingProxyType({**found.meta, **(meta or {})}),

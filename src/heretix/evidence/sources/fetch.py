@@ -20,6 +20,7 @@ from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from heretix.core import errors
+from heretix.core.clock import utc_second
 from heretix.evidence.sources import extract
 from heretix.evidence.sources.extract import DEFAULT_LIMITS, Failure, Limits
 from heretix.providers.http import stated_wait_s
@@ -37,8 +38,29 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _CHUNK_BYTES: Final = 65_536
 _PAGES_AHEAD: Final = 32
 """Pages that wait for their turn: enough for a slow host not to hold up the others."""
-# Addresses that carry an IPv4 address of the far end inside (RFC 6052).
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+# Ranges that no page of the public internet has, from the registries of special addresses: which of
+# them a version of Python knows differs.
+_RESERVED_RANGES: Final = (
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
+    "192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 "
+    "192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 "
+    "::/96 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001::/23 2001:db8::/32 2620:4f:8000::/48 "
+    "3fff::/20 5f00::/16 fc00::/7 fe80::/10 fec0::/10 ff00::/8 "
+)
+_RESERVED: Final = tuple(ipaddress.ip_network(one) for one in _RESERVED_RANGES.split())
+_PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")  # All that is given out
+# Addresses that carry an IPv4 address of the far end inside, and where it ends: NAT64 (RFC 6052),
+# mapped, translated (RFC 2765), 6to4. ISATAP has its mark in front of it wherever it stands.
+_CARRIERS: Final = tuple(
+    (ipaddress.IPv6Network(network), shift)
+    for network, shift in (
+        ("64:ff9b::/96", 0),
+        ("::ffff:0:0/96", 0),
+        ("::ffff:0:0:0/96", 0),
+        ("2002::/16", 80),
+    )
+)
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +245,7 @@ class Fetcher:
             url=str(target.with_fragment(None)),
             media_type=media_type,
             data=data,
-            retrieved_at=extract.utc_now(),
+            retrieved_at=utc_second(),
         )
 
     def _open(self) -> aiohttp.ClientSession:
@@ -270,15 +292,14 @@ def is_public(address: str) -> bool:
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return is_public(str(ip.ipv4_mapped))
-        if ip in _NAT64:
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-        inner = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inner is not None and not is_public(str(inner)):
+        shift = next((shift for network, shift in _CARRIERS if ip in network), None)
+        if shift is None and (int(ip) >> 32) & 0xFFFFFFFF in _ISATAP:
+            shift = 0
+        if shift is not None:
+            return is_public(str(ipaddress.IPv4Address((int(ip) >> shift) & 0xFFFFFFFF)))
+        if ip not in _PUBLIC_V6:
             return False
-    inside = ("multicast", "reserved", "loopback", "link_local", "private", "unspecified")
-    return ip.is_global and not any(getattr(ip, f"is_{kind}") for kind in inside)
+    return ip.is_global and not any(ip in network for network in _RESERVED)
 
 
 def _check_url(text: str, base: URL | None = None) -> URL:

@@ -82,7 +82,7 @@ def documents_from(
             if not listed:
                 yield from _from_file(file, limits)
     if urls:
-        yield from _fetched(urls, limits, fetch)
+        yield from _fetch(urls, limits, fetch)
 
 
 def check_sources(sources: Iterable[str | Path]) -> None:
@@ -193,7 +193,7 @@ def _bytes_of(path: Path, limits: Limits) -> bytes:
     return path.read_bytes()
 
 
-def _fetched(
+def _fetch(
     urls: list[str], limits: Limits, options: FetchOptions | None
 ) -> Iterator[Document | Failure]:
     # Imported as needed: most corpora are made of files, and this brings an HTTP client along.

@@ -46,6 +46,13 @@ class Excerpt:
     cut: bool  # A sentence was too long and is cut between words
 
 
+def is_readable(text: str) -> bool:
+    """An encoder that was trained on English can say something about `text`: nine in ten of its
+    letters are plain Latin ones."""
+    letters = [char for char in text if char.isalpha()]
+    return bool(letters) and 10 * sum(map(str.isascii, letters)) >= 9 * len(letters)
+
+
 def sentences(text: str) -> list[Span]:
     """The sentences of `text`, in order, without the white space between them."""
     spans: list[Span] = []
@@ -71,19 +78,28 @@ def content_words(text: str) -> frozenset[str]:
     return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
 
 
-def cut_excerpt(text: str, *, about: str, max_chars: int) -> Excerpt | None:
-    """The passage of `text` that says most about `about`; None means that it has no words. Of all
-    runs of whole sentences that fit, that is the first with the most words of `about` in it; its
-    best sentence is the quote."""
+def cut_excerpts(text: str, *, about: str, max_chars: int, most: int) -> list[Excerpt]:
+    """At most so many passages of `text` that say most about `about`, the best first. Of all runs
+    of whole sentences that fit, the first with the most words of `about` in it is the best; its
+    best sentence is the quote. The next ones lie beside it. A text without words has none."""
     spans, pieces = _parts(text, max_chars)
-    if not spans:
-        return None
     wanted = content_words(about)
     scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
-    first, last = _best_run(spans, scores, wanted, max_chars)
-    best = max(range(first, last + 1), key=lambda n: (_hits(scores[n], wanted), -n))
-    cut = not pieces.isdisjoint(spans[first : last + 1])
-    return Excerpt(spans[first].start, spans[last].end, spans[best], cut)
+    found: list[Excerpt] = []
+    left = [(0, len(spans))] if spans else []
+    while left and len(found) < most:
+        runs = {
+            (start, end): _best_run(spans[start:end], scores[start:end], wanted, max_chars)
+            for start, end in left
+        }
+        start, end = max(left, key=lambda part: (runs[part][1], -part[0]))
+        first, last = (start + n for n in runs[start, end][0])
+        best = max(range(first, last + 1), key=lambda n: (_hits(scores[n], wanted), -n))
+        cut = not pieces.isdisjoint(spans[first : last + 1])
+        found.append(Excerpt(spans[first].start, spans[last].end, spans[best], cut))
+        left.remove((start, end))
+        left += [part for part in ((start, first), (last + 1, end)) if part[0] < part[1]]
+    return found
 
 
 def _parts(text: str, max_chars: int) -> tuple[list[Span], frozenset[Span]]:
@@ -125,8 +141,8 @@ def _hits(score: Counter[str], wanted: frozenset[str]) -> tuple[int, int]:
 
 def _best_run(
     spans: Sequence[Span], scores: Sequence[Counter[str]], wanted: frozenset[str], max_chars: int
-) -> tuple[int, int]:
-    """First and last sentence of the best run; one sentence alone may be too long."""
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """First and last sentence of the best run, and its hits; one sentence may be too long."""
     best, best_hits = (0, 0), (-1, -1)
     window: Counter[str] = Counter()
     last = -1
@@ -141,7 +157,7 @@ def _best_run(
         if hits > best_hits:
             best, best_hits = (first, last), hits
         window.subtract(scores[first])
-    return best
+    return best, best_hits
 
 
 def _past_space(text: str, at: int) -> int:

@@ -24,7 +24,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -283,10 +283,16 @@ def jaccard(a: frozenset[T], b: frozenset[T]) -> float:
     return len(a & b) / union if union else 0.0
 
 
-def cluster(texts: Sequence[str], *, earliest: Callable[[int], object]) -> list[list[int]]:
+def cluster(
+    texts: Sequence[str],
+    *,
+    earliest: Callable[[int], object],
+    links: Iterable[tuple[int, int]] = (),
+) -> list[list[int]]:
     """Clusters of near-duplicates as places in `texts`, the earliest first; in order of that one.
     `earliest` is a sort key over places; ties go to the smaller place. A cluster is everything that
-    can be reached by links, so the order of `texts` doesn't decide who is in it."""
+    can be reached by links, so the order of `texts` doesn't decide who is in it. Further `links`
+    are those that somebody else knows of."""
     sets = [shingles(text) for text in texts]
     holders: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, found in enumerate(sets):
@@ -305,6 +311,8 @@ def cluster(texts: Sequence[str], *, earliest: Callable[[int], object]) -> list[
         # Multiplied out: no rounding of a quotient decides about a copy.
         if shared >= DUPLICATE_JACCARD * (len(sets[a]) + len(sets[b]) - shared):
             group[root(a)] = root(b)
+    for a, b in links:
+        group[root(a)] = root(b)
     members: defaultdict[int, list[int]] = defaultdict(list)
     for place in sorted(range(len(texts)), key=lambda place: (earliest(place), place)):
         members[root(place)].append(place)
