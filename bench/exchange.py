@@ -1,9 +1,12 @@
 """How many bets a second the exchange takes, and whether all of the money is still there.
 
     python bench/exchange.py [--bets 5000] [--processes 2] [--postgres URL] [--json]
+    python bench/exchange.py --growth 1000 10000
 
-Every process bets on the same market, as fast as it can. Without `--postgres` a server with its
-usual settings is started for the occasion, where the test tools are installed.
+Every process bets on the same market, as fast as it can. `--growth` tells what else is done with an
+episode of so many bets, in one process on SQLite: seconds of CPU, which other work on the machine
+changes little, and the longest turn that any of it keeps others waiting for. Without `--postgres` a
+server with its usual settings is started for the occasion, where the test tools are installed.
 """
 
 from __future__ import annotations
@@ -16,17 +19,26 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.clock import SystemClock
+from heretix.core.clock import HeldClock, SystemClock
+from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.episode.state import Parameters, Terms
 from heretix.economy.exchange import UNDRAWN, Exchange
 from heretix.economy.market import Side
 from heretix.store import Store
 from postgres import temporary_postgres
 
-TARGETS: Final = {"sqlite": 300, "postgresql": 200}
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from heretix.economy.exchange import LedgerTransaction
+
+TARGETS: Final = {"sqlite": 500, "postgresql": 300}
 """Bets a second that two processes on two cores should reach."""
 DAY_MS: Final = 86_400_000
 
@@ -38,7 +50,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--postgres", metavar="URL", help="an empty database to use")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--growth", type=int, nargs="+", metavar="BETS")
     options = parser.parse_args()
+    if options.growth:
+        return print_growth({bets: measure_growth(bets) for bets in options.growth}, options)
     figures: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
@@ -63,6 +78,120 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
         )
         for wrong in found["wrong"]:
             print(f"  WRONG: {wrong}")
+
+
+def print_growth(found: dict[int, dict[str, float]], options: argparse.Namespace) -> int:
+    """Seconds of CPU of each part, one column a number of bets."""
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    print("CPU seconds           " + "".join(f"{bets:>10,}" for bets in found))
+    for part in next(iter(found.values())):
+        print(f"{part:<22}" + "".join(f"{parts[part]:>10.3f}" for parts in found.values()))
+    return 0
+
+
+class TimedExchange(Exchange):
+    """Remembers its longest turn as the one writer, in seconds of CPU."""
+
+    longest_s = 0.0
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[LedgerTransaction]:
+        begun = time.process_time()
+        with super().transaction() as transaction:
+            yield transaction
+        self.longest_s = max(self.longest_s, time.process_time() - begun)
+
+
+def measure_growth(bets: int) -> dict[str, float]:
+    """Play an episode of so many bets to its end: seconds of each part."""
+    found: dict[str, float] = {}
+
+    def timed(part: str, action: Callable[[], Any], *, turns: bool = False) -> Any:
+        exchange.longest_s, begun = 0.0, time.process_time()
+        result = action()
+        found[part] = time.process_time() - begun
+        if turns:
+            found[f"{part}, longest turn"] = exchange.longest_s
+        return result
+
+    clock = HeldClock(SystemClock().now_ms())
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Store.open(str(Path(directory) / "heretix.sqlite")) as store,
+    ):
+        exchange = TimedExchange(store, clock=clock)
+        exchange.ensure_house()
+        for number in range(2):
+            exchange.join(f"better-{number}", purse=10 * bets)
+        episode = exchange.draft(make_terms())
+        exchange.open(episode)
+        time_commitments(exchange, clock, timed)
+
+        def bet() -> None:
+            for n in range(bets):
+                who, side = f"better-{n % 2}", list(Side)[n % 2]
+                exchange.stake(episode, who, side, 10, min_shares=0, key=f"{n}")
+
+        timed("bets", bet)
+        timed("page, open", lambda: exchange.snapshot(episode, person="cat"))
+        clock.advance(2 * DAY_MS)
+        exchange.begin_challenge(episode)
+        judges = timed("freeze", lambda: exchange.freeze(episode), turns=True).judges
+        told = make_measurement(judges)
+        exchange.measure(episode, told, stage="first")
+        clock.advance(8 * DAY_MS)
+        exchange.measure(episode, told, stage="second")
+        clock.advance(3 * DAY_MS)
+        timed("settle", lambda: exchange.close(episode), turns=True)
+        timed("page, ended", lambda: exchange.snapshot(episode, person="cat"))
+        timed("page, ended, again", lambda: exchange.snapshot(episode, person="cat"))
+        timed("export", lambda: exchange.record(episode))
+        report = timed("verify", exchange.verify)
+    assert report.ok, report.breaches
+    return found
+
+
+def time_commitments(exchange: Exchange, clock: HeldClock, timed: Callable[..., Any]) -> None:
+    """Commit to evidence in an episode of its own: the first time, and after 100 and 400 others."""
+    exchange.join("cat", purse=10**7)
+    now = clock.now_ms()
+    terms = replace(make_terms(), claim="Bees sleep.", challenge_from_ms=now)
+    episode = exchange.draft(terms)
+    exchange.open(episode)
+    exchange.begin_challenge(episode)
+    for number in range(401):
+        commit = partial(
+            exchange.commit,
+            episode,
+            "cat",
+            commitment=f"{number:064x}",
+            amount=2_000,
+            key=f"c{number}",
+        )
+        if number in {0, 100, 400}:
+            timed(f"commit after {number}", commit)
+        else:
+            commit()
+
+
+def make_measurement(judges: Sequence[str]) -> Measurement:
+    """A measurement in which every judge went up."""
+    readings = tuple(
+        JudgeReading(
+            model=judge,
+            provider_model_ids=(judge,),
+            before=Decimal(0),
+            after=Decimal(1),
+            attempted=32,
+            compliant=32,
+            from_cache=0,
+        )
+        for judge in judges
+    )
+    lo, hi = Decimal("0.8"), Decimal("1.2")
+    return Measurement(readings=readings, p_up_ppm=999_000, shift_lo=lo, shift_hi=hi)
 
 
 def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:

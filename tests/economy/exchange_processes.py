@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -17,6 +18,7 @@ from heretix.economy.exchange import Exchange
 from heretix.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Barrier
 
@@ -49,7 +51,9 @@ def bet_away(barrier: Barrier, url: str, episode: str, person: str, bets: int) -
 
 
 def settle_and_die(jobs: Connection) -> None:
-    """Fork for each (url, episode, at_ms, way, seed) that comes, and report how each child ended.
+    """Fork for each (url, episode, at_ms, way, place) that comes, and report how each child ended.
+
+    The place is a point between statements, or a tick of instructions; for the timer, a seed.
 
     Forking from here spares each child the imports; nothing of a database is open while forking.
     """
@@ -66,18 +70,17 @@ def settle_and_die(jobs: Connection) -> None:
         jobs.send(os.waitstatus_to_exitcode(status))
 
 
-def _settle(url: str, episode: str, at_ms: int, way: str, seed: int) -> None:
-    chance = random.Random(seed)
+def _settle(url: str, episode: str, at_ms: int, way: str, place: int) -> None:
     # Any moment: this one doesn't wait for a statement to end, or even for a system call.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with Store.open(url) as store:
         exchange = Exchange(store, clock=HeldClock(at_ms))
         if way == "timer":
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0002, 0.03))
+            signal.setitimer(signal.ITIMER_REAL, random.Random(place).uniform(0.0002, 0.03))
         elif way == "instruction":
-            _die_inside(store, chance.randrange(1, 400))
+            _call_inside(store, lambda nth: _die() if nth == place else None)
         else:
-            _die_between(store, chance.randrange(1, 18))
+            _call_between(store, lambda nth: _die() if nth == place else None)
         exchange.close(episode)
 
 
@@ -85,28 +88,36 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_between(store: Store, left: int) -> None:
-    """Before the `left`th statement, before the commit, or right after it."""
-    counter = {"left": left}
+def count_points(url: str, episode: str, at_ms: int) -> tuple[int, int]:
+    """Settle undisturbed, and count where a process could die: between statements, inside them."""
+    points, ticks = [0], [0]
+    with Store.open(url) as store:
+        _call_between(store, points.append)
+        _call_inside(store, ticks.append)
+        Exchange(store, clock=HeldClock(at_ms)).close(episode)
+    return max(points), max(ticks)
+
+
+def _call_between(store: Store, tell: Callable[[int], object]) -> None:
+    """Count before each statement, before each commit, and right after it."""
+    numbers = itertools.count(1)
 
     def count(*_: object) -> None:
-        counter["left"] -= 1
-        if counter["left"] == 0:
-            _die()
+        tell(next(numbers))
 
     event.listen(store._engine, "before_cursor_execute", count)
     event.listen(store._engine, "commit", count)
     event.listen(store._engine.pool, "checkin", count)
 
 
-def _die_inside(store: Store, left: int) -> None:
-    """In the middle of a statement, after some hundreds of SQLite's instructions."""
-    counter = {"left": left}
+def _call_inside(store: Store, tell: Callable[[int], object]) -> None:
+    """Count every twenty of SQLite's instructions, in the middle of statements."""
+    if store._engine.dialect.name != "sqlite":
+        return
+    numbers = itertools.count(1)
 
     def count() -> int:
-        counter["left"] -= 1
-        if counter["left"] == 0:
-            _die()
+        tell(next(numbers))
         return 0
 
     @event.listens_for(store._engine, "begin")

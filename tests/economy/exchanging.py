@@ -41,6 +41,7 @@ class Table:
         source = Source(executions=("exec-c0",))
         self.id = self.exchange.draft(make_terms(**terms), c0=source)
         self._keys = itertools.count()
+        self._to_reveal: list[tuple] = []
 
     @property
     def episode(self):
@@ -63,22 +64,28 @@ class Table:
         key = key or self.key()
         return self.exchange.stake(self.id, name, side, amount, min_shares=0, key=key)
 
-    def challenge(self, name: str, bundle: str, *, amount: int = 5_000, direction=Direction.UP):
-        """Commit and reveal at once."""
+    def challenge(self, name: str, bundle: str, *, amount: int = 60_000, direction=Direction.UP):
+        """Commit now, and reveal before the freeze, when bets are closed."""
         nonce, account = nonce_of(name, bundle), f"user:{name}:PLAY"
         committed = self.exchange.commit(
             self.id,
             name,
-            direction=direction,
-            commitment=evidence_commitment(nonce, sha(bundle), account),
+            commitment=evidence_commitment(nonce, sha(bundle), direction, account),
             amount=amount,
             key=self.key(),
         )
-        return self.exchange.reveal(
-            self.id, committed.number, name, nonce=nonce, bundle_sha256=sha(bundle)
-        )
+        self._to_reveal.append((committed.number, name, nonce, sha(bundle), direction))
+        return committed
+
+    def reveal(self, number: int, name: str, nonce: bytes, bundle: str, direction=Direction.UP):
+        """Show what a commitment hid."""
+        hidden = {"nonce": nonce, "bundle_sha256": bundle, "direction": direction}
+        return self.exchange.reveal(self.id, number, name, **hidden)
 
     def freeze(self):
+        while self._to_reveal:
+            self.at(max(10_500, self.clock.now_ms()))
+            self.reveal(*self._to_reveal.pop(0))
         return self.at(11_000).freeze(self.id)
 
     def judge(self, number: int, gate=GATE_PASSED, belief_ppm: int = 600_000):
@@ -138,8 +145,10 @@ def nonce_of(name: str, bundle: str) -> bytes:
 TABLES = (
     "accounts",
     "chain",
+    "challenges",
     "episode_measurements",
     "episodes",
+    "events",
     "exploration_grants",
     "positions",
     "reputation_events",

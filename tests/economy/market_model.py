@@ -39,7 +39,7 @@ class Pool:
     def receives(self, winner, tau):
         """Gains by the final price: T·(s/p - m)/(losing money) for each winner."""
         losing = self.total(2) - self.total(2, winner)
-        given = sum(-int(-tau * b[2] // 1) for b in self.bets if b[1] is not winner)
+        given = -int(-tau * losing // 1)
         price = Fraction(self.total(3, winner), MICRO * self.total(2))
         paid = []
         for who, side, stake, shares in self.bets:

@@ -20,7 +20,7 @@ from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.document import Document
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.prompts.bank import load_bank
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 
 CLAIM = "Tin whiskers cause short circuits in satellites."
 PAPER = "Three satellites were lost to tin whiskers, the review board found in its 1998 report."
@@ -60,7 +60,7 @@ class Bench:
             text = dump_bundle(bundle)
             self.store.write(save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, text)
 
-    def episode(self, *, models=("sim:lens?hel=1.0",), judges=(), name="ep-1", **terms):
+    def episode(self, *, models=("sim:lens?hel=1.0&any_text=0",), judges=(), name="ep-1", **terms):
         """A frozen episode without challenges, before these judges."""
         bank = load_bank("rpl_v1")
         found = make_terms(
@@ -87,7 +87,7 @@ class Bench:
                 commitment=sha256_text(str(number)),
                 stake=1_000,
                 at_ms=2_000,
-                positions_before=2,
+                least=1_000,
                 bundle_sha256=bundle.bundle_id,
                 fate=fate,
             )
@@ -104,7 +104,6 @@ class Bench:
                 account=f"user:p{number}:PLAY",
                 evidence=bundle.bundle_id,
                 c_from_ppm=500_000,
-                c_wanted_ppm=500_000,
                 c_to_ppm=500_000,
                 bond=1_000,
             )

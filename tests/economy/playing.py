@@ -62,9 +62,19 @@ from heretix.economy.market import Position, Side, buy, market_of, seed_market
 H, O = Side.HERETIC, Side.ORTHODOX  # noqa: E741
 SEED = bytes(range(32))
 PURSE = 10_000_000
-GATE_PASSED = GateReading(p_up_ppm=990_000, slots=16, ci_width_ppm=100_000)
-GATE_PASSED_DOWN = GateReading(p_up_ppm=10_000, slots=16, ci_width_ppm=100_000)
-GATE_FAILED = GateReading(p_up_ppm=600_000, slots=16, ci_width_ppm=100_000)
+
+
+def gate_reading(p_up_ppm, *, over=None, slots=16, ci_width_ppm=100_000):
+    """A reading that says of no text and of irrelevant text the same, unless told otherwise."""
+    return GateReading(
+        p_up_ppm=p_up_ppm,
+        p_over_placebo_ppm=p_up_ppm if over is None else over,
+        slots=slots,
+        ci_width_ppm=ci_width_ppm,
+    )
+
+
+GATE_PASSED, GATE_PASSED_DOWN, GATE_FAILED = map(gate_reading, (990_000, 10_000, 600_000))
 
 
 PROFILE = os.environ.get("HERETIX_HYPOTHESIS", "quick")
@@ -72,8 +82,12 @@ MACHINE_TIMEOUT_S = 7_200 if PROFILE == "long" else 1_800
 
 
 def economy_settings(**changes):
-    """The Hypothesis profile that `HERETIX_HYPOTHESIS` names, with changes."""
-    return settings(settings.get_profile(f"economy-{PROFILE}"), **changes)
+    """The Hypothesis profile that `HERETIX_HYPOTHESIS` names, with changes.
+
+    It draws the same examples every time, unless `--hypothesis-seed` asks for others.
+    """
+    same = settings.default.derandomize
+    return settings(settings.get_profile(f"economy-{PROFILE}"), derandomize=same, **changes)
 
 
 def sha(text: str) -> str:
@@ -167,7 +181,8 @@ class Play:
         self.ledger = Ledger()
         self.episode = draft_episode("ep-1", self.terms)
         self.positions: list[Position] = []
-        self.nonces: dict[int, tuple[str, bytes, str]] = {}
+        self.nonces: dict[int, tuple[str, bytes, str, Direction]] = {}
+        self.to_reveal: list[int] = []
         self._keys = 0
         for kind in AccountKind:
             if kind not in {AccountKind.USER, AccountKind.ESCROW}:
@@ -262,7 +277,7 @@ class Play:
         direction: Direction = Direction.UP,
         amount: int = 1_000,
         at_ms: int = 3_000,
-        min_stake: int = 0,
+        min_stake: int | None = None,
     ):
         account, nonce = self.user(name), hashlib.sha256(f"{name}/{bundle}".encode()).digest()
         number = len(self.episode.challenges)
@@ -271,19 +286,18 @@ class Play:
                 self.episode,
                 key=self._key(),
                 account=account,
-                direction=direction,
-                commitment=evidence_commitment(nonce, sha(bundle), account),
+                commitment=evidence_commitment(nonce, sha(bundle), direction, account),
                 amount=amount,
-                least=min_stake,
+                least=min(1_000, amount) if min_stake is None else min_stake,
                 at_ms=at_ms,
             )
         )
         if isinstance(result, Moved):
-            self.nonces[number] = (account, nonce, sha(bundle))
+            self.nonces[number] = (account, nonce, sha(bundle), direction)
         return result
 
-    def reveal(self, number: int, *, at_ms: int = 4_000):
-        account, nonce, bundle = self.nonces[number]
+    def reveal(self, number: int, *, at_ms: int = 10_500):
+        account, nonce, bundle, direction = self.nonces[number]
         return self.take(
             reveal(
                 self.episode,
@@ -291,17 +305,19 @@ class Play:
                 account=account,
                 nonce=nonce,
                 bundle_sha256=bundle,
+                direction=direction,
                 at_ms=at_ms,
             )
         )
 
     def challenge(self, name: str, bundle: str, **options):
-        """Commit and reveal at once."""
-        number = len(self.episode.challenges)
-        self.commit(name, bundle, **options)
-        return self.reveal(number)
+        """Commit now, and reveal before the freeze, when bets are closed."""
+        self.to_reveal.append(len(self.episode.challenges))
+        return self.commit(name, bundle, **options)
 
     def freeze(self, seed: bytes = SEED, at_ms: int = 11_000):
+        while self.to_reveal:
+            self.reveal(self.to_reveal.pop(0))
         return self.take(freeze(self.episode, seed=seed, positions=self.positions, at_ms=at_ms))
 
     def judge(
@@ -318,7 +334,6 @@ class Play:
                 self.episode,
                 number=number,
                 evidence=evidence,
-                positions=self.positions,
                 at_ms=at_ms,
             )
         )
@@ -329,7 +344,6 @@ class Play:
             measure(
                 self.episode,
                 measurement=make_measurement(self.episode.judges, **changes),
-                positions=self.positions,
                 at_ms=due if at_ms is None else at_ms,
             )
         )

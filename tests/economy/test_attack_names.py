@@ -45,7 +45,7 @@ PROPERTIES = (
     "test_splitting_a_bet_never_gains",
     "test_buying_both_sides_never_has_a_sure_profit",
     "test_every_rounding_goes_against_the_mover",
-    "test_dust_is_less_than_the_number_of_winners",
+    "test_dust_is_less_than_the_number_of_bets",
     "test_void_and_held_give_everything_back",
     "test_random_settlements",
     "test_four_thousand_random_reward_paths",

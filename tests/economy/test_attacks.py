@@ -54,7 +54,7 @@ from heretix.economy.rewards import (
     farthest,
     potential,
     required_bond,
-    reward,
+    settle_rewards,
     take_step,
 )
 from heretix.economy.sentences import sentence
@@ -95,7 +95,7 @@ def test_attack_wash_trading_only_pays_fees():
 @given(beliefs, st.lists(beliefs, min_size=1, max_size=8), beliefs)
 def test_attack_whipsaw(start, turns, q):
     """A coalition that moves the path about and back earns exactly nothing."""
-    at, earned = start, 0
+    at, steps = start, []
     for n, goal in enumerate([*turns, start]):
         step = take_step(
             number=n,
@@ -103,12 +103,42 @@ def test_attack_whipsaw(start, turns, q):
             evidence=sha(str(n)),
             scale=SCALE,
             c_from_ppm=at,
-            c_wanted_ppm=goal,
+            c_to_ppm=goal,
             bond=required_bond(SCALE, at, goal),
         )
-        earned += reward(step, scale=SCALE, q_ppm=q).amount
+        steps.append(step)
         at = step.c_to_ppm
-    assert earned == 0
+    book = settle_rewards(steps, scale=SCALE, c0_ppm=start, q_ppm=q)
+    assert sum(reward.amount for reward in book.rewards) == 0
+    # Nor does it make a name for anyone: a step away and back counts for no reputation.
+    assert sum(reward.credited for reward in book.rewards) <= max(
+        0, potential(SCALE, q, q) - potential(SCALE, q, start)
+    )
+
+
+@economy_settings(max_examples=200)
+@given(beliefs, beliefs, beliefs)
+def test_attack_reputation_by_a_throwaway_account(start, away, q):
+    """Somebody moves the path away from q, and you move it back: no reputation comes of it."""
+    if potential(SCALE, q, away) > potential(SCALE, q, start) or min(start, away) <= q <= max(
+        start, away
+    ):
+        return
+    steps = [
+        take_step(
+            number=n,
+            account=f"u{n}",
+            evidence=sha(str(n)),
+            scale=SCALE,
+            c_from_ppm=a,
+            c_to_ppm=b,
+            bond=required_bond(SCALE, a, b),
+        )
+        for n, (a, b) in enumerate(((start, away), (away, start)))
+    ]
+    out, back = settle_rewards(steps, scale=SCALE, c0_ppm=start, q_ppm=q).rewards
+    assert back.credited == 0
+    assert out.credited == out.amount <= 0
 
 
 @economy_settings(max_examples=200)
@@ -192,14 +222,14 @@ def test_attack_noise_shopping():
     play.freeze()
     for n in range(5):
         play.judge(n, GATE_FAILED)
-    charged = play.profit("cat")
-    assert charged == -6 * 60_000
+    assert play.profit("cat") == -5 * 1_000 - 60_000
     play.judge(5, GATE_PASSED, 600_000)
     moved = play.finish(shift="0", p_up_ppm=500_000)
     assert moved.settlement.outcome.q_ppm == 500_000
     lucky = moved.settlement.rewards.rewards[0].amount
     assert lucky < 0
-    assert play.profit("cat") == -5 * 60_000 + lucky
+    # What was staked beyond the least comes back.
+    assert play.profit("cat") == -5 * 1_000 + lucky
 
 
 @economy_settings(max_examples=200)
@@ -269,12 +299,14 @@ def test_attack_cache_replay():
 
 
 def test_attack_stolen_evidence():
-    """The thief sees the bundle when it is revealed: too late to be first, and it is charged."""
+    """Evidence is shown when nothing can be committed any more; a later copy is charged."""
     play = started(("ann", H, 900), ("bob", O, 900))
-    play.commit("cat", "study", amount=60_000)
+    play.challenge("cat", "study", amount=60_000)
+    assert denial(play.reveal(0, at_ms=4_000)) is Denial.TOO_EARLY
+    play.challenge("dan", "study", amount=60_000)
     play.reveal(0)
-    play.commit("dan", "study", amount=60_000)
-    play.reveal(1)
+    play.to_reveal = [1]
+    assert denial(play.commit("bob", "study", at_ms=10_500)) is Denial.TOO_LATE
     play.freeze()
     play.judge(0, GATE_PASSED, 650_000)
     moved = play.judge(1, GATE_PASSED, 650_000)
@@ -282,7 +314,21 @@ def test_attack_stolen_evidence():
     assert "same evidence" in sentence(moved.group.lines[0].reason)
     play.finish()
     assert play.profit("cat") > 0
-    assert play.profit("dan") == -60_000
+    assert play.profit("dan") == -1_000
+
+
+def test_attack_sniping_by_the_declared_direction():
+    """Until bets are closed nobody sees which way a challenge goes: not in the record, nor in the
+    ledger, nor by trying the evidence in the commitment."""
+    up, down = (started(("ann", H, 900), ("bob", O, 900)) for _ in range(2))
+    up.commit("cat", "study")
+    down.commit("cat", "study", direction=Direction.DOWN)
+    shown = [replace(p.episode.challenges[0], commitment="") for p in (up, down)]
+    assert shown[0] == shown[1]
+    assert shown[0].direction is None
+    lines = [p.ledger.transfers[-1] for p in (up, down)]
+    assert lines[0].body_hash == lines[1].body_hash
+    assert denial(up.bet("dan", H, 10_000, at_ms=10_001)) is Denial.TOO_LATE
 
 
 def test_attack_stolen_evidence_revealed_first():
@@ -301,16 +347,16 @@ def test_attack_stolen_evidence_revealed_first():
 def test_attack_stolen_commitment():
     """A copied commitment can't be revealed by the copier, nor does it shut out its owner."""
     play = started()
-    options = {"direction": Direction.UP, "amount": 1_000, "least": 0, "at_ms": 3_000}
+    options = {"amount": 1_000, "least": 0, "at_ms": 3_000}
     owner = Play(play.terms)
     owner.start()
     owner.commit("cat", "study")
     commitment = owner.episode.challenges[0].commitment
-    account, nonce, bundle = owner.nonces[0]
+    account, nonce, bundle, direction = owner.nonces[0]
     thief = play.user("dan")
     play.take(commit(play.episode, key="t", account=thief, commitment=commitment, **options))
     assert isinstance(play.commit("cat", "study"), Moved)
-    shown = {"nonce": nonce, "bundle_sha256": bundle, "at_ms": 4_000}
+    shown = {"nonce": nonce, "bundle_sha256": bundle, "direction": direction, "at_ms": 10_500}
     assert denial(reveal(play.episode, number=0, account=thief, **shown)) is Denial.WRONG_REVEAL
     assert denial(reveal(play.episode, number=0, account=account, **shown)) is Denial.WRONG_REVEAL
     assert isinstance(play.reveal(1), Moved)
@@ -333,25 +379,28 @@ def test_attack_option_by_two_commitments():
 @pytest.mark.parametrize("own", [1, 1_000, 5_000_000])
 @pytest.mark.parametrize("amount", [1, 3, 1_000, 99_999])
 def test_attack_self_challenge_for_yield(own, amount, side):
-    """Failing on purpose against one's own stakes loses at least what operations take."""
-    play = started(("cat", side, own))
+    """Failing on purpose against one's own stakes loses the forfeit: nobody is paid for holding."""
+    play = started(("cat", side, own), ("bob", side, 777))
     direction = Direction.UP if side is O else Direction.DOWN
     play.challenge("cat", "noise", amount=amount, direction=direction)
     play.freeze()
+    fund = play.ledger.balance(play.house(AccountKind.EPC_FUND))
     play.judge(0, GATE_FAILED)
+    least = min(1_000, amount)
     paid = play.ledger.balance(play.house(AccountKind.OPERATIONS))
-    assert paid == -(-3 * amount // 10) >= 1
-    assert play.profit("cat") + own <= -paid
+    assert paid == -(-3 * least // 10) >= 1
+    assert play.ledger.balance(play.house(AccountKind.EPC_FUND)) == fund + least - paid
+    assert play.profit("cat") + own == -least
+    assert play.profit("bob") == -777
 
 
-def test_attack_self_challenge_after_a_late_bet():
-    """Money that comes in after the commitment has no part in the yield."""
-    play = started(("bob", O, 5_000))
-    play.commit("cat", "noise", amount=10_000)
-    play.bet("dan", O, 1_000_000)
+def test_attack_false_bonds_that_crowd_others_out():
+    """A large bond behind an empty challenge is no more than its forfeit, whoever sees it."""
+    play = started(("ann", H, 900), ("bob", O, 900))
+    play.commit("cat", "empty", amount=5_000_000)
     play.freeze()
     play.judge(0, None)
-    assert play.profit("dan") == -1_000_000
+    assert play.profit("cat") == -1_000
 
 
 def test_attack_engineered_void():
@@ -365,9 +414,24 @@ def test_attack_engineered_void():
     play.measure(p_up_ppm=None)
     moved = play.close()
     assert moved.settlement.outcome.void is VoidReason.NO_ESTIMATE
-    assert play.profit("cat") == -10_000
+    assert play.profit("cat") == -1_000
     assert play.profit("dan") == 0
-    assert play.ledger.balance(play.house(AccountKind.OPERATIONS)) == 3_000
+    assert play.ledger.balance(play.house(AccountKind.OPERATIONS)) == 300
+
+
+def test_attack_engineered_void_by_one_sided_money():
+    """Where nobody bets against it the market alone is void: evidence is judged and paid."""
+    play = started(("ann", H, 900))
+    play.challenge("cat", "study", amount=90_000)
+    play.freeze()
+    play.judge(0, GATE_PASSED, 650_000)
+    assert denial(play.conclude()) is Denial.NOT_VOID
+    moved = play.finish()
+    assert play.episode.state is State.SETTLED
+    assert moved.settlement.outcome.one_sided
+    assert moved.settlement.outcome.moved is H
+    assert play.profit("ann") == 0
+    assert play.profit("cat") == moved.settlement.rewards.rewards[0].amount > 0
 
 
 def test_attack_engineered_void_by_withdrawing():

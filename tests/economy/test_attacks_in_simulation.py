@@ -10,8 +10,9 @@ from playing import MACHINE_TIMEOUT_S, PROFILE
 from heretix.economy.episode.state import Fate
 from heretix.economy.exploration import failure_rate
 from heretix.economy.ledger import Code
-from heretix.economy.simulation.agents import ATTACKERS
+from heretix.economy.simulation.agents import ATTACKERS, VoidEngineer
 from heretix.economy.simulation.play import Setup, Simulation, Source, Verdict, simulate
+from heretix.economy.simulation.world import Nature
 
 EPISODES = 40
 
@@ -89,10 +90,10 @@ def test_attack_sybil_splitting_in_simulation(attack):
 
 
 def test_attack_churn_under_limited_liability_in_simulation(attack):
-    """A new account for every gamble, never more at stake than it holds."""
+    """A new account for every gamble: one that holds little can't bond a move, nor half of one."""
     played = attack("churn")
     assert len(played.accounts) == EPISODES
-    assert played.fates()[Fate.ACCEPTED] > 5
+    assert not played.fates()
     assert played.line.total < 0
 
 
@@ -100,8 +101,8 @@ def test_attack_whitewashing_in_simulation(attack):
     """Fresh accounts begin at the worst record there is, so that leaving one gains nothing."""
     played = attack("churn")
     books, rules = played.simulation.books, Setup().parameters.stakes
-    stakes = [c.stake for found in played.challenges() for c in found]
-    assert min(stakes) >= 2 * rules.base
+    table = played.tables[-1]
+    assert all(table.least_stake(account) >= 2 * rules.base for account in played.accounts)
     assert all(len(books.attempts[account]) <= 1 for account in played.accounts)
     assert failure_rate([], rules) == 1_000_000
 
@@ -117,8 +118,8 @@ def test_attack_sniping_at_the_freeze_in_simulation(attack):
 
 def test_attack_noise_shopping_in_simulation(attack):
     """It asks every judge about its best noise, which costs more than it can bring."""
-    played = attack("shop")
-    assert played.codes()[Code.BURN] > 30 * EPISODES
+    played = Attack("shop", episodes=140)
+    assert played.codes()[Code.BURN] > 30 * 140
     assert played.fates()[Fate.ACCEPTED] > 5
     assert played.line.verdict is Verdict.LOSES
 
@@ -152,25 +153,51 @@ def test_attack_prompt_injection_in_evidence_in_simulation(attack):
 
 
 def test_attack_stolen_evidence_in_simulation(attack):
-    """What was shown too soon is brought again, later than its owner, and fails."""
+    """Nothing is shown while anything can be committed, so there is nothing to steal."""
     played = attack("steal")
-    fates = played.fates()
-    assert fates[Fate.FAILED] > 0
-    assert fates[Fate.ACCEPTED] <= fates[Fate.FAILED]
-    assert played.line.total < 0
+    assert any(table.shown for table in played.tables)
+    assert not played.fates()
+    assert played.line.total == 0
 
 
 def test_attack_self_challenge_for_yield_in_simulation(attack):
-    """The yield comes back to it, less what operations and the other holders take."""
+    """Nobody is paid for holding what others failed to move."""
     played = attack("yield")
     assert played.fates()[Fate.FAILED] > 2 * EPISODES
-    assert 0 < played.line.sources[Source.YIELD] < -played.line.sources[Source.EVIDENCE]
+    made = [c for found in played.challenges() for c in found]
+    forfeits = sum(c.least for c in made if c.fate is Fate.FAILED)
+    # The others passed by chance, on a stake that covers no move.
+    assert {c.fate for c in made} <= {Fate.FAILED, Fate.SHORT}
+    assert -played.line.sources[Source.EVIDENCE] == forfeits
     assert played.line.verdict is Verdict.LOSES
 
 
-def test_attack_engineered_void_in_simulation(attack):
+def test_attack_same_evidence_twice_in_simulation():
+    """What the earlier episode of a claim paid for is on both sides now, word by word or not."""
+    played = Attack("repeat", episodes=120)
+    fates = played.fates()
+    assert fates[Fate.FAILED] > 5
+    assert fates[Fate.FAILED] > 5 * fates[Fate.ACCEPTED]
+    assert played.line.verdict is not Verdict.GAINS
+
+
+def test_attack_any_text_in_simulation():
+    """Where text as such moves every model, the placebo arm lets none of it pass."""
+    setup = Setup(agents={"honest": 4, "noise": 4, "filler": 1}, nature=Nature(any_text=0.5))
+    simulation = Simulation(setup)
+    tables = [simulation.play_next() for _ in range(EPISODES)]
+    (agent,) = simulation.agents["filler"]
+    fates = Counter(c.fate for t in tables for c in t.challenges if c.account in agent.accounts)
+    assert fates[Fate.FAILED] > EPISODES // 2
+    assert fates[Fate.ACCEPTED] <= 2
+    assert simulation.report().standings[-1].verdict is Verdict.LOSES
+
+
+def test_attack_engineered_void_in_simulation(monkeypatch):
     """It disputes when it loses, and pays for panels that agree."""
-    played = attack("void")
+    # As much as in version 1, so that it loses more than the bond soon.
+    monkeypatch.setattr(VoidEngineer, "stake", 40_000)
+    played = Attack("void")
     assert played.codes()[Code.DISPUTE] > 0
     assert played.line.sources[Source.DISPUTES] < 0
 
@@ -183,8 +210,8 @@ def test_attack_redundant_evidence_flood_in_simulation(attack):
     assert played.line.verdict is Verdict.LOSES
 
 
-def test_known_limit_a_rumour_that_fades_is_paid_by_half():
-    """q is the mean of two measurements, so what convinced judges at the first one still earns.
+def test_a_rumour_that_fades_costs_its_bond():
+    """q is the measurement nearer to c₀, so what convinced judges at the first one alone is lost.
 
     Judges are shown the same documents at both, so today nothing can fade between them.
     """
@@ -192,24 +219,14 @@ def test_known_limit_a_rumour_that_fades_is_paid_by_half():
     settled = [t for t in played.tables if t.outcome.q_ppm is not None]
     held = sum(t.outcome.winner is None for t in settled)
     assert held > 0.5 * len(settled)
-    assert played.line.sources[Source.EVIDENCE] > 0
+    assert played.line.sources[Source.EVIDENCE] < 0
 
 
 @pytest.mark.skipif(PROFILE != "long", reason="HERETIX_HYPOTHESIS=long plays 2,000 episodes each")
 @pytest.mark.timeout(MACHINE_TIMEOUT_S)
 @pytest.mark.parametrize(
     "strategy",
-    [
-        pytest.param(
-            agent.strategy,
-            marks=pytest.mark.xfail(
-                agent.strategy == "snipe",
-                reason="a late bet on public commitments is still a bet on the likely winner: "
-                "about 0.003 PLAY an episode is left of it after the drawn close",
-            ),
-        )
-        for agent in ATTACKERS
-    ],
+    [agent.strategy for agent in ATTACKERS],
 )
 def test_no_attack_gains_in_two_thousand_episodes_of_its_own(strategy):
     """The same as with turns, with all the episodes for one attack."""

@@ -28,7 +28,7 @@ from heretix.economy.ledger import Draft, Escrow, Group, Status
     [
         {"claim": "another claim"},
         {"c0_ppm": 400_000},
-        {"judge_pool": tuple(f"friend-{n}" for n in range(9))},
+        {"judge_pool": tuple(f"friend-{n}" for n in range(11))},
         {"close_until_ms": 8_000},
         {"parameters": Parameters(fee_ppm=0)},
     ],

@@ -109,6 +109,21 @@ def test_an_episode_can_be_redone_at_every_stage(table):
     assert check().outcome.winner is O
 
 
+def test_a_challenge_whose_bond_was_too_small_is_redone(table):
+    """It passed and was given back whole, which its statement and the record both tell."""
+    table.start()
+    table.challenge("cat", "evidence", amount=20_000)
+    table.challenge("dan", "more", amount=90_000)
+    table.freeze()
+    table.judge(0, belief_ppm=800_000)
+    table.judge(1)
+    record = table.exchange.record(table.id)
+    assert [c["fate"] for c in record["episode"]["challenges"]] == ["short", "accepted"]
+    assert verify_episode(record).breaches == ()
+    record["episode"]["challenges"][0]["fate"] = "failed"
+    assert {it.rule for it in verify_episode(record).breaches} == {"chain", "challenges"}
+
+
 def test_a_void_episode_can_be_redone(table):
     """Everything went back, and the record shows why."""
     table.start()
@@ -185,8 +200,12 @@ def _change_terms_with_their_hash(record):
     record["episode"] |= encode(replace(changed, terms=terms, terms_hash=terms.hash()))
 
 
-def _change_who_held_before(record):
-    record["episode"]["challenges"][0]["positions_before"] -= 1
+def _change_least(record):
+    record["episode"]["challenges"][0]["least"] = 10**6
+
+
+def _change_direction(record):
+    record["episode"]["challenges"][0]["direction"] = "down"
 
 
 def _change_time_of_challenge(record):

@@ -16,33 +16,39 @@ from heretix.economy.episode.challenges import (
     matches_seed,
     seed_commitment,
 )
+from heretix.economy.episode.state import Direction
 
 POOL = tuple(f"m{n}" for n in range(9))
 
 
-def test_a_commitment_is_the_hash_of_nonce_bundle_and_account():
-    """sha256(nonce ‖ bundle hash ‖ account), which anyone can work out again."""
-    expected = hashlib.sha256(SEED + bytes.fromhex(sha("bundle")) + b"user:ann:PLAY").hexdigest()
-    assert evidence_commitment(SEED, sha("bundle"), "user:ann:PLAY") == expected
+UP, DOWN = Direction.UP, Direction.DOWN
 
 
-def test_a_commitment_binds_all_three():
-    """Another nonce, bundle or account gives another commitment."""
+def test_a_commitment_is_the_hash_of_nonce_bundle_direction_and_account():
+    """sha256(nonce ‖ bundle hash ‖ direction ‖ ":" ‖ account), which anyone can work out again."""
+    told = SEED + bytes.fromhex(sha("bundle")) + b"up:user:ann:PLAY"
+    expected = hashlib.sha256(told).hexdigest()
+    assert evidence_commitment(SEED, sha("bundle"), UP, "user:ann:PLAY") == expected
+
+
+def test_a_commitment_binds_all_four():
+    """Another nonce, bundle, direction or account gives another commitment."""
     made = {
-        evidence_commitment(nonce, sha(bundle), account)
+        evidence_commitment(nonce, sha(bundle), direction, account)
         for nonce in (SEED, SEED[::-1])
         for bundle in ("a", "b")
+        for direction in Direction
         for account in ("ann", "bob")
     }
-    assert len(made) == 8
+    assert len(made) == 16
 
 
 def test_secrets_must_have_their_length():
     """A short nonce could be guessed, or shift the bytes that follow it."""
     with pytest.raises(UsageError, match="`nonce` must be 32 bytes, got 5"):
-        evidence_commitment(b"short", sha("bundle"), "ann")
+        evidence_commitment(b"short", sha("bundle"), UP, "ann")
     with pytest.raises(RecordError, match="bundle_sha256"):
-        evidence_commitment(SEED, "bundle", "ann")
+        evidence_commitment(SEED, "bundle", DOWN, "ann")
     with pytest.raises(UsageError, match="`seed`"):
         draw_close(b"", "ep", from_ms=0, until_ms=1)
 
@@ -74,6 +80,18 @@ def test_judges_are_drawn_without_regard_to_order():
     ]
     assert all(set(other) != set(drawn) for other in others)
     assert set(draw_judges(SEED, "ep", POOL, count=99)) == set(POOL)
+
+
+@pytest.mark.parametrize("count", [3, 5, 7, 11])
+def test_no_provider_has_a_majority_of_judges(count):
+    """However many models of one house are in the pool; made-up models are a house each."""
+    pool = [f"big:m{n}" for n in range(40)] + [f"{name}:x" for name in "abcdef"]
+    for n in range(200):
+        drawn = draw_judges(SEED, f"ep-{n}", pool, count=count)
+        assert len(drawn) == count
+        assert 2 * sum(model.startswith("big:") for model in drawn) < count
+    made_up = [f"sim:judge{n}" for n in range(11)]
+    assert len(draw_judges(SEED, "ep", made_up, count=count)) == count
 
 
 def test_labels_of_a_draw_cannot_run_into_each_other():

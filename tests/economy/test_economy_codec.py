@@ -108,7 +108,7 @@ def test_a_number_that_is_none_is_refused():
 
 def test_an_optional_record_can_be_none():
     """Evidence that could not be measured is null, not an empty record."""
-    gate = GateReading(p_up_ppm=1, slots=2, ci_width_ppm=3)
+    gate = GateReading(p_up_ppm=1, p_over_placebo_ppm=1, slots=2, ci_width_ppm=3)
     evidence = BroughtEvidence(gate=gate, belief_ppm=4)
     assert decode(BroughtEvidence | None, encode(None)) is None
     assert decode(BroughtEvidence | None, json.loads(encode_json(evidence))) == evidence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
@@ -36,6 +35,7 @@ USERS = ("ann", "bob", "cat", "dan")
 CLOSE = draw_close(SEED, "ep-1", from_ms=8_000, until_ms=10_000)
 WEEK, TWO_DAYS = 7 * 86_400_000, 2 * 86_400_000
 SCALE, LOW, HIGH = 100_000, 10_000, 990_000
+LEAST = 1_000
 users = st.sampled_from(USERS)
 sides = st.sampled_from(Side)
 bundles = st.sampled_from(["study", "study", "essay", "data", "noise"])
@@ -97,7 +97,7 @@ class Book:
         self.readings: list[tuple] = []
         self.frozen = self.measured = None
         self.disputes = 0
-        self.pending = None
+        self.pending = self.last = self.upheld = None
 
     @property
     def bets(self):
@@ -130,43 +130,41 @@ class Book:
         ]
         if c["shown"] is None or copies or not passed:
             c["fate"] = "failed"
-            rest = c["stake"] - -(-3 * c["stake"] // 10)
-            against = O if c["up"] else H
-            heirs = [b for b in self.bets[: c["bets"]] if b[1] is against]
-            whole = sum(b[2] for b in heirs)
-            for b in heirs:
-                self.purse[b[0]] += int(Fraction(rest * b[2], whole))
+            self.purse[c["who"]] += c["stake"] - LEAST
             return
-        c["fate"] = "accepted"
         a = self.path[-1]
         goal = max(a, belief) if c["up"] else min(a, belief)
-        sign = 1 if goal >= a else -1
-        far = bisect_right(
-            range(1, abs(goal - a) + 1), c["stake"], key=lambda k: need(a, a + sign * k)
-        )
-        self.steps.append((c["who"], a, a + sign * far, c["stake"]))
-        self.path.append(a + sign * far)
+        if goal != a and c["stake"] < need(a, goal):
+            c["fate"] = "short"
+            self.purse[c["who"]] += c["stake"]
+            return
+        c["fate"] = "accepted"
+        self.steps.append((c["who"], a, goal, c["stake"]))
+        self.path.append(goal)
 
     def outside(self):
         return {b[1] for b in self.bets if b[0] != "house"} == {H, O}
 
     def verdict(self, readings):
-        """(void, winner, rate, q) of these readings."""
-        if not self.outside() or any(kind for *_, kind in readings):
-            return True, None, 0, None
+        """(void, direction, rate, q) of these readings."""
+        if any(kind for *_, kind in readings):
+            return "no estimate", None, 0, None
+        if len(readings) < 2:
+            return "nothing to measure for", None, 0, None
         (s1, p1, m1, _), (s2, p2, m2, _) = readings
-        q = round(Fraction(sigmoid_ppm(s1) + sigmoid_ppm(s2), 2))
+        # The middle one of the start and the two: nearer to it, and itself between them.
+        q = sorted([500_000, sigmoid_ppm(s1), sigmoid_ppm(s2)])[1]
         if p1 >= 975_000 and p2 >= 975_000:
-            near = max((sigmoid_ppm(s1 - m1) + sigmoid_ppm(s2 - m2)) // 2, 500_000)
+            near = max(sigmoid_ppm(min(s1 - m1, s2 - m2)), 500_000)
             return False, H, rate(near), q
         if p1 <= 25_000 and p2 <= 25_000:
-            near = min(-(-(sigmoid_ppm(s1 + m1) + sigmoid_ppm(s2 + m2)) // 2), 500_000)
+            near = min(sigmoid_ppm(max(s1 + m1, s2 + m2)), 500_000)
             return False, O, rate(near), q
         return False, None, 0, q
 
     def close(self):
         void, winner, tau, q = self.verdict(self.readings)
-        if winner is None:
+        if winner is None or not self.outside():
             paid = [bet[2] for bet in self.bets]
         else:
             paid = self.pool.receives(winner, Fraction(tau, 10**6))
@@ -174,6 +172,8 @@ class Book:
             self.purse[bet[0]] += amount
         for who, a, b, bond in self.steps:
             self.purse[who] += bond + (0 if void else phi(q, b) - phi(q, a))
+        if self.upheld:
+            self.purse[self.upheld[0]] += self.upheld[1]
         self.state = "void" if void else "settled"
         event(f"closed: {self.state}, {winner}, rate {tau > 0}, steps {bool(self.steps)}")
 
@@ -199,8 +199,8 @@ class EpisodeMachine(RuleBasedStateMachine):
             self.hurry(LOW)
         for who, bundle, up, amount, shown in challenges:
             self.commit(who, bundle, up, amount)
-            if shown and self.book.challenges:
-                self.reveal(len(self.book.challenges) - 1)
+            if self.book.challenges:
+                self.book.challenges[-1]["to_show"] = shown
 
     def agree(self, result, allowed):
         assert isinstance(result, Moved if allowed else Denied), (result, allowed, self.book.state)
@@ -233,15 +233,17 @@ class EpisodeMachine(RuleBasedStateMachine):
     )
     def commit(self, who, bundle, up, amount):
         book = self.book
-        again = any((c["who"], c["bundle"]) == (who, bundle) for c in book.challenges)
-        allowed = book.state == "challenge" and book.now <= 10_000 and amount >= 1_000 and not again
+        # The direction is sealed in the commitment, so the other one is another commitment.
+        made = [(c["who"], c["bundle"], c["up"]) for c in book.challenges]
+        again = (who, bundle, up) in made
+        allowed = book.state == "challenge" and book.now <= 10_000 and amount >= LEAST and not again
         result = self.play.commit(
             who,
             bundle,
             direction=Direction.UP if up else Direction.DOWN,
             amount=amount,
             at_ms=book.now,
-            min_stake=1_000,
+            min_stake=LEAST,
         )
         if self.agree(result, allowed):
             book.challenges.append(
@@ -252,7 +254,6 @@ class EpisodeMachine(RuleBasedStateMachine):
                     "up": up,
                     "stake": amount,
                     "at": book.now,
-                    "bets": len(book.bets),
                     "fate": "hidden",
                 }
             )
@@ -263,7 +264,8 @@ class EpisodeMachine(RuleBasedStateMachine):
         book = self.book
         if number < len(book.challenges):
             c = book.challenges[number]
-            allowed = book.state == "challenge" and book.now <= 11_000 and c["fate"] == "hidden"
+            allowed = book.state == "challenge" and 10_000 < book.now <= 11_000
+            allowed = allowed and c["fate"] == "hidden"
             if self.agree(self.play.reveal(number, at_ms=book.now), allowed):
                 c["shown"], c["fate"] = c["bundle"], "shown"
 
@@ -300,20 +302,21 @@ class EpisodeMachine(RuleBasedStateMachine):
         allowed = allowed and not (book.readings and book.now < book.frozen + WEEK)
         if self.agree(self.play.measure(at_ms=book.now, **self.options(reading)), allowed):
             book.readings.append(reading)
-            if len(book.readings) == 2 or reading[3] or not book.outside():
+            if len(book.readings) == 2 or reading[3]:
                 book.state, book.measured = "measured", book.now
 
     @rule()
     def conclude(self):
         book = self.book
-        allowed = book.state == "frozen" and not book.waiting() and not book.outside()
+        allowed = book.state == "frozen" and not book.waiting()
+        allowed = allowed and not book.outside() and not book.steps
         if self.agree(self.play.conclude(at_ms=book.now), allowed):
             book.state, book.measured = "measured", book.now
 
     @rule(who=users, bond=st.sampled_from([999, 5_000, 50_000]))
     def dispute(self, who, bond):
         book = self.book
-        least = max(1_000, -(-sum(bet[2] for bet in book.bets) // 100))
+        least = max(1_000, -(-sum(bet[2] for bet in book.bets) // 100)) * 2**book.disputes
         allowed = (
             book.state in ("measured", "disputed")
             and book.pending is None
@@ -333,10 +336,16 @@ class EpisodeMachine(RuleBasedStateMachine):
         if self.agree(result, book.pending is not None):
             who, bond = book.pending
             before, after = book.verdict(book.readings), book.verdict([reading, reading])
-            if confirmed or before[:2] != after[:2]:
-                book.purse[who] += bond
-            book.readings, book.pending = [reading, reading], None
-            book.measured = book.now
+            won = confirmed or before[:2] != after[:2]
+            if book.last is not None:
+                # The bond of the round before: to who overturned it, else to whom it belongs.
+                to = who if won else book.upheld and book.upheld[0]
+                if to:
+                    book.purse[to] += book.last
+            book.last, book.upheld = bond, (who, bond) if won else None
+            if won:
+                book.readings = [reading, reading]
+            book.pending, book.measured = None, book.now
 
     @rule()
     def close(self):
@@ -354,6 +363,10 @@ class EpisodeMachine(RuleBasedStateMachine):
             book.now = max(book.now, 1_000)
             self.begin()
         elif book.state == "challenge":
+            book.now = max(book.now, 10_001)
+            for number, c in enumerate(book.challenges):
+                if c.get("to_show"):
+                    self.reveal(number)
             book.now = max(book.now, 11_000)
             self.freeze(True)
         elif book.state == "frozen" and book.waiting():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from exchanging import H, O, Table, everything, nonce_of
@@ -10,11 +12,19 @@ from playing import GATE_FAILED, GATE_PASSED_DOWN, PURSE, make_measurement, make
 
 from heretix.core.canonical import sha256_hex
 from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageError
-from heretix.economy.episode.challenges import evidence_commitment, seed_commitment
-from heretix.economy.episode.settlement import VoidReason
+from heretix.economy.audit import verify_episode
+from heretix.economy.episode.challenges import commit, evidence_commitment, seed_commitment
+from heretix.economy.episode.settlement import VoidReason, settle, summarize_accounts
 from heretix.economy.episode.state import Direction, Fate, Ground, State
-from heretix.economy.exchange import Source
+from heretix.economy.exchange import Exchange, Source
+from heretix.economy.market import MarketResult, Side, market_of
 from heretix.store import economy as queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heretix.economy.exchange import Tally
+    from heretix.economy.market import Position
 
 
 def status(action) -> str:
@@ -24,9 +34,92 @@ def status(action) -> str:
     return caught.value.status
 
 
+LATER = {
+    name: 10**12 + n
+    for n, name in enumerate(
+        ("challenge_from_ms", "close_from_ms", "close_until_ms", "freeze_at_ms")
+    )
+}
+"""Times of an episode that begins when others have ended."""
+
+
 def profit(table: Table, *names: str) -> int:
     """What people have gained or lost since they joined."""
     return sum(table.exchange.balance(name) - PURSE for name in names)
+
+
+def check_recalled(table: Table) -> None:
+    """Hold what a page is given, from sums and stored statements, against all of the bets."""
+    exchange = table.exchange
+    found, positions = exchange.snapshot(table.id, person="ann"), exchange.positions(table.id)
+    kept, worked = found.episode.select_positions(positions), settle(found.episode, positions)
+    told, market = found.settlement, worked.market
+    assert (told.outcome, told.rewards) == (worked.outcome, worked.rewards)
+    assert told.market == MarketResult(
+        winner=market.winner,
+        tau_ppm=market.tau_ppm,
+        transfer=market.transfer,
+        given_up=sum(line.paid for line in market.lines),
+        fees=market.fees,
+        dust=market.dust,
+    )
+    assert told.market.gained == sum(line.gain for line in market.lines)
+    assert found.lines == market.lines
+    assert (found.latest, found.opened_ms) == (positions, positions[0].at_ms)
+    assert found.own == [p for p in positions if p.account == "user:ann:PLAY"]
+    check_pools(found.tally, kept)
+    entries = exchange.history(episode=table.id, limit=1_000)
+    moved = [entry.transfer for entry in entries]
+    accounting = found.tally.accounting
+    assert accounting.came == summarize_accounts(moved)
+    for one in (*accounting.sums, found.own_sum):
+        assert one.paid == sum(t.amount for t in moved if t.debit == one.account)
+        assert one.got == sum(t.amount for t in moved if t.credit == one.account)
+    assert found.own_sum in accounting.sums
+    assert (accounting.net, accounting.unbalanced) == (0, 0)
+
+
+def check_pools(tally: Tally, kept: Sequence[Position]) -> None:
+    """Hold the sums of both sides, and the end of the market's course, against the bets."""
+    for pool in tally.pools:
+        own = [p for p in kept if p.side is pool.side]
+        assert pool.stakes == sum(p.stake for p in own)
+        assert pool.bets == sum(not p.house for p in own)
+        assert pool.house == sum(p.stake for p in own if p.house)
+    assert tally.course[0] == (kept[0].at_ms, market_of(kept[:2]))
+    assert tally.course[-1] == (kept[-1].at_ms, market_of(kept))
+
+
+def test_long_lists_of_an_episode_are_cut_and_its_sums_are_not(table, monkeypatch):
+    """Of a page that lists three: the last bets, points of the course, and the whole sums."""
+    monkeypatch.setattr("heretix.economy.exchange.LISTED", 3)
+    table.start()
+    table.at(2_000)
+    for number in range(11):
+        table.bet(("ann", "bob", "cat", "dan")[number % 4], list(Side)[number % 3 % 2], 500)
+    found, positions = table.exchange.snapshot(table.id), table.exchange.positions(table.id)
+    assert found.latest == positions[-3:]
+    assert (found.own, found.own_sum, found.settlement) == ([], None, None)
+    # After the seed, then after 5, 10 and all 11 bets.
+    ends = (2, 7, 12, 13)
+    course = tuple((positions[n - 1].at_ms, market_of(positions[:n])) for n in ends)
+    assert found.tally.course == course
+    check_pools(found.tally, positions)
+    table.freeze()
+    table.measure("first")
+    table.measure("second")
+    measured = table.exchange.episode(table.id)
+    table.at(measured.measured_ms + measured.terms.parameters.dispute_window_ms)
+    table.close()
+    ended = table.exchange.snapshot(table.id)
+    worked = settle(ended.episode, positions)
+    assert ended.lines == worked.market.lines[:3]
+    assert ended.statements[-1].lines == worked.group.lines[:3]
+    accounting = ended.tally.accounting
+    assert (accounting.people, accounting.net) == (4, 0)
+    people = [one.account for one in accounting.sums if one.account.startswith("user:")]
+    assert people == ["user:ann:PLAY", "user:bob:PLAY", "user:cat:PLAY"]
+    assert len(accounting.came) == len(accounting.sums)
 
 
 def test_a_whole_episode_settles(table):
@@ -38,9 +131,10 @@ def test_a_whole_episode_settles(table):
     assert all(h.balance == 0 for h in table.exchange.balances(episode=table.id))
     assert profit(table, "ann") > 0 > profit(table, "dan")
     assert profit(table, "cat") > 0
-    settled = table.exchange.snapshot(table.id).settlement
-    assert settled.outcome.winner is H
-    assert table.exchange.statements(table.id)[-1].lines == settled.group.lines
+    assert table.exchange.snapshot(table.id).settlement.outcome.winner is H
+    worked = settle(episode, table.exchange.positions(table.id))
+    assert table.exchange.statements(table.id)[-1].lines == worked.group.lines
+    check_recalled(table)
 
 
 def test_the_moves_are_told_in_their_order(table):
@@ -49,6 +143,12 @@ def test_the_moves_are_told_in_their_order(table):
     assert table.exchange.snapshot(table.id).settlement is None
     table.close()
     statements = table.exchange.statements(table.id)
+    # A page has them but for those of bets and commitments; each line is found by its group, too.
+    shown = table.exchange.snapshot(table.id).statements
+    assert shown == [s for s in statements if s.move not in ("stake", "commit")]
+    reasons = table.exchange.reasons(s.group for s in statements)
+    assert reasons == {line.transfer: line.reason for s in statements for line in s.lines}
+    assert table.exchange.reasons(["none"]) == {}
     assert [s.move for s in statements] == [
         "open",
         "stake",
@@ -98,10 +198,11 @@ def test_every_move_can_be_repeated(table):
     twice(lambda: table.bet("ann", H, 5_000, key="a"))
     twice(lambda: table.bet("bob", O, 5_000, key="b"))
     nonce = nonce_of("cat", "e")
-    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
-    asked = {"direction": Direction.UP, "commitment": commitment, "amount": 5_000, "key": "c"}
+    commitment = evidence_commitment(nonce, sha("e"), Direction.UP, "user:cat:PLAY")
+    asked = {"commitment": commitment, "amount": 60_000, "key": "c"}
     twice(lambda: exchange.commit(id_, "cat", **asked))
-    twice(lambda: exchange.reveal(id_, 0, "cat", nonce=nonce, bundle_sha256=sha("e")))
+    table.at(10_500)
+    twice(lambda: table.reveal(0, "cat", nonce, sha("e")))
     table.at(11_000)
     twice(lambda: exchange.freeze(id_))
     twice(lambda: table.judge(0))
@@ -161,7 +262,7 @@ def test_moves_come_in_their_time(table):
     assert status(lambda: exchange.close(id_)) == "too_early"
     table.wait_out()
     assert exchange.close(id_).state is State.SETTLED
-    late = exchange.draft(make_terms())
+    late = exchange.draft(make_terms(claim="another"))
     assert status(lambda: exchange.open(late)) == "too_late"
 
 
@@ -234,6 +335,33 @@ def test_a_house_without_money_opens_nothing(store):
     assert everything(store) == before
 
 
+def test_one_episode_of_a_claim_is_open_at_a_time(table):
+    """Folded: case, spacing and a last dot make no other claim. When it has ended, another may."""
+    again = make_terms(claim="  Tin Whiskers  short circuits. ", **LATER)
+    second, third = (table.exchange.draft(again) for _ in range(2))
+    table.start()
+    assert status(lambda: table.exchange.open(second)) == "claim_taken"
+    assert table.exchange.claim_standing(again.claim).open_episode == table.id
+    table.freeze()
+    table.exchange.conclude_unmeasured(table.id)
+    table.wait_out()
+    table.close()
+    assert table.exchange.open(second).state is State.OPEN
+    assert status(lambda: table.exchange.open(third)) == "claim_taken"
+
+
+def test_evidence_that_was_paid_stands_on_the_side_before(table):
+    """A later episode of the claim must name it in its terms, so that it earns nothing twice."""
+    stale = table.exchange.draft(make_terms(**LATER))
+    table.ready()
+    table.close()
+    paid = table.exchange.claim_standing(table.episode.terms.claim).paid
+    assert paid == (sha("evidence"),)
+    assert status(lambda: table.exchange.open(stale)) == "terms_stale"
+    later = table.exchange.draft(make_terms(paid=paid, **LATER))
+    assert table.exchange.open(later).terms.paid == paid
+
+
 def test_without_stakes_on_both_sides_everything_goes_back(table):
     """Nobody but the house bet on one side: void, unmeasured."""
     table.start()
@@ -244,6 +372,7 @@ def test_without_stakes_on_both_sides_everything_goes_back(table):
     table.wait_out()
     assert table.close().state is State.VOID
     assert table.exchange.snapshot(table.id).settlement.outcome.void is VoidReason.NO_OUTSIDE_STAKE
+    check_recalled(table)
     assert profit(table, "ann") == 0
     assert table.exchange.verify().ok
 
@@ -299,10 +428,11 @@ def test_a_wrong_reveal_is_refused(table):
     """Other evidence, another nonce, another person, another challenge."""
     table.start()
     nonce = nonce_of("cat", "e")
-    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
-    asked = {"direction": Direction.UP, "commitment": commitment, "amount": 5_000, "key": "c"}
+    commitment = evidence_commitment(nonce, sha("e"), Direction.UP, "user:cat:PLAY")
+    asked = {"commitment": commitment, "amount": 5_000, "key": "c"}
     table.exchange.commit(table.id, "cat", **asked)
-    reveal = table.exchange.reveal
+    assert status(lambda: table.reveal(0, "cat", nonce, sha("e"))) == "too_early"
+    table.at(10_500)
     for number, person, nonce_, bundle, expected in (
         (0, "cat", nonce, "other", "wrong_reveal"),
         (0, "cat", nonce_of("cat", "x"), "e", "wrong_reveal"),
@@ -310,8 +440,10 @@ def test_a_wrong_reveal_is_refused(table):
         (1, "cat", nonce, "e", "unknown_challenge"),
         (-1, "cat", nonce, "e", "unknown_challenge"),
     ):
-        attempt = {"nonce": nonce_, "bundle_sha256": sha(bundle)}
-        assert status(lambda n=number, p=person, a=attempt: reveal(table.id, n, p, **a)) == expected
+        shown = (number, person, nonce_, sha(bundle))
+        assert status(lambda shown=shown: table.reveal(*shown)) == expected
+    down = (0, "cat", nonce, sha("e"), Direction.DOWN)
+    assert status(lambda: table.reveal(*down)) == "wrong_reveal"
     assert table.episode.challenges[0].fate is Fate.COMMITTED
 
 
@@ -373,28 +505,33 @@ def test_a_dispute_that_changes_the_result_gets_its_bond_back(table):
     down = make_measurement(judges, shift="-0.8", p_up_ppm=10_000)
     table.exchange.rule(table.id, ground_confirmed=False, measurements=(down, down))
     assert table.episode.disputes[0].upheld is True
-    assert table.exchange.balance("dan") == before
     table.wait_out()
     table.close()
+    assert table.exchange.balance("dan") == before
     assert table.exchange.snapshot(table.id).settlement.outcome.winner is O
+    check_recalled(table)
     assert table.exchange.verify().ok
 
 
 def test_a_dispute_that_changes_nothing_pays_for_the_panel(table):
-    """The bond goes to operations; a second round is the last."""
+    """The bond goes to operations; a second round costs twice as much, and is the last."""
     table.ready_to_dispute()
     exchange = table.exchange
     for round_ in (1, 2):
         exchange.dispute(
-            table.id, "dan", ground=Ground.WRONG_LENS_OR_MODEL, bond=1_000, key=f"d{round_}"
+            table.id,
+            "dan",
+            ground=Ground.WRONG_LENS_OR_MODEL,
+            bond=1_000 * round_,
+            key=f"d{round_}",
         )
         same = make_measurement(table.episode.judges)
         exchange.rule(table.id, ground_confirmed=False, measurements=(same, same))
     third = {"ground": Ground.ARTIFACT_FRAUD, "bond": 1_000, "key": "d3"}
     assert status(lambda: exchange.dispute(table.id, "dan", **third)) == "no_rounds_left"
-    assert exchange.balance("operations:PLAY") == 2_000
     assert [m.stage for m in exchange.measurements(table.id)][-2:] == ["round:1", "round:2"]
     assert table.close().state is State.SETTLED
+    assert exchange.balance("operations:PLAY") == 3_000
     assert exchange.verify().ok
 
 
@@ -462,8 +599,6 @@ def test_a_record_that_was_changed_in_the_store_is_not_read(table):
     """Its hash stands beside it, and nobody plays on with something else."""
     from sqlalchemy import text
 
-    from heretix.economy.exchange import Exchange
-
     table.start()
     with table.store.writing() as connection:
         connection.execute(text("UPDATE episodes SET record_json = replace(record_json, '5', '6')"))
@@ -472,10 +607,95 @@ def test_a_record_that_was_changed_in_the_store_is_not_read(table):
         fresh.episode(table.id)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE challenges SET stake = stake + 1 WHERE number = 1",
+        "DELETE FROM challenges WHERE number = 0",
+        "DELETE FROM challenges WHERE number = 2",
+    ],
+)
+def test_challenges_that_were_changed_in_the_store_are_not_read(table, change):
+    """Neither one that was edited nor the others where one is missing."""
+    from sqlalchemy import text
+
+    table.start()
+    for name in ("cat", "dan", "ann"):
+        table.challenge(name, "evidence")
+    with table.store.writing() as connection:
+        connection.execute(text(change))
+    fresh = Exchange(table.store, clock=table.clock)
+    with pytest.raises(RecordError, match="changed from outside"):
+        fresh.episode(table.id)
+
+
+def test_a_commitment_leaves_those_before_it_alone(table):
+    """Its work stays the same few statements: no record, and of the challenges the last one."""
+    from sqlalchemy import event
+
+    table.start()
+    for number in range(3):
+        table.challenge("cat", f"earlier {number}")
+    asked = []
+    event.listen(
+        table.store._engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: asked.append(statement),
+    )
+    table.challenge("cat", "evidence")
+    assert not any("record_json" in statement for statement in asked)
+    named = [statement.split()[0] for statement in asked if "challenges " in statement]
+    assert sorted(named) == ["INSERT", "SELECT"], asked
+    with table.store.reading() as connection:
+        last = max(queries.stream_events(connection), key=lambda it: it["seq"])
+    (row,) = json.loads(last["rows_json"])["challenges"]
+    assert (row["number"], row["event_seq"]) == (3, last["seq"])
+
+
+def test_two_exchanges_see_each_others_challenges(table):
+    """What one remembers is brought up to date by what another wrote, in any order."""
+    table.start()
+    other = Exchange(table.store, clock=table.clock)
+    for number in range(3):
+        table.challenge("cat", f"evidence {number}")
+        assert other.episode(table.id) == table.episode
+        mine, table.exchange = table.exchange, other
+        table.challenge("dan", f"noise {number}")
+        table.exchange = mine
+        assert other.episode(table.id) == table.episode
+    table.freeze()
+    assert other.episode(table.id) == table.episode
+    table.judge(0)
+    fresh = Exchange(table.store, clock=table.clock)
+    assert fresh.episode(table.id) == other.episode(table.id) == table.episode
+    assert [c.number for c in table.episode.challenges] == list(range(6))
+    assert verify_episode(fresh.record(table.id)).ok
+    assert fresh.verify().ok
+
+
+def test_a_challenge_that_was_rolled_back_is_not_remembered(table):
+    """Another takes its number and its place in the chain, and that is what is read."""
+    table.start()
+    table.challenge("cat", "evidence")
+    given = {"key": "gone", "commitment": sha("x"), "amount": 60_000, "least": 1}
+
+    def write_and_fail():
+        with table.exchange.move("commit", table.id, "dan") as move:
+            move.find_earlier("gone", {}, subject=1)
+            move.make(commit, account=move.account, **given)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    assert len(table.episode.challenges) == 1
+    table.challenge("ann", "other")
+    assert [c.account for c in table.episode.challenges] == ["user:cat:PLAY", "user:ann:PLAY"]
+    assert table.exchange.verify().ok
+
+
 def test_the_newest_episode_is_the_one_written_last(table):
     """Whatever a clock was held at in between, and when two fall on one moment."""
     from heretix.core.clock import HeldClock
-    from heretix.economy.exchange import Exchange
 
     terms = table.episode.terms
     for at_ms in (5_000_000, 10, 10, 5_000_000, 0):
@@ -515,14 +735,48 @@ def test_a_reveal_is_repeated_with_its_own_nonce_only(table):
     """Once shown, the same words again are the same reveal; another nonce is a wrong one."""
     table.start()
     nonce = nonce_of("cat", "e")
-    commitment = evidence_commitment(nonce, sha("e"), "user:cat:PLAY")
-    table.exchange.commit(
-        table.id, "cat", direction=Direction.UP, commitment=commitment, amount=5_000, key="c"
-    )
-    shown = table.exchange.reveal(table.id, 0, "cat", nonce=nonce, bundle_sha256=sha("e"))
-    again = table.exchange.reveal(table.id, 0, "cat", nonce=nonce, bundle_sha256=sha("e"))
-    assert again == shown
+    commitment = evidence_commitment(nonce, sha("e"), Direction.UP, "user:cat:PLAY")
+    table.exchange.commit(table.id, "cat", commitment=commitment, amount=5_000, key="c")
+    table.at(10_500)
+    shown = table.reveal(0, "cat", nonce, sha("e"))
+    assert table.reveal(0, "cat", nonce, sha("e")) == shown
     other = nonce_of("cat", "x")
-    reveal = table.exchange.reveal
-    refused = status(lambda: reveal(table.id, 0, "cat", nonce=other, bundle_sha256=sha("e")))
-    assert refused in {"wrong_reveal", "already_revealed", "not_committed"}
+    assert status(lambda: table.reveal(0, "cat", other, sha("e"))) == "wrong_reveal"
+
+
+def test_the_typical_rate_is_that_of_episodes_that_a_side_won(table):
+    """The lower median; held, void and one-sided episodes have no rate, and none is made up."""
+    exchange, rates = table.exchange, []
+    assert exchange.typical_rate() is None
+    for number, shift in enumerate(("0.4", "1.5", None, "0.9")):
+        if number:
+            table.clock.advance(1)
+            begin = table.clock.now_ms() + 1_000
+            times = {
+                "challenge_from_ms": begin,
+                "close_from_ms": begin + 7_000,
+                "close_until_ms": begin + 9_000,
+                "freeze_at_ms": begin + 10_000,
+            }
+            table.id = exchange.draft(make_terms(claim=f"claim {number}", **times))
+        exchange.open(table.id)
+        table.bet("ann", H, 5_000)
+        if shift is not None:
+            table.bet("bob", O, 3_000)
+        terms = table.episode.terms
+        table.at(terms.challenge_from_ms).begin_challenge(table.id)
+        table.at(terms.freeze_at_ms).freeze(table.id)
+        if shift is None:
+            exchange.conclude_unmeasured(table.id)
+        else:
+            table.measure("first", shift=shift)
+            table.measure("second", shift=shift)
+        table.wait_out()
+        table.close()
+        outcome = exchange.snapshot(table.id).settlement.outcome
+        rates += [outcome.tau_ppm] if outcome.winner else []
+        middle = sorted(rates)[(len(rates) - 1) // 2]
+        typical = exchange.typical_rate()
+        assert (typical.rate_ppm, typical.episodes) == (middle, len(rates))
+    assert len(rates) == 3
+    assert len(set(rates)) == 3

@@ -91,6 +91,9 @@ def test_the_weekly_cap_pays_what_is_left_of_it():
     """A finding above the cap is cut to what the week still allows."""
     found = credited(interval(990_000, 990_000), interval(10_000, 10_000), week=400)
     assert (found.found, found.amount, found.reason) == (4_503, 600, NoCredit.WEEKLY_CAP)
+    # A cap that was lowered during the week takes nothing back.
+    over = credited(interval(990_000, 990_000), interval(10_000, 10_000), week=1_400)
+    assert (over.found, over.amount, over.reason) == (4_503, 0, NoCredit.WEEKLY_CAP)
 
 
 def test_an_interval_must_have_its_ends_in_order():

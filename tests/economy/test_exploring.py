@@ -7,23 +7,24 @@ import json
 from dataclasses import replace
 
 import pytest
+from exchanging import Table
 from panel_bench import CLAIM, PAPER, REPLY, bundle_of
 from playing import SEED, make_terms
-from sqlalchemy import insert
+from sqlalchemy import event, insert
 
 from heretix.config import RunConfig
 from heretix.core.clock import HeldClock
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.settings import Settings
 from heretix.economy.episode.state import draft_episode
-from heretix.economy.exchange import EpisodeRepository, Exchange, LedgerTransaction
+from heretix.economy.exchange import EpisodeRepository, Exchange, LedgerTransaction, claim_id_of
 from heretix.economy.exploration import CreditRules, NoCredit
-from heretix.economy.exploration_service import DAY_MS, ExplorationService, claim_id_of
+from heretix.economy.exploration_service import DAY_MS, ExplorationService
 from heretix.economy.ledger import user_account
 from heretix.evidence.bundle import dump_bundle
 from heretix.measurement.service import prepare
 from heretix.store import Store
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 from heretix.store.schema import reputation_events, results
 
 MONDAY = 20_003 * DAY_MS
@@ -217,7 +218,7 @@ def add_events(store, clock, *rows):
     episode = replace(draft_episode("ep-1", terms), terms_hash=terms.hash())
     with store.writing() as connection:
         transaction = LedgerTransaction(connection, clock)
-        EpisodeRepository().insert(connection, episode, secret=SEED, at_ms=0)
+        EpisodeRepository().insert(transaction, episode, secret=SEED)
         for name in {row[0] for row in rows}:
             transaction.add_accounts([user_account(name, "PLAY")], person=name)
         for name, kind, number, passed, amount, at_ms in rows:
@@ -255,6 +256,63 @@ def test_reputation_shrinks_and_fades_and_ranks(store, clock):
     clock.advance(180 * DAY_MS)
     assert track.standing("ada").reputation_ppm == 50_000
     assert track.standing("nobody").reputation_ppm == 0
+
+
+def test_a_leaderboard_that_is_kept_is_the_one_from_the_tables(store):
+    """After every move, on the next day and under a clock that is held earlier."""
+    table = Table(store)
+    kept = ExplorationService(table.exchange)
+
+    def check():
+        board = kept.leaderboard(limit=None)
+        assert board == ExplorationService(table.exchange).leaderboard(limit=None)
+        assert all(kept.standing(standing.person) == standing for standing in board)
+        return board
+
+    assert check() == []
+    table.ready()
+    assert [standing.attempts for standing in check()] == [1, 1]
+    table.close()
+    rewarded = {standing.person: standing.reputation_ppm for standing in check()}
+    measured(store)
+    granted = kept.credit("ada", CLAIM, simulated=True).balance
+    assert {s.person: s.credits for s in check()}["ada"] == granted > 0
+    now_ms = table.clock.now_ms()
+    for days in (1, 90, 400):
+        table.at(now_ms + days * DAY_MS - 1)
+        check()
+        table.at(now_ms + days * DAY_MS)
+        faded = {standing.person: standing.reputation_ppm for standing in check()}
+        assert abs(faded["cat"]) < abs(rewarded["cat"])
+    kept.decay()
+    assert {s.person: s.credits for s in check()}["ada"] < granted
+    table.exchange.clock = HeldClock(now_ms)
+    assert {s.person: s.reputation_ppm for s in check()}["cat"] == rewarded["cat"]
+
+
+def test_a_leaderboard_with_nothing_new_reads_one_row(store):
+    """The end of the chain; a bet, which touches nobody's standing, adds the events since."""
+    table = Table(store)
+    kept = ExplorationService(table.exchange)
+    table.ready()
+    board = kept.leaderboard()
+    assert len(board) == 2
+    asked = []
+    event.listen(
+        store._engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: asked.append(statement),
+    )
+
+    def tables_read():
+        asked.clear()
+        assert kept.leaderboard() == board
+        return [s.split("FROM ")[1].split()[0] for s in asked if s.startswith("SELECT")]
+
+    assert tables_read() == ["chain"]
+    table.exchange.issue("ann", 10, key="more")
+    assert tables_read() == ["chain", "events"]
+    assert tables_read() == ["chain"]
 
 
 def test_claims_are_told_apart_by_their_words_alone():

@@ -11,7 +11,7 @@ from heretix.core.canonical import encode_json, sha256_hex
 def play_to_a_dispute():
     """Play an episode until it has something in every field."""
     play = started(("ann", H, 5_000), ("bob", O, 3_000))
-    play.challenge("cat", "evidence", amount=5_000)
+    play.challenge("cat", "evidence", amount=60_000)
     play.freeze()
     play.judge(0)
     play.measure()
@@ -21,12 +21,12 @@ def play_to_a_dispute():
 
 
 GOLDEN = {
-    "terms": "26129b500bfd34c8d9262f89994a96aa862f91808ccd1640fb878a0fd4b3acec",
-    "episode": "441e6bb139a33b887cd32e06c6d0778964e8e9bcd9f45f796c244504e9bcbd85",
+    "terms": "3f33a551fed4bae1ad230ab9083f3c4c9a798c97671d318811fb497378f840a4",
+    "episode": "725612f8733b31a4ecece06c349b85202a21f79334cb74e796f80706c024f3d1",
     "positions": "9cf20619cd5622f10b109cdb8a0ca467abc1e6519e3495c988c11f4bdc9e15f6",
     "measurement": "b71d755a3e7e096274badb53edd233c346214103feb45c3de430efcd62bde516",
-    "transfers": "369bfa4b79fd1e147fae1435d74e0a402dee7a4bf9d184f8c05f84516303f251",
-    "odd_terms": "c95476e5e2e52bab15d34b8aad19b11e0c1dad8fdcdf09ef9377b090c843cdea",
+    "transfers": "12a2060d2f149f320d51d3ad418414d5f06bb4c3751fecec14a7bee073598a39",
+    "odd_terms": "e50acf81670db8afb102f6ed9bfb583aca1e602360e62a277b6521672714d177",
 }
 
 

@@ -36,8 +36,8 @@ def decided(first, second, *, c0=500_000):
     return decide(c0, (first, second), positions=POSITIONS, parameters=PARAMETERS)
 
 
-def voided(*measurements, positions=POSITIONS):
-    return void_reason(measurements, positions=positions, parameters=PARAMETERS)
+def voided(*measurements):
+    return void_reason(measurements, parameters=PARAMETERS)
 
 
 def with_reading(measurement, index=0, **changes):
@@ -84,16 +84,14 @@ def test_the_rate_comes_from_the_end_nearest_to_c0():
     assert mirrored.tau_ppm == outcome.tau_ppm
 
 
-def test_the_near_end_is_halved_towards_c0():
-    """An odd sum of the two ends is rounded so that less money moves, on either side."""
+def test_the_rate_follows_the_end_nearest_to_c0():
+    """Of the two measurements' intervals the one that reaches nearer to c₀ sets the rate."""
     other = make_measurement(JUDGES, shift="0.81")
     ends = [shift_belief(500_000, m.shift_lo) for m in (UP, other)]
-    assert sum(ends) % 2
-    assert decided(UP, other).nearest_ppm == sum(ends) // 2
+    assert decided(UP, other).nearest_ppm == decided(other, UP).nearest_ppm == min(ends)
     other = make_measurement(JUDGES, shift="-0.81", p_up_ppm=0)
     ends = [shift_belief(500_000, m.shift_hi) for m in (DOWN, other)]
-    assert sum(ends) % 2
-    assert decided(DOWN, other).nearest_ppm == sum(ends) // 2 + 1
+    assert decided(DOWN, other).nearest_ppm == max(ends)
 
 
 def test_nine_tenths_is_compliance_enough():
@@ -147,7 +145,9 @@ def test_each_reason_to_void_is_found_in_order():
     assert voided(changed) is VoidReason.MODEL_CHANGED
     cached = with_reading(changed, 4, from_cache=1)
     assert voided(cached) is VoidReason.CACHED_SAMPLE
-    assert voided(cached, positions=build_market([("ann", H, 5)])) is VoidReason.NO_OUTSIDE_STAKE
+    one_sided = build_market([("ann", H, 5)])
+    outcome = decide(500_000, (), positions=one_sided, parameters=PARAMETERS)
+    assert outcome.void is VoidReason.NO_OUTSIDE_STAKE
     assert voided(UP, DOWN) is None
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from panel_bench import CLAIM, PAPER, REPLY, Bench, bundle_of
-from playing import H, O, build_market, sha
+from playing import sha
 
 from heretix.belief.logodds import logit
 from heretix.config import RunConfig
@@ -25,14 +25,12 @@ from heretix.measurement.experiments import CANARY_TEXT
 from heretix.measurement.record import RunRecord
 from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
-from heretix.providers.catalog import parse_model
-from heretix.providers.prices import cost_micros, load_prices
+from heretix.providers.catalog import cost_micros, load_prices, parse_model
 from heretix.store import Store
 from heretix.store.runs import find_record
 from heretix.store.samples import select_answers
 
 JUDGES = tuple(f"sim:judge{n}?hel={shift}" for n, shift in enumerate((0.7, 0.8, 0.9, 1.0, 0.85)))
-BOTH_SIDES = build_market([("ann", H, 1_000), ("bob", O, 1_000)])
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def passes(inputs, direction=Direction.UP):
 
 
 def void(*measurements):
-    return void_reason(measurements, positions=BOTH_SIDES, parameters=Parameters())
+    return void_reason(measurements, parameters=Parameters())
 
 
 def test_the_belief_at_open_is_what_was_planted(bench):
@@ -80,18 +78,46 @@ def test_upward_evidence_passes_the_gate(bench):
     assert inputs.evidence.gate.ci_width_ppm < 200_000
     assert abs(logit(inputs.evidence.belief_ppm / 1e6) - (logit(0.7) + 1.0)) < 0.3
     sides = [record_of(bench, execution) for execution in inputs.executions]
-    assert [record.lens for record in sides] == ["HEL", "NUL"]
+    assert [record.lens for record in sides] == ["HEL", "NUL", "HEL"]
+    # Irrelevant text of that length, which is no evidence.
+    evidence, placebo = (sides[n].evidence.items[0].text for n in (0, 2))
+    assert len(placebo) <= len(evidence)
+    assert "whiskers" not in placebo
     assert sides[0].sampler.tpl_indices == sides[1].sampler.tpl_indices
 
 
 def test_downward_evidence_passes_the_gate_only_downwards(bench):
     """The direction is what was declared, not what came out."""
-    episode = bench.challenged(bench.episode(models=("sim:down?hel=-1",)), bundle_of(PAPER))
+    episode = bench.challenged(
+        bench.episode(models=("sim:down?hel=-1&any_text=0",)), bundle_of(PAPER)
+    )
     inputs = bench.measure_gate(episode)
     assert passes(inputs, Direction.DOWN)
     assert not passes(inputs, Direction.UP)
 
 
+def test_any_text_at_all_is_no_evidence(bench):
+    """What irrelevant text of that length does as well doesn't pass, however far the lens moves."""
+    models = ("sim:easily-impressed?hel=1",)
+    inputs = bench.measure_gate(bench.challenged(bench.episode(models=models), bundle_of(PAPER)))
+    assert inputs.evidence.gate.p_up_ppm > 990_000
+    failure = find_gate_failure(inputs.evidence.gate, Direction.UP, Parameters().gate)
+    assert failure.code == "placebo"
+
+
+def test_paid_passages_stand_on_the_side_before(bench):
+    """What an earlier episode of the claim paid for shows nothing new in this one."""
+    paid = bundle_of(PAPER)
+    bench.keep(paid)
+    episode = bench.episode(paid=(paid.bundle_id,))
+    again = bundle_of(PAPER, title="Another title")
+    assert bench.measure_gate(bench.challenged(episode, again)).reason.code == "nothing_new"
+    fresh = bench.measure_gate(bench.challenged(episode, bundle_of(REPLY)))
+    before = record_of(bench, fresh.executions[1]).evidence.items
+    assert ["tin whiskers" in item.text for item in before] == [True]
+
+
+@pytest.mark.study
 def test_evidence_without_effect_fails_the_gate_at_its_nominal_rate(bench):
     """Of 24 gates that measure nothing, chance lets 1 in 40 pass upwards."""
     bundle = bundle_of(PAPER)
@@ -123,7 +149,10 @@ def test_the_same_episode_and_stage_give_the_same_numbers(bench, tmp_path, sqlit
 def test_every_number_can_be_shown_and_verified(bench):
     """Executions of an episode are records like any other."""
     episode = bench.accepted(bench.episode(judges=JUDGES[:3]), bundle_of(PAPER))
-    for execution in bench.judge(episode).executions:
+    executions = bench.judge(episode).executions
+    # Three judges, without and with the evidence.
+    assert len(set(executions)) == 6
+    for execution in executions:
         record = record_of(bench, execution)
         assert record.evidence.variant.startswith("episode:ep-1:first:")
         assert verify_run(record).ok
@@ -230,7 +259,8 @@ def test_accepted_evidence_is_shown_before_what_comes_next(bench):
     episode = bench.accepted(bench.episode(), first)
     later = replace(bench.challenged(episode, first, second), steps=episode.steps)
     inputs = bench.measure_gate(later, 1)
-    after, before = (record_of(bench, execution) for execution in inputs.executions)
+    after, before, placebo = (record_of(bench, execution) for execution in inputs.executions)
+    assert placebo.evidence.items[:1] == before.evidence.items
     assert [item.id for item in before.evidence.items] == ["E01"]
     assert [item.id for item in after.evidence.items] == ["E01", "E02"]
     assert before.lens == after.lens == "HEL"
@@ -314,7 +344,7 @@ def test_a_lens_with_documents_shows_them_on_both_sides(bench):
     episode = bench.challenged(bench.episode(lens=lens), bundle_of(PAPER))
     _, executions = bench.open(episode)
     assert record_of(bench, executions[0]).lens == "MEL"
-    after, before = (record_of(bench, e) for e in bench.measure_gate(episode).executions)
+    after, before, _ = (record_of(bench, e) for e in bench.measure_gate(episode).executions)
     assert (len(before.evidence.items), len(after.evidence.items)) == (1, 2)
 
 
@@ -357,8 +387,8 @@ def test_the_compute_cost_is_counted_where_prices_are_known(bench):
     """A dollar of calls is a unit of play money; an unknown price is None, not nothing."""
     terms = bench.episode(models=("gpt-5",)).terms
     cost = bench.panel.compute_cost(terms)
-    # Both sides are asked K × R times, with the frame, the claim and eight full documents.
-    calls, chars = 2 * terms.K * terms.R, 2_000 + len(terms.claim) + 8 * (600 + 300)
+    # Both sides and the placebo are asked K × R times, with the frame, the claim and eight full documents.
+    calls, chars = 3 * terms.K * terms.R, 2_000 + len(terms.claim) + 8 * (600 + 300)
     price = load_prices(Settings()).find(parse_model("gpt-5"))
     usd = cost_micros(price, calls * chars // 4, calls * 64) / 1e6
     assert cost == math.ceil(100 * usd)

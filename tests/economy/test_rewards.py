@@ -21,11 +21,17 @@ from heretix.economy.rewards import (
     farthest,
     potential,
     required_bond,
-    reward,
     settle_rewards,
     take_step,
 )
 from heretix.economy.sentences import sentence
+
+
+def reward(step, *, scale, q_ppm):
+    """The reward of a step that is a whole path."""
+    book = settle_rewards([step], scale=scale, c0_ppm=step.c_from_ppm, q_ppm=q_ppm)
+    return book.rewards[0]
+
 
 B = 100_000
 beliefs = st.integers(BELIEF_MIN, BELIEF_MAX)
@@ -52,7 +58,7 @@ def walk(path, *, scale=B, bonds=None):
             evidence=sha(f"{n}"),
             scale=scale,
             c_from_ppm=at,
-            c_wanted_ppm=wanted,
+            c_to_ppm=wanted,
             bond=bond,
         )
         steps.append(step)
@@ -128,7 +134,7 @@ def test_beliefs_are_clipped_before_they_are_paid_for():
         evidence=sha("0"),
         scale=B,
         c_from_ppm=500_000,
-        c_wanted_ppm=999_000,
+        c_to_ppm=999_000,
         bond=step.bond,
     )
     assert far == step
@@ -144,18 +150,18 @@ def test_a_path_with_a_gap_is_refused():
 
 
 def test_a_reward_is_explained_line_by_line():
-    """Every number that the reward was made of is in the explanation, a short bond included."""
-    (step,) = walk([500_000, 800_000], bonds=[20_000])
+    """Every number that the reward was made of is in the explanation."""
+    (step,) = walk([500_000, 592_157], bonds=[20_000])
     item = reward(step, scale=B, q_ppm=650_000)
     assert tuple(map(sentence, explain(item))) == (
         "step 0 by u0: evidence 5feceb66ffc8",
         "credited belief: from 50.0000% to 59.2157%",
-        "the lens went to 80.0000%, the bond covered the way to 59.2157%",
         "bond: 200.00 posted, 200.00 needed for this move",
         "durable belief: q = 65.0000%; scale B = 1,000.00",
         "potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = 50.0000% is -693.15",
         "potential after: at c = 59.2157% it is -654.49",
         "reward: -654.49 − (-693.15) = 38.66",
+        sentence(Reason.of("reward_credited", credited=3_866)),
         "receives: bond 200.00 + 38.66 = 238.66",
     )
     still = Step(
@@ -163,7 +169,6 @@ def test_a_reward_is_explained_line_by_line():
         account="u1",
         evidence=sha("1"),
         c_from_ppm=500_000,
-        c_wanted_ppm=500_000,
         c_to_ppm=500_000,
         bond=7,
     )
@@ -201,15 +206,25 @@ def test_four_thousand_random_reward_paths():
     assert not any(broken.values()), broken
 
 
-def test_short_bonds_leave_every_pot_solvent():
+def test_a_short_bond_moves_nothing_and_the_others_leave_every_pot_solvent():
     """With bonds of any size, each step's loss stays within its bond and the budget suffices."""
-    rng = random.Random(7)
+    rng, taken = random.Random(7), 0
     for _ in range(150):
-        grid = [rng.randrange(BELIEF_MIN, BELIEF_MAX + 1) for _ in range(5)]
-        bonds = [int(10 ** rng.uniform(0, 6)) for _ in range(4)]
-        q = rng.randrange(BELIEF_MIN, BELIEF_MAX + 1)
-        steps = walk(grid, bonds=bonds)
-        book = settle_rewards(steps, scale=B, c0_ppm=grid[0], q_ppm=q)
+        at = start = rng.randrange(BELIEF_MIN, BELIEF_MAX + 1)
+        q, steps = rng.randrange(BELIEF_MIN, BELIEF_MAX + 1), []
+        for number in range(4):
+            goal, bond = rng.randrange(BELIEF_MIN, BELIEF_MAX + 1), int(10 ** rng.uniform(0, 6))
+            ends = {"c_from_ppm": at, "c_to_ppm": goal}
+            who = {"number": number, "account": "u", "evidence": sha(str(number))}
+            step = take_step(**who, **ends, scale=B, bond=bond)
+            covered = bond >= required_bond(B, at, goal)
+            assert isinstance(step, Step) is covered
+            if covered:
+                steps.append(step)
+                at = goal
+        book = settle_rewards(steps, scale=B, c0_ppm=start, q_ppm=q)
         assert all(item.receives >= 0 for item in book.rewards)
         assert book.budget_left >= 0
         assert sum(item.amount for item in book.rewards) + book.budget_left == book.budget
+        taken += len(steps)
+    assert 0 < taken < 600

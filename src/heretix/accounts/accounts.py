@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.accounts.audit import Audit, Repository, note
-from heretix.accounts.person import LOCAL, Person, Quotas, Role, check_name, folded
+from heretix.accounts.person import FRESH_EXPLORER, LOCAL, Person, Quotas, Role, check_name, folded
 from heretix.accounts.sessions import Session, Sessions, Tokens
 from heretix.core import errors
 from heretix.core.canonical import sha256_text
@@ -145,12 +145,15 @@ class People(Repository):
         *,
         role: Role = Role.READER,
         password: str | None = None,
-        quotas: Quotas = Quotas(),  # noqa: B008  (frozen)
+        quotas: Quotas | None = None,
         by: Person = LOCAL,
         address: str | None = None,
     ) -> Person:
-        """Make an account. Without a password nobody can sign in; tokens can be issued."""
+        """Make an account. Without a password nobody can sign in; tokens can be issued. A fresh
+        explorer has daily limits unless others are given."""
         name = check_name(name)
+        if quotas is None:
+            quotas = FRESH_EXPLORER if role is Role.EXPLORER else Quotas()
         row = {
             "person_id": f"person-{secrets.token_hex(8)}",
             "name": name,
@@ -171,9 +174,9 @@ class People(Repository):
             note(connection, self._clock(), "person.add", by=by, subject=name, address=address)
         return Person.of(row)
 
-    def list(self, *, limit: int = 100, offset: int = 0) -> list[Person]:
-        """List people by name."""
-        found = self._store.read(rows.select_people, limit=limit, offset=offset)
+    def list(self, *, limit: int = 100, after: str = "") -> list[Person]:
+        """List people by name, from the one behind a name."""
+        found = self._store.read(rows.select_people, limit=limit, after=folded(after))
         return [Person.of(row) for row in found]
 
     def count(self) -> int:
@@ -190,8 +193,12 @@ class People(Repository):
     def set_role(
         self, name: str, role: Role, *, by: Person = LOCAL, address: str | None = None
     ) -> Person:
-        """Let a person do more, or less, from now on."""
-        return self._change(name, {"role": role.value}, "person.role", by=by, address=address)
+        """Let a person do more, or less, from now on. Who becomes an explorer and has no limits is
+        given those of a fresh one."""
+        values: dict[str, Any] = {"role": role.value}
+        if role is Role.EXPLORER and self.find(name).quotas == Quotas():
+            values |= asdict(FRESH_EXPLORER)
+        return self._change(name, values, "person.role", by=by, address=address)
 
     def set_quotas(
         self, name: str, quotas: Quotas, *, by: Person = LOCAL, address: str | None = None

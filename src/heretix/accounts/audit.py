@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _MOST: Final = 1000
 
+REQUEST_ID: Final[ContextVar[str | None]] = ContextVar("heretix_request_id", default=None)
+"""Id of the request that is being answered, which entries name; None outside a server."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
@@ -29,6 +33,7 @@ class AuditEntry:
     what: str  # a noun and a verb, as `job.submit`
     subject: str | None
     address: str | None
+    request_id: str | None
 
 
 class Repository:
@@ -83,5 +88,6 @@ def note(
             "what": what,
             "subject": subject,
             "address": address,
+            "request_id": REQUEST_ID.get(),
         },
     )

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from heretix.store import Store
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """Requests that a person or address may still make at this moment."""
+
+    limit: float
+    remaining: float
+    reset_s: float
+    """Seconds until all of it is there again."""
+
+
 class RateLimiter:
     """A token bucket for each person or address: it fills at `per_s` and holds `burst`.
 
@@ -51,6 +61,15 @@ class RateLimiter:
             if len(self._buckets) > self._max_keys:
                 self._buckets.popitem(last=False)
         return 0.0 if enough else (cost - level) / self._per_s
+
+    def look(self, key: str) -> Allowance:
+        """Tell what is left in a bucket, and take nothing."""
+        with self._lock:
+            now = self._clock()
+            level, then = self._buckets.get(key, (self._burst, now))
+        level = min(self._burst, level + (now - then) * self._per_s)
+        reset_s = (self._burst - level) / self._per_s
+        return Allowance(limit=self._burst, remaining=level, reset_s=reset_s)
 
     def check(self, key: str, cost: float = 1.0) -> None:
         """Take, or raise and say when to come back."""

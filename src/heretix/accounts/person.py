@@ -60,6 +60,10 @@ class Quotas:
                 raise AccountError(f"`{name}` must be a whole number of 0 or more, got {value}")
 
 
+FRESH_EXPLORER: Final = Quotas(jobs_per_day=50, running_jobs=4, usd_micros_per_day=5_000_000)
+"""Limits of whoever may measure and was given none: $5 and 50 jobs a day."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
     """An account, or the one user of a store that has none."""

@@ -215,7 +215,7 @@ class Tokens(Repository):
         """List tokens, the newest first: of one person, or of all."""
         return [Token.of(row) for row in self._store.read(rows.select_tokens, person_id)]
 
-    def revoke(self, token_id: str, *, by: Person, address: str | None = None) -> None:
+    def revoke(self, token_id: str, *, by: Person, address: str | None = None) -> Token:
         """End a token: its owner may, and an operator. One that has ended is left as it is."""
         now = self._clock()
         with self._store.writing() as connection:
@@ -223,6 +223,8 @@ class Tokens(Repository):
             # Somebody else's token looks as if it didn't exist.
             if row is None or (row["person_id"] != by.id and by.role < Role.OPERATOR):
                 raise RecordError(f"`{token_id}` names no token of yours")
+            ended = {"revoked_at": row["revoked_at"] or utc_text(now)}
             if row["revoked_at"] is None:
-                rows.update_token(connection, token_id, {"revoked_at": utc_text(now)})
+                rows.update_token(connection, token_id, ended)
                 note(connection, now, "token.revoke", by=by, subject=token_id, address=address)
+        return Token.of({**row, **ended})

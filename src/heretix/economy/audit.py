@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.canonical import decode
+from heretix.core.canonical import canonical_json, decode, sha256_text
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy import ledger
 from heretix.economy.episode import state
@@ -17,13 +19,14 @@ from heretix.economy.episode.challenges import (
     judge_challenge,
 )
 from heretix.economy.episode.moves import freeze, open_episode, rule_on_dispute
-from heretix.economy.episode.settlement import Measurement, Outcome, settle
+from heretix.economy.episode.settlement import PAYMENTS_AT_ONCE, Measurement, Outcome, settle
 from heretix.economy.market import Market, Position, buy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT: Final = "heretix-episode/1"
+FORMAT: Final = "heretix-episode/4"
+_PARTS: Final = ("positions", "transfers", "statements", "measurements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,8 @@ class EpisodeAudit:
     outcome: Outcome | None
     """As worked out again; None before the episode has ended."""
     breaches: tuple[ledger.Breach, ...]
+    chain: ledger.EventChain
+    """From the episode's first event to the last that there was."""
 
     @property
     def ok(self) -> bool:
@@ -51,12 +56,18 @@ class _Redoing:
     """By group."""
     told: Mapping[str, Any]
     """Measurements that the episode was told, by stage."""
+    chain: ledger.EventChain
     groups: dict[str, ledger.Group] = field(default_factory=dict)
     """Groups that the rules ask for."""
     asked: Counter[tuple[str, str, int, ledger.Code]] = field(default_factory=Counter)
     """Transfers that people asked for, under keys of their own."""
     breaches: list[ledger.Breach] = field(default_factory=list)
     outcome: Outcome | None = None
+
+    @property
+    def settles(self) -> bool:
+        """True once anything was paid by the settlement."""
+        return self.episode.state in state.ENDED or f"settle:{self.episode.id}:0" in self.lines
 
     def breach(self, rule: str, subject: str, detail: str) -> None:
         self.breaches.append(ledger.Breach(rule, subject, detail))
@@ -84,17 +95,24 @@ class _Redoing:
 
     def audit(self) -> EpisodeAudit:
         found = tuple(self.breaches)
-        return EpisodeAudit(episode=self.episode, outcome=self.outcome, breaches=found)
+        return EpisodeAudit(
+            episode=self.episode,
+            outcome=self.outcome,
+            breaches=found,
+            chain=self.chain,
+        )
 
 
 def verify_episode(record: Mapping[str, Any]) -> EpisodeAudit:
     """Work everything out again from an episode's record, and name whatever doesn't follow.
 
     Anyone who has the record can do it; no store is needed, and nobody has to be believed. What
-    isn't a record at all is a `RecordError`.
+    isn't a record at all is a `RecordError`. One that was made up as a whole is found by
+    `heads.prove`.
     """
     redoing = _read(record)
     episode = redoing.episode
+    _check_chain(redoing, record)
     if episode.state is state.State.DRAFT:
         if redoing.positions or redoing.transfers:
             redoing.breach("draft", episode.id, "money moved before it opened")
@@ -118,7 +136,7 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
             "export the episode again with this version"
         )
     parts = {}
-    for name in ("positions", "transfers", "statements", "measurements"):
+    for name in _PARTS:
         if not isinstance(record.get(name), list):
             raise RecordError(f"`{name}` must be a list, got {record.get(name)!r}")
         parts[name] = record[name]
@@ -136,10 +154,28 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
     for name, found in (("statements", lines), ("measurements", told)):
         if len(found) != len(parts[name]):
             raise RecordError(f"`{name}` must tell each thing once, got one twice")
+    unknown = sorted(record.keys() - {"format", "episode", "chain", *_PARTS})
+    if unknown:
+        raise RecordError(f"`{unknown[0]}` isn't part of an episode's record; export it again")
     episode = decode(state.Episode, record.get("episode"), "episode")
+    chain = decode(ledger.EventChain, record.get("chain"), "chain")
+    if not chain.links:
+        raise RecordError("`chain` must hold the events of the episode, got none; export it again")
     positions = decode(tuple[Position, ...], parts["positions"], "positions")
     transfers = decode(tuple[ledger.Transfer, ...], parts["transfers"], "transfers")
-    # No rule asks for less than nothing.
+    _require_amounts(episode, positions)
+    return _Redoing(
+        episode=episode,
+        positions=positions,
+        transfers=transfers,
+        lines=lines,
+        told=told,
+        chain=chain,
+    )
+
+
+def _require_amounts(episode: state.Episode, positions: tuple[Position, ...]) -> None:
+    """No rule asks for less than nothing."""
     amounts = {
         "stake": (*positions, *episode.challenges),
         "shares": positions,
@@ -149,9 +185,85 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
         least = min((getattr(holder, name) for holder in holders), default=1)
         if least < 1:
             raise RecordError(f"`{name}` must be above 0, got {least}; restore the record")
-    return _Redoing(
-        episode=episode, positions=positions, transfers=transfers, lines=lines, told=told
-    )
+
+
+def _check_chain(redoing: _Redoing, record: Mapping[str, Any]) -> None:
+    """The events are a chain, and give every part of the record as it stands there."""
+    chain = redoing.chain
+    for before, link in pairwise(chain.links):
+        redoing.expect("chain", f"event {link.seq}", link.seq, before.seq + 1)
+    for link in chain.links:
+        if link.rows_json is not None and sha256_text(link.rows_json) != link.rows_sha256:
+            redoing.breach("chain", f"event {link.seq}", "its rows aren't those that were hashed")
+    redoing.expect("chain", "end", chain.hash, chain.hashes()[chain.links[-1].seq])
+    try:
+        told = _replay(redoing.episode.id, chain)
+        for name in ("episode", *_PARTS):
+            if _differ(record[name], told[name]):
+                redoing.breach("chain", name, _find_difference(record[name], told[name]))
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        redoing.breach("chain", redoing.episode.id, f"its events can't be read ({exc!r})")
+
+
+def _replay(episode_id: str, chain: ledger.EventChain) -> dict[str, Any]:
+    """Read the parts of a record from the rows that the episode's events wrote, in their order."""
+    row: dict[str, Any] = {}
+    challenges: dict[int, dict[str, Any]] = {}
+    parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
+    for link in chain.links:
+        tables = json.loads(link.rows_json or "{}")
+        own = {
+            name: [it for it in rows if episode_id in {it.get("episode_id"), it.get("episode")}]
+            for name, rows in tables.items()
+        }
+        for written in own.get("episodes", ()):
+            row |= written
+        for kept in own.get("positions", ()):
+            parts["positions"].append({k: v for k, v in kept.items() if k != "episode_id"})
+        for kept in own.get("challenges", ()):
+            aside = {"episode_id", "event_seq", "sha256"}
+            challenges[kept["number"]] = {k: v for k, v in kept.items() if k not in aside}
+        for kept in own.get("transfers", ()):
+            moved = {k: v for k, v in kept.items() if k not in {"group_id", "at_ms"}}
+            parts["transfers"].append(moved | {"group": kept["group_id"]})
+        for kept in own.get("statements", ()):
+            told = {"group": kept["group_id"], "move": kept["move"], "at_ms": kept["at_ms"]}
+            parts["statements"].append(told | {"lines": json.loads(kept["lines_json"])})
+        for kept in own.get("episode_measurements", ()):
+            source = {"executions": json.loads(kept["executions_json"])}
+            parts["measurements"].append(
+                {
+                    "stage": kept["stage"],
+                    "record": json.loads(kept["measurement_json"]),
+                    "source": source | {"bundle_id": kept["bundle_id"]},
+                    "at_ms": kept["at_ms"],
+                }
+            )
+    market = {name: row[f"market_{name}"] for name in ("money", "heretic", "orthodox")}
+    episode = json.loads(row["record_json"]) | {
+        "market": None if market["money"] is None else market,
+        "position_count": row["position_count"],
+        "clock_ms": row["clock_ms"],
+        "challenges": [challenges[number] for number in sorted(challenges)],
+    }
+    return {"episode": episode, **parts}
+
+
+def _find_difference(kept: Any, told: Any) -> str:
+    """Name the first thing in which a part of the record isn't what the events tell."""
+    if isinstance(kept, list):
+        if len(kept) != len(told):
+            return f"the record has {len(kept)}, the events tell {len(told)}"
+        number = next(n for n, pair in enumerate(zip(kept, told, strict=True)) if _differ(*pair))
+        return f"number {number}: {_find_difference(kept[number], told[number])}"
+    absent = object()
+    found = {name: (kept.get(name, absent), told.get(name, absent)) for name in kept | told}
+    names = [name for name, pair in found.items() if absent in pair or _differ(*pair)]
+    return f"{', '.join(names)} isn't what the events tell"
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return canonical_json(one) != canonical_json(other)
 
 
 def _redo(redoing: _Redoing) -> None:
@@ -167,7 +279,7 @@ def _redo(redoing: _Redoing) -> None:
     if episode.frozen_ms is None:
         redoing.expect("market", episode.id, episode.market, market)
         return
-    frozen = _redo_freeze(redoing)
+    frozen = None if market is None else _redo_freeze(redoing, market)
     if frozen is None:
         return
     redoing.expect("market", episode.id, episode.market, frozen.market)
@@ -175,12 +287,19 @@ def _redo(redoing: _Redoing) -> None:
     redoing.expect("challenges", episode.id, episode.challenges, judged.challenges)
     redoing.expect("steps", episode.id, episode.steps, judged.steps)
     _redo_measurements(redoing, judged)
+    if not redoing.settles:
+        return
+    result = settle(episode, redoing.positions)
+    parts = ledger.split_group(result.group, PAYMENTS_AT_ONCE)
     if episode.state in state.ENDED:
-        result = settle(episode, redoing.positions)
         redoing.outcome = result.outcome
         ended = state.State.SETTLED if result.outcome.void is None else state.State.VOID
         redoing.expect("state", episode.id, episode.state, ended)
-        redoing.pay(result.group)
+    else:
+        # Under way: some parts are paid, and never the last, which ends the episode.
+        parts = tuple(part for part in parts[:-1] if part.id in redoing.lines)
+    for part in parts:
+        redoing.pay(part)
 
 
 def _redo_bets(redoing: _Redoing) -> Market | None:
@@ -214,18 +333,24 @@ def _redo_bets(redoing: _Redoing) -> Market | None:
 
 def _redo_commitment(redoing: _Redoing, challenge: state.Challenge) -> None:
     """Evidence that was revealed is what had been committed to, by the same account."""
-    if challenge.bundle_sha256 is None and challenge.nonce is None:
+    subject = f"{redoing.episode.id}!{challenge.number}"
+    if challenge.stake < challenge.least:
+        detail = f"staked {challenge.stake}, at least {challenge.least} was asked for"
+        redoing.breach("least", subject, detail)
+    if (challenge.bundle_sha256, challenge.nonce, challenge.direction) == (None, None, None):
         return
-    nonce, bundle = challenge.nonce or b"", challenge.bundle_sha256 or ""
+    nonce, bundle, way = challenge.nonce or b"", challenge.bundle_sha256 or "", challenge.direction
+    if way is None:
+        redoing.breach("commitment", subject, "evidence was shown, and no direction")
+        return
     try:
-        found = evidence_commitment(nonce, bundle, challenge.account)
+        found = evidence_commitment(nonce, bundle, way, challenge.account)
     except UsageError as exc:
         found = str(exc)
-    subject = f"{redoing.episode.id}!{challenge.number}"
     redoing.expect("commitment", subject, challenge.commitment, found)
 
 
-def _redo_freeze(redoing: _Redoing) -> state.Episode | None:
+def _redo_freeze(redoing: _Redoing, market: Market) -> state.Episode | None:
     """Draw the close and the judges again from the seed that was committed to."""
     episode = redoing.episode
     assert episode.frozen_ms is not None
@@ -237,7 +362,7 @@ def _redo_freeze(redoing: _Redoing) -> state.Episode | None:
         state.draft_episode(episode.id, episode.terms),
         state=state.State.CHALLENGE,
         terms_hash=episode.terms_hash,
-        market=episode.market,
+        market=market,
         position_count=episode.position_count,
         challenges=unjudged,
     )
@@ -252,8 +377,9 @@ def _redo_freeze(redoing: _Redoing) -> state.Episode | None:
 
 def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode:
     """Judge again what was judged, by what the lens was said to have shown."""
-    for challenge in redoing.episode.challenges:
-        if challenge.fate not in {state.Fate.ACCEPTED, state.Fate.FAILED}:
+    for challenge, frozen in zip(redoing.episode.challenges, episode.challenges, strict=True):
+        # The freeze gave some back, and the others wait for their turn.
+        if frozen.is_judged or not challenge.is_judged:
             continue
         stage = f"gate:{challenge.number}"
         told = redoing.told.get(stage)
@@ -261,8 +387,7 @@ def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode
             redoing.breach("evidence", stage, "the record doesn't say what the lens showed")
             return episode
         evidence = decode(BroughtEvidence | None, told["evidence"], stage)  # type: ignore[arg-type]
-        number, positions = challenge.number, redoing.positions
-        result = judge_challenge(episode, 0, number=number, evidence=evidence, positions=positions)
+        result = judge_challenge(episode, 0, number=challenge.number, evidence=evidence)
         moved = redoing.take("challenge", result)
         if moved is None:
             return episode
@@ -352,11 +477,8 @@ def _compare_transfers(redoing: _Redoing) -> None:
 
 
 def _check_order(redoing: _Redoing) -> None:
-    """Bets, challenges and disputes stand in the chain as the record tells them.
-
-    What each came after decides who is paid: who held a side before it was attacked, and whose
-    stake came before the close.
-    """
+    """Bets, challenges and disputes stand in the chain as the record tells them: whose stake came
+    before the close decides who is paid."""
     episode, positions = redoing.episode, redoing.positions
     told = {
         ledger.Code.STAKE: [(p.account, p.stake, p.at_ms) for p in positions[2:]],
@@ -378,11 +500,6 @@ def _check_order(redoing: _Redoing) -> None:
         if at_ms < last_ms:
             redoing.breach("order", transfer.id, f"{name} at {at_ms} follows a move at {last_ms}")
         last_ms = max(last_ms, at_ms)
-        if transfer.code is ledger.Code.CHALLENGE:
-            before, taken = episode.challenges[number].positions_before, met[ledger.Code.STAKE] + 2
-            if before != taken:
-                detail = f"{taken} bets came before challenge {number}, the record says {before}"
-                redoing.breach("order", transfer.id, detail)
 
 
 def _check_times(redoing: _Redoing) -> None:
@@ -410,7 +527,7 @@ def _check_times(redoing: _Redoing) -> None:
     if measured < due:
         redoing.breach("times", episode.id, f"measured at {measured}, which was due at {due}")
     open_rounds = len(episode.disputes) < parameters.dispute_rounds
-    last = measured + (parameters.dispute_window_ms if ended and open_rounds else 0)
+    last = measured + (parameters.dispute_window_ms if redoing.settles and open_rounds else 0)
     if episode.clock_ms < last:
         detail = f"its last move was at {episode.clock_ms}, which could not be before {last}"
         redoing.breach("times", episode.id, detail)

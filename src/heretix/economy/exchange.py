@@ -10,32 +10,50 @@ import contextlib
 import dataclasses
 import json
 import secrets
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
-from heretix.core.canonical import decode, decode_json, digest, encode, encode_json, sha256_hex
-from heretix.core.errors import RecordError, RefusedError
+from heretix.core.canonical import (
+    canonical_json,
+    decode,
+    decode_json,
+    digest,
+    encode,
+    encode_json,
+    sha256_hex,
+)
+from heretix.core.errors import RecordError, RefusedError, UsageError
 from heretix.economy import ledger
 from heretix.economy.audit import FORMAT
 from heretix.economy.episode import challenges, moves, state
-from heretix.economy.episode.settlement import settle
+from heretix.economy.episode.settlement import (
+    PAYMENTS_AT_ONCE,
+    Flow,
+    Result,
+    require_terms,
+    score_steps,
+    summarize_accounts,
+    transfer_rate,
+)
 from heretix.economy.episode.state import ENDED, Denial, Denied, Episode, Fate, Moved, State
 from heretix.economy.exploration import Grant, failure_rate, min_stake, remaining
-from heretix.economy.market import Market, Position, Side, quote
+from heretix.economy.heads import Head, compare_head, sign_head
+from heretix.economy.market import Line, Market, MarketResult, Position, Side, quote
 from heretix.economy.sentences import refuse_move, sentence
 from heretix.store import economy as queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from sqlalchemy import Connection, RowMapping
 
     from heretix.core.clock import Clock
     from heretix.economy.episode.challenges import BroughtEvidence
-    from heretix.economy.episode.settlement import Measurement, Settlement
+    from heretix.economy.episode.settlement import Measurement, Outcome
     from heretix.economy.episode.state import Challenge, Direction, Dispute, Ground, Rule, Terms
     from heretix.economy.market import Quote
     from heretix.store import Store
@@ -46,6 +64,10 @@ HOUSE_PURSE: Final = 1_000_000_000
 """Money of the house to seed markets with, and of the fund to pay rewards from."""
 UNDRAWN: Final = "0" * 64
 """Placeholder for the commitment until a draft draws the secret."""
+HEAD_EVERY: Final = 1_000
+"""Events between two round places, at which heads are published besides the newest."""
+LISTED: Final = 200
+"""Entries of a long list that a page shows; records and the ledger have all of them."""
 DAY_MS: Final = 86_400_000
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -108,6 +130,15 @@ class HeldPosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalRate:
+    """Rate at which the latest episodes that a side won settled: the lower median, in parts per
+    million, and of how many."""
+
+    rate_ppm: int
+    episodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStatement:
     """Statement of one move: each line that it paid, explained."""
 
@@ -128,15 +159,87 @@ class StoredMeasurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One side of a market: the stakes on it that count."""
+
+    side: Side
+    stakes: int
+    bets: int
+    """But for the house's."""
+    house: int
+    """Stake of the house, of all that are on the side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountSum:
+    """Sum of what an account put into an episode, and of what it got back."""
+
+    account: str
+    paid: int = 0
+    got: int = 0
+
+    @property
+    def net(self) -> int:
+        return self.got - self.paid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """Sums over the transfers of an episode. People are first, at most `LISTED` of them."""
+
+    sums: tuple[AccountSum, ...]
+    came: tuple[ledger.Reason, ...]
+    """The sums of each account by what they came from; the largest gain is first."""
+    people: int
+    net: int
+    """Sum over all accounts but the episode's pots."""
+    unbalanced: int
+    """Sum over all accounts; anything but 0 is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Sums over an episode's bets that count, however many there are."""
+
+    pools: tuple[Pool, ...]
+    course: tuple[tuple[int, Market], ...]
+    """The market after the seed, and then after so many bets each: at most about `LISTED`."""
+    market: MarketResult | None
+    accounting: Accounting | None
+    """Of an episode that has ended, like the market's result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSnapshot:
-    """All of an episode that a page shows, as of one moment."""
+    """All of an episode that a page shows, as of one moment. Of long lists a part: `LISTED`."""
 
     episode: Episode
-    positions: list[Position]
+    opened_ms: int | None
+    latest: list[Position]
+    """The last bets."""
+    outsiders: list[Position]
+    """A bet of each side that isn't the house's, if there is one."""
+    own: list[Position]
+    """The last bets of whoever looks."""
+    own_sum: AccountSum | None
+    """Sum of what came of it all, once it has ended."""
+    tally: Tally
     statements: list[StoredStatement]
+    """But for those of bets and commitments, of which there is one each."""
     measurements: list[StoredMeasurement]
-    settlement: Settlement | None
-    """Worked out anew from what is kept; None before it has ended."""
+    settlement: Result | None
+    """Outcome and sums; None before it has ended."""
+    lines: tuple[Line, ...]
+    """The payments of the first bets, as they were written beside the payments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimStanding:
+    """Episodes of one folded claim: the one that is open, and what the settled ones paid for."""
+
+    open_episode: str | None
+    paid: tuple[str, ...]
+    """Bundles of accepted evidence, the oldest first."""
 
 
 class LedgerTransaction:
@@ -148,6 +251,11 @@ class LedgerTransaction:
         self.connection = connection
         self._last_seq: int = end["last_seq"]
         self._last_hash: str = end["last_hash"]
+        self._event_seq: int = end["event_seq"]
+        self._event_hash: str = end["event_hash"]
+        self._written: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.move = "accounts"
+        """Name of the event that is written next."""
         self._new: set[str] = set()
         # Read after the wait, so that times follow each other as the transfers do.
         self.at_ms = clock.now_ms()
@@ -157,7 +265,39 @@ class LedgerTransaction:
     ) -> None:
         """Make accounts known; those that are stay as they are."""
         own = {"person": person, "balance": 0, "created_ms": self.at_ms}
-        queries.add_accounts(self.connection, [encode(account) | own for account in accounts])
+        rows = {account.id: encode(account) | own for account in accounts}
+        known = queries.accounts_by_id(self.connection, rows)
+        new = [row for name, row in rows.items() if name not in known]
+        queries.add_accounts(self.connection, new)
+        # Balances follow from the transfers.
+        self.record("accounts", [{k: v for k, v in row.items() if k != "balance"} for row in new])
+
+    def record(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put rows that are written to a table into the event of this move."""
+        if rows:
+            self._written[table].extend(map(dict, rows))
+
+    @property
+    def event_seq(self) -> int:
+        """Place of the event that is written next."""
+        return self._event_seq + 1
+
+    def seal(self) -> None:
+        """Write the event of what was recorded since the last one, if there is anything."""
+        if not self._written:
+            return
+        seq, prev_hash, rows_json = (
+            self.event_seq,
+            self._event_hash,
+            canonical_json(self._written),
+        )
+        event = ledger.Event(
+            seq=seq, move=self.move, rows_json=rows_json, at_ms=self.at_ms, prev_hash=prev_hash
+        )
+        hash_ = event.hash()
+        queries.append_event(self.connection, encode(event) | {"hash": hash_})
+        self._event_seq, self._event_hash = seq, hash_
+        self._written.clear()
 
     def find_earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
         """The statement of a move that was made under this id before; None if it is new.
@@ -231,22 +371,23 @@ class LedgerTransaction:
         for row in rows:
             del row["group"]
         queries.append_transfers(self.connection, rows, result.balances)
+        self.move = move
+        self.record("transfers", rows)
         self._last_seq = result.transfers[-1].seq
         self._last_hash = result.transfers[-1].hash
         named = {draft.episode for draft in group.drafts}
-        queries.insert_statement(
-            self.connection,
-            {
-                "group_id": group.id,
-                "episode_id": named.pop() if len(named) == 1 else None,
-                "move": move,
-                "request_hash": digest(request),
-                "subject": subject,
-                "lines_json": encode_json(group.lines),
-                "first_seq": result.transfers[0].seq,
-                "at_ms": self.at_ms,
-            },
-        )
+        statement = {
+            "group_id": group.id,
+            "episode_id": named.pop() if len(named) == 1 else None,
+            "move": move,
+            "request_hash": digest(request),
+            "subject": subject,
+            "lines_json": encode_json(group.lines),
+            "first_seq": result.transfers[0].seq,
+            "at_ms": self.at_ms,
+        }
+        queries.insert_statement(self.connection, statement)
+        self.record("statements", [statement])
 
 
 # Rows as records, and back.
@@ -300,22 +441,156 @@ def read_positions(connection: Connection, episode_id: str) -> list[Position]:
     return [read_position(row) for row in queries.positions_of(connection, episode_id)]
 
 
+def _read_bets(rows: Iterable[RowMapping]) -> list[Position]:
+    return [read_position(row) for row in rows]
+
+
+def read_outsiders(connection: Connection, episode: Episode) -> list[Position]:
+    """Read a bet of each side that counts and isn't the house's, if there is one."""
+    return _read_bets(queries.outside_positions(connection, episode.id, episode.close_ms))
+
+
+def find_outcome(episode: Episode, outsiders: Sequence[Position]) -> Outcome | None:
+    """Work out how an episode ended; None before it has."""
+    if episode.state not in ENDED:
+        return None
+    require_terms(episode)
+    return episode.decide(outsiders)
+
+
+def tally_bets(connection: Connection, episode: Episode, outcome: Outcome | None) -> Tally:
+    """Sum up an episode's bets that count, and once it has ended what they were paid."""
+    step = max(1, ledger.ceil_div(episode.position_count, LISTED))
+    until_ms = episode.close_ms
+    parts = queries.position_sums(connection, episode.id, step=step, until_ms=until_ms)
+    names = ("bets", "stakes", "shares", "h_bets", "h_stakes", "h_shares")
+    held, course = dict.fromkeys(names, 0), []
+    for part in parts:
+        held = {name: held[name] + int(part[name]) for name in names}
+        if held["shares"] > held["h_shares"] > 0:
+            orthodox = held["shares"] - held["h_shares"]
+            market = Market(money=held["stakes"], heretic=held["h_shares"], orthodox=orthodox)
+            course.append((part["at_ms"], market))
+    seed = _read_bets(queries.positions_from(connection, episode.id, 0, limit=2))
+    of_side = {
+        Side.HERETIC: (held["h_bets"], held["h_stakes"]),
+        Side.ORTHODOX: (held["bets"] - held["h_bets"], held["stakes"] - held["h_stakes"]),
+    }
+    pools = []
+    for side, (bets, stakes) in of_side.items():
+        own = [position.stake for position in seed if position.house and position.side is side]
+        pools.append(Pool(side=side, stakes=stakes, bets=bets - len(own), house=sum(own)))
+    market_result = accounting = None
+    if outcome is not None:
+        flows = [
+            _read(Flow, row, code=ledger.Code(row["code"]), amount=int(row["amount"]))
+            for row in queries.flows_of(connection, episode.id)
+        ]
+        market_result = _sum_market(connection, episode, outcome, of_side, flows)
+        accounting = _sum_accounts(flows)
+    return Tally(
+        pools=tuple(pools), course=tuple(course), market=market_result, accounting=accounting
+    )
+
+
+def _sum_market(
+    connection: Connection,
+    episode: Episode,
+    outcome: Outcome,
+    of_side: Mapping[Side, tuple[int, int]],
+    flows: Sequence[Flow],
+) -> MarketResult:
+    """Sum what a market was settled by: fees and dust as they were paid."""
+    by_code = Counter[ledger.Code]()
+    for flow in flows:
+        by_code[flow.code] += flow.amount
+    winner, tau_ppm, transfer, given = outcome.winner, outcome.tau_ppm, 0, 0
+    if winner is not None:
+        loser, until_ms = winner.other, episode.close_ms
+        assert until_ms is not None, "it was frozen"
+        transfer = ledger.ceil_part(of_side[loser][1], tau_ppm)
+        given = queries.given_up(connection, episode.id, loser.value, tau_ppm, until_ms)
+    return MarketResult(
+        winner=winner,
+        tau_ppm=tau_ppm,
+        transfer=transfer,
+        given_up=given,
+        fees=by_code[ledger.Code.FEE],
+        dust=by_code[ledger.Code.DUST],
+    )
+
+
+def _sum_accounts(flows: Sequence[Flow]) -> Accounting:
+    paid, got = Counter[str](), Counter[str]()
+    for flow in flows:
+        paid[flow.debit] += flow.amount
+        got[flow.credit] += flow.amount
+    sums = [
+        AccountSum(account=one, paid=paid[one], got=got[one]) for one in paid.keys() | got.keys()
+    ]
+    outside = sorted(
+        (one for one in sums if not one.account.startswith("escrow:")), key=lambda one: one.account
+    )
+    people = [one for one in outside if one.account.startswith("user:")]
+    others = [one for one in outside if not one.account.startswith("user:")]
+    came = summarize_accounts(flows)
+    return Accounting(
+        sums=(*people[:LISTED], *others),
+        came=(*came[: len(people)][:LISTED], *came[len(people) :]),
+        people=len(people),
+        net=sum(one.net for one in outside),
+        unbalanced=sum(one.net for one in sums),
+    )
+
+
+def _sum_account(connection: Connection, episode: Episode, account: str) -> AccountSum | None:
+    """Sum what an account put into an episode's pots, and what it got back; None if nothing."""
+    currency = episode.terms.currency
+    pots = [ledger.escrow_account(episode.id, kind, currency).id for kind in ledger.Escrow]
+    rows = queries.flows_between(connection, account, pots)
+    if not rows:
+        return None
+    paid = sum(int(row["amount"]) for row in rows if row["debit"] == account)
+    got = sum(int(row["amount"]) for row in rows if row["credit"] == account)
+    return AccountSum(account=account, paid=paid, got=got)
+
+
+def recall_lines(
+    episode: Episode,
+    outcome: Outcome,
+    positions: Sequence[Position],
+    statements: Sequence[StoredStatement],
+) -> tuple[Line, ...]:
+    """Recall what an episode's first bets came to, from what was written beside the payments."""
+    settled = next((told.lines for told in statements if told.move == "settle"), ())
+    reasons = [line.reason for line in settled if line.reason.code in {"bet_won", "bet_lost"}]
+    told = {reason.parameters["number"]: reason.parameters for reason in reasons}
+    lines = []
+    for position in episode.select_positions(positions):
+        won = position.side is outcome.winner if outcome.winner else None
+        # Nothing is written where nothing was paid: a loser who was left nothing gave up all.
+        said = told.get(position.number, {"paid": position.stake if won is False else 0})
+        paid, gain, fee = (int(said.get(name, 0)) for name in ("paid", "gain", "fee"))
+        lines.append(Line(position=position, won=won, paid=paid, gain=gain, fee=fee))
+    return tuple(lines)
+
+
 def read_holding(row: RowMapping) -> Holding:
     """Read an account and its balance from a row."""
     return _read(Holding, row, account=read_account(row))
 
 
+def read_statement(row: RowMapping, *, limit: int | None = None) -> StoredStatement:
+    """Read what explains a group from its row, or the first lines of it."""
+    lines, group = json.loads(row["lines_json"])[:limit], row["group_id"]
+    return _read(
+        StoredStatement, row, group=group, lines=decode(tuple[ledger.Explained, ...], lines, group)
+    )
+
+
 def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
     """Read what explains an episode's groups, in the order of the moves."""
-    return [
-        _read(
-            StoredStatement,
-            row,
-            group=row["group_id"],
-            lines=decode_json(tuple[ledger.Explained, ...], row["lines_json"], row["group_id"]),
-        )
-        for row in queries.statements_of(connection, episode_id)
-    ]
+    return [read_statement(row) for row in queries.statements_of(connection, episode_id)]
 
 
 def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
@@ -336,8 +611,14 @@ def read_measurements(connection: Connection, episode_id: str) -> list[StoredMea
     return sorted(found, key=rank)
 
 
-# What a bet changes stands in columns; the rest is one record that a bet neither reads nor writes.
-_BLANK: Final = {"market": None, "position_count": 0, "clock_ms": 0}
+# What a bet changes stands in columns, and challenges are rows; the rest is one record that neither
+# a bet nor a commitment reads or writes.
+_BLANK: Final[Mapping[str, Any]] = {
+    "market": None,
+    "position_count": 0,
+    "clock_ms": 0,
+    "challenges": [],
+}
 _IN_RECORD: Final = tuple(name for name in _fields(Episode) if name not in _BLANK)
 _KEPT: Final = 256
 """Decoded records to remember."""
@@ -349,22 +630,27 @@ class EpisodeRepository:
     def __init__(self) -> None:
         # By the hash of the record, so what is remembered can't be out of date.
         self._decoded: dict[str, Episode] = {}
+        # By episode, with the event that changed one last.
+        self._challenges: dict[str, tuple[int, tuple[Challenge, ...]]] = {}
 
-    def insert(
-        self, connection: Connection, episode: Episode, *, secret: bytes, at_ms: int
-    ) -> None:
+    def insert(self, transaction: LedgerTransaction, episode: Episode, *, secret: bytes) -> None:
         """Write down a new episode, with the seed that nobody is shown before the freeze."""
         # Clocks can be held anywhere, and yet the newest episode is the one written last.
-        newest = queries.newest_ms(connection)
+        newest, at_ms = queries.newest_ms(transaction.connection), transaction.at_ms
         row = {
             "episode_id": episode.id,
             "claim": episode.terms.claim,
+            "claim_id": claim_id_of(episode.terms.claim),
             "currency": episode.terms.currency,
-            "secret": secret.hex(),
             "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
             "updated_ms": at_ms,
+            "challenges_seq": 0,
+            **_columns(episode),
+            **_record(episode),
         }
-        queries.insert_episode(connection, row | _columns(episode) | _record(episode))
+        queries.insert_episode(transaction.connection, row | {"secret": secret.hex()})
+        # The terms commit to the seed; an event that held it would show it too early.
+        transaction.record("episodes", [row])
 
     def load(self, connection: Connection, episode_id: str) -> Episode:
         """Load an episode as it stands; one that doesn't exist is refused."""
@@ -383,22 +669,77 @@ class EpisodeRepository:
                     f"`{episode_id}` must have the record that was written last, and doesn't: it "
                     "was changed from outside; restore a copy of the store"
                 )
-            episode = decode(Episode, json.loads(text) | _BLANK, f"episode {episode_id}")
+            episode = decode(Episode, {**json.loads(text), **_BLANK}, f"episode {episode_id}")
             if len(self._decoded) >= _KEPT:
                 self._decoded.clear()
             self._decoded[row["record_sha256"]] = episode
-        bets, clock = row["position_count"], row["clock_ms"]
-        return replace(episode, market=read_market(row), position_count=bets, clock_ms=clock)
+        return replace(
+            episode,
+            market=read_market(row),
+            position_count=row["position_count"],
+            clock_ms=row["clock_ms"],
+            challenges=self._load_challenges(connection, row),
+        )
 
-    def update(
-        self, connection: Connection, before: Episode, after: Episode, *, at_ms: int
-    ) -> None:
+    def _load_challenges(self, connection: Connection, row: RowMapping) -> tuple[Challenge, ...]:
+        """Load an episode's challenges: of those that are remembered, what changed since."""
+        name, last = row["episode_id"], row["challenges_seq"]
+        seq, found = self._challenges.get(name, (0, ()))
+        if seq > last:
+            # Another has read later changes than this reader sees.
+            seq, found = 0, ()
+        if seq < last:
+            rows = queries.challenges_after(connection, name, seq)
+            numbered = {c.number: c for c in (*found, *_read_challenges(name, rows))}
+            whole = all(number in numbered for number in range(len(numbered)))
+            if not whole or max((row["event_seq"] for row in rows), default=0) != last:
+                raise _changed_challenges(name)
+            found = tuple(numbered[number] for number in range(len(numbered)))
+            if len(self._challenges) >= _KEPT:
+                self._challenges.clear()
+            self._challenges[name] = (last, found)
+        return found
+
+    def update(self, transaction: LedgerTransaction, before: Episode, after: Episode) -> None:
         """Write down what a move made of an episode."""
-        values = _columns(after) | {"updated_ms": at_ms}
+        values = _columns(after) | {"updated_ms": transaction.at_ms}
         # A rule copies what it doesn't change, so the very same objects mean the same record.
         if any(getattr(before, name) is not getattr(after, name) for name in _IN_RECORD):
             values |= _record(after)
-        queries.update_episode(connection, after.id, values)
+        known, rows = len(before.challenges), []
+        for number, challenge in enumerate(after.challenges):
+            if number >= known or challenge is not before.challenges[number]:
+                rows.append(_challenge_row(after.id, challenge, event_seq=transaction.event_seq))
+        if rows:
+            values["challenges_seq"] = transaction.event_seq
+            connection = transaction.connection
+            queries.insert_challenges(connection, [it for it in rows if it["number"] >= known])
+            queries.update_challenges(connection, [it for it in rows if it["number"] < known])
+            transaction.record("challenges", rows)
+        queries.update_episode(transaction.connection, after.id, values)
+        transaction.record("episodes", [{"episode_id": after.id} | values])
+
+
+def _challenge_row(episode_id: str, challenge: Challenge, *, event_seq: int) -> dict[str, Any]:
+    row = {"episode_id": episode_id, **encode(challenge), "event_seq": event_seq}
+    return row | {"sha256": digest(row)}
+
+
+def _read_challenges(episode_id: str, rows: Sequence[RowMapping]) -> tuple[Challenge, ...]:
+    """Read challenges from their rows; one that isn't as it was written is refused."""
+    for row in rows:
+        written = dict(row)
+        if written.pop("sha256") != digest(written):
+            raise _changed_challenges(episode_id)
+    told = [{name: row[name] for name in _fields(state.Challenge)} for row in rows]
+    return decode(tuple[state.Challenge, ...], told, f"challenges of {episode_id}")
+
+
+def _changed_challenges(episode_id: str) -> RecordError:
+    return RecordError(
+        f"`{episode_id}` must have the challenges that were written last, and doesn't: they were "
+        "changed from outside; restore a copy of the store"
+    )
 
 
 def _columns(episode: Episode) -> dict[str, Any]:
@@ -413,6 +754,25 @@ def _record(episode: Episode) -> dict[str, Any]:
     return {"record_json": text, "record_sha256": sha256_hex(text.encode())}
 
 
+def claim_id_of(claim: str) -> str:
+    """Key that a claim goes by: its words, whatever case, spacing or last dot."""
+    from heretix.evidence.text.fold import fold  # Bets never need it.
+
+    return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
+
+
+def _claim_standing(connection: Connection, claim: str) -> ClaimStanding:
+    live = ENDED | {State.DRAFT}
+    taken, paid = None, dict[str, None]()
+    for row in queries.episodes_of_claim(connection, claim_id_of(claim)):
+        if State(row["state"]) not in live:
+            taken = row["episode_id"]
+        elif row["state"] == State.SETTLED:
+            steps = json.loads(row["record_json"])["steps"]
+            paid |= dict.fromkeys(step["evidence"] for step in steps)
+    return ClaimStanding(open_episode=taken, paid=tuple(paid))
+
+
 def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     """Read the chain from its first transfer, and hold everything that is kept against it."""
     breaches: list[ledger.Breach] = []
@@ -423,9 +783,14 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     replayed: defaultdict[str, int] = defaultdict(int)
     first_seqs: dict[str, int] = {}
 
+    replay = _EventReplay(breaches)
+    rows = replay.compare_transfers(
+        queries.stream_events(connection), queries.stream_transfers(connection)
+    )
+
     def passing() -> Iterator[ledger.Transfer]:
         # One pass, whatever the length: replayed and checked on the way to being verified.
-        for transfer in _read_sound(read_transfer, queries.stream_transfers(connection), breaches):
+        for transfer in _read_sound(read_transfer, rows, breaches):
             replayed[transfer.debit] -= transfer.amount
             replayed[transfer.credit] += transfer.amount
             first_seqs.setdefault(transfer.group, transfer.seq)
@@ -434,10 +799,17 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
 
     chain = ledger.verify(passing())
     breaches.extend(chain.breaches)
-    end = queries.chain_end(connection)
-    if (end["last_seq"], end["last_hash"]) != (chain.count, chain.last_hash):
-        detail = f"{chain.count} transfers end in {chain.last_hash}, not {end['last_seq']} in "
-        breaches.append(ledger.Breach("chain_end", "chain", f"{detail}{end['last_hash']}"))
+    ends = {
+        "id": 1,
+        "last_seq": chain.count,
+        "last_hash": chain.last_hash,
+        "event_seq": replay.count,
+        "event_hash": replay.last_hash,
+    }
+    if (rows_kept := queries.chain_rows(connection)) != [ends]:
+        detail = f"the chains end in {ends}, {rows_kept} is kept"
+        breaches.append(ledger.Breach("chain_end", "chain", detail))
+    replay.compare_tables(connection)
     for name in sorted(replayed.keys() | balances.keys()):
         expected, kept = replayed.get(name, 0), balances.get(name, 0)
         if expected != kept:
@@ -454,6 +826,119 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     return replace(chain, breaches=tuple(breaches))
 
 
+class _EventReplay:
+    """Tables as the chain of events gives them, held against those that are stored."""
+
+    def __init__(self, breaches: list[ledger.Breach]) -> None:
+        self.count, self.last_hash = 0, ledger.GENESIS
+        self._breaches = breaches
+        self._broken = False
+        """Set at a broken link: what follows it proves nothing, so nothing is held against it."""
+        self._views: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {
+            name: {} for name in queries.CHAINED if name != "transfers"
+        }
+
+    def compare_transfers(
+        self, events: Iterable[RowMapping], stored: Iterable[RowMapping]
+    ) -> Iterator[RowMapping]:
+        """Pass stored transfers on; name the first that isn't what the events tell in its place."""
+        told, differs = self._replay(events), False
+        for row in stored:
+            expected = next(told, None)
+            if not differs and not self._broken and dict(row) != expected:
+                self._breach("transfers", row["id"], expected, dict(row))
+                differs = True
+            yield row
+        for left in told:
+            if not differs and not self._broken:
+                self._breach("transfers", left["id"], left, None)
+                differs = True
+
+    def _replay(self, events: Iterable[RowMapping]) -> Iterator[dict[str, Any]]:
+        """Follow the chain of events: transfers are passed on, other rows are kept by their key."""
+        for row in events:
+            event, self.count = _read(ledger.Event, row), self.count + 1
+            linked = (event.seq, event.prev_hash) == (self.count, self.last_hash)
+            self.last_hash = row["hash"]
+            if not linked or event.hash() != self.last_hash:
+                detail = f"the {event.move} isn't what was linked to the event before it"
+                self._breaches.append(ledger.Breach("events", str(event.seq), detail))
+                self._broken = True
+            if self._broken:
+                continue
+            for name, rows in json.loads(event.rows_json).items():
+                if name == "transfers":
+                    yield from rows
+                    continue
+                view, key = self._views[name], _key(name)
+                for written in rows:
+                    place = tuple(written[column] for column in key)
+                    view[place] = view.get(place, {}) | written
+
+    def compare_tables(self, connection: Connection) -> None:
+        """Name rows that were changed, added or dropped since the events were written."""
+        if self._broken:
+            return
+        for name, view in self._views.items():
+            # Transfers give balances, and a seed is what the terms commit to.
+            aside = {"accounts": "balance", "episodes": "secret"}.get(name)
+            for row in queries.stream_table(connection, name):
+                place = tuple(row[column] for column in _key(name))
+                stored, expected = dict(row), view.pop(place, None)
+                secret = stored.pop(aside, None) if aside else None
+                if stored != expected:
+                    self._breach(name, "/".join(map(str, place)), expected, stored)
+                elif name == "episodes" and not _is_committed(secret, stored["record_json"]):
+                    detail = "the seed isn't the one that the terms commit to"
+                    self._breaches.append(ledger.Breach("events", f"episodes {place[0]}", detail))
+            for place, expected in view.items():
+                self._breach(name, "/".join(map(str, place)), expected, None)
+
+    def _breach(
+        self,
+        table: str,
+        subject: str,
+        expected: Mapping[str, Any] | None,
+        stored: Mapping[str, Any] | None,
+    ) -> None:
+        if expected is None or stored is None:
+            detail = "no event wrote it" if expected is None else "is missing"
+        else:
+            names = [name for name in stored if stored[name] != expected.get(name)]
+            detail = f"{', '.join(names)} isn't what the events tell"
+        self._breaches.append(ledger.Breach("events", f"{table} {subject}", detail))
+
+
+def _read_chain(connection: Connection, episode_id: str) -> ledger.EventChain:
+    """Read the chain of events from an episode's first on: its own events with their rows, and of
+    the others what their hashes are made of."""
+    name = f'"{episode_id}"'
+    first = queries.first_event_of(connection, name)
+    assert first is not None, "a draft is an event"
+    links, prev_hash, last_hash = [], "", ""
+    for row in queries.stream_events(connection, from_seq=first):
+        prev_hash, last_hash = prev_hash or row["prev_hash"], row["hash"]
+        links.append(_read(ledger.Event, row).link(shown=name in row["rows_json"]))
+    return ledger.EventChain(prev_hash=prev_hash, links=tuple(links), hash=last_hash)
+
+
+def _key(table: str) -> tuple[str, ...]:
+    return tuple(column.name for column in queries.CHAINED[table].primary_key)
+
+
+def _is_committed(secret: Any, record_json: str) -> bool:
+    """Tell whether a stored seed is the one that an episode's terms commit to."""
+    try:
+        seed = bytes.fromhex(secret)
+        found = challenges.seed_commitment(seed)
+    except (UsageError, ValueError):
+        return False
+    # Spaces and capitals would read as the same seed.
+    return seed.hex() == secret and bool(
+        json.loads(record_json)["terms"]["seed_commitment"] == found
+    )
+
+
 def _read_sound(
     record_of: Callable[[RowMapping], _T], rows: Iterable[RowMapping], breaches: list[ledger.Breach]
 ) -> Iterator[_T]:
@@ -466,10 +951,17 @@ def _read_sound(
 
 
 def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[ledger.Breach]:
-    """The stake pot of each open episode holds its bets, and its market counts them."""
+    """The stake pot of each open episode holds its bets, less what a settlement that is under way
+    has paid, and its market counts them."""
     for row in queries.open_stakes(connection):
-        pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
-        yield from ledger.check_stakes(pot, balances.get(pot, 0), int(row["market_money_held"]))
+        try:
+            pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
+        except UsageError as exc:
+            # An id that was emptied, say: it names no pot.
+            yield ledger.Breach("stakes", row["episode_id"], str(exc))
+            continue
+        held = int(row["market_money_held"]) - int(row["paid"])
+        yield from ledger.check_stakes(pot, balances.get(pot, 0), held)
         for name in ("market_money", "market_heretic", "market_orthodox"):
             held = int(row[f"{name}_held"])
             if (row[name] or 0) != held:
@@ -507,12 +999,16 @@ class Exchange:
         self.clock = clock
         self._entropy = entropy
         self._episodes = EpisodeRepository()
+        self._tallies: dict[str, Tally] = {}
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[LedgerTransaction]:
         """Take the one writer's turn."""
         with self.store.writing() as connection:
-            yield LedgerTransaction(connection, self.clock)
+            transaction = LedgerTransaction(connection, self.clock)
+            yield transaction
+            with queries.together(connection):
+                transaction.seal()
 
     # Accounts and the ledger.
 
@@ -617,9 +1113,40 @@ class Exchange:
             for row in queries.stream_transfers(connection, after_seq=after_seq):
                 yield encode_json(dict(row))
 
-    def verify(self) -> ledger.LedgerReport:
-        """Read the chain from its first transfer, and hold everything that is kept against it."""
-        return self.store.read(verify_ledger)
+    def verify(self, *, against: Head | None = None) -> ledger.LedgerReport:
+        """Read the chains from their beginning, and hold everything that is kept against them; and
+        the history up to a head that somebody kept against that."""
+        with self.store.reading() as connection:
+            report = verify_ledger(connection)
+            if against is None:
+                return report
+            found = compare_head(against, queries.event_hash(connection, against.seq))
+        return replace(report, breaches=(*report.breaches, *found))
+
+    def sign_head(self, key_file: Path) -> Head:
+        """Sign the end of the chain of events, for others to keep."""
+        (end,) = self.store.read(queries.chain_rows)
+        seq, hash_ = end["event_seq"], end["event_hash"]
+        return sign_head(seq=seq, hash_=hash_, at_ms=self.clock.now_ms(), key_file=key_file)
+
+    def heads(self, key_file: Path, *, limit: int = 10) -> list[Head]:
+        """Sign the end of the chain of events and its last round places, the newest first.
+
+        At round places the heads of any two people are of the same event, whenever they looked.
+        """
+        with self.store.reading() as connection:
+            (end,) = queries.chain_rows(connection)
+            last = end["event_seq"]
+            places = dict.fromkeys([last, *range(last - last % HEAD_EVERY, 0, -HEAD_EVERY)])
+            found = {
+                seq: queries.event_hash(connection, seq) for seq in list(places)[:limit] if seq
+            }
+        now_ms = self.clock.now_ms()
+        return [
+            sign_head(seq=seq, hash_=hash_, at_ms=now_ms, key_file=key_file)
+            for seq, hash_ in found.items()
+            if hash_ is not None
+        ]
 
     # Moves of an episode. Each returns what it brought about, as it stands then.
 
@@ -636,10 +1163,11 @@ class Exchange:
         drawn = replace(terms, seed_commitment=challenges.seed_commitment(secret))
         episode = state.draft_episode(episode_id, drawn)
         with self.transaction() as transaction:
-            connection, at_ms = transaction.connection, transaction.at_ms
+            connection = transaction.connection
             if key is not None and queries.episode_row(connection, episode_id) is not None:
                 return episode_id
-            self._episodes.insert(connection, episode, secret=secret, at_ms=at_ms)
+            transaction.move = "draft"
+            self._episodes.insert(transaction, episode, secret=secret)
             if c0 is not None:
                 _keep(transaction, episode_id, "c0", {"c0_ppm": terms.c0_ppm}, c0)
         return episode_id
@@ -648,11 +1176,21 @@ class Exchange:
         """Fix the terms; escrow the house's seed and the budget for rewards."""
         with self.move("open", episode_id) as move:
             if move.episode.state is State.DRAFT:
-                currency = move.episode.terms.currency
+                terms, currency = move.episode.terms, move.episode.terms.currency
+                standing = _claim_standing(move.connection, terms.claim)
+                if standing.open_episode is not None:
+                    other = {"episode": standing.open_episode}
+                    raise move.refuse(state.deny(Denial.CLAIM_TAKEN, **other))
+                if standing.paid != terms.paid:
+                    raise move.refuse(state.deny(Denial.TERMS_STALE))
                 pots = (ledger.escrow_account(episode_id, pot, currency) for pot in ledger.Escrow)
                 move.transaction.add_accounts((*ledger.house_accounts(currency), *pots))
                 move.make(moves.open_episode)
             return move.episode
+
+    def claim_standing(self, claim: str) -> ClaimStanding:
+        """Return what stands of a folded claim: its open episode, and evidence that was paid."""
+        return self.store.read(_claim_standing, claim)
 
     def begin_challenge(self, episode_id: str) -> Episode:
         """Let evidence be committed from now on."""
@@ -693,14 +1231,13 @@ class Exchange:
         episode_id: str,
         person: str,
         *,
-        direction: Direction,
         commitment: str,
         amount: int,
         key: str,
         compute_cost: int = 0,
     ) -> Challenge:
-        """Commit to evidence without showing it."""
-        asked = {"direction": direction, "commitment": commitment, "amount": amount}
+        """Commit to evidence and its direction without showing either."""
+        asked = {"commitment": commitment, "amount": amount}
         with self.move("commit", episode_id, person) as move:
             least = self._min_stake(move.connection, move.episode, person, compute_cost)
             number = move.find_earlier(key, asked, subject=len(move.episode.challenges))
@@ -709,7 +1246,6 @@ class Exchange:
                     challenges.commit,
                     key=key,
                     account=move.account,
-                    direction=direction,
                     commitment=commitment,
                     amount=amount,
                     least=least,
@@ -717,23 +1253,29 @@ class Exchange:
             return move.episode.challenges[-1 if number is None else number]
 
     def reveal(
-        self, episode_id: str, number: int, person: str, *, nonce: bytes, bundle_sha256: str
+        self,
+        episode_id: str,
+        number: int,
+        person: str,
+        *,
+        nonce: bytes,
+        bundle_sha256: str,
+        direction: Direction,
     ) -> Challenge:
         """Show what a commitment hid."""
         with self.move("reveal", episode_id, person) as move:
             known = dict(enumerate(move.episode.challenges)).get(number)
-            account = move.account
-            if (
-                known is None
-                or (known.account, known.bundle_sha256) != (account, bundle_sha256)
-                or known.commitment != challenges.evidence_commitment(nonce, bundle_sha256, account)
+            shown = (move.account, nonce, bundle_sha256, direction)
+            if known is None or shown != (
+                *(known.account, known.nonce, known.bundle_sha256, known.direction),
             ):
                 move.make(
                     challenges.reveal,
                     number=number,
-                    account=account,
+                    account=move.account,
                     nonce=nonce,
                     bundle_sha256=bundle_sha256,
+                    direction=direction,
                 )
             return move.episode.challenges[number]
 
@@ -743,7 +1285,8 @@ class Exchange:
             if move.episode.frozen_ms is None:
                 row = queries.episode_row(move.connection, episode_id)
                 seed = b"" if row is None else bytes.fromhex(row["secret"])
-                move.make(moves.freeze, seed=seed, positions=move.positions())
+                from_ms = move.episode.terms.close_from_ms
+                move.make(moves.freeze, seed=seed, positions=move.positions(from_ms=from_ms))
             return move.episode
 
     def judge_challenge(
@@ -759,8 +1302,7 @@ class Exchange:
         group = f"challenge:{episode_id}:{number}"
         with self.move("judge", episode_id) as move:
             if move.find_earlier(group, {"number": number, **told}, subject=number) is None:
-                rule, bets = challenges.judge_challenge, move.positions()
-                moved = move.make(rule, number=number, evidence=evidence, positions=bets)
+                moved = move.make(challenges.judge_challenge, number=number, evidence=evidence)
                 judged = moved.episode.challenges[number]
                 _keep(move.transaction, episode_id, f"gate:{number}", told, source)
                 attempt = {"passed": judged.fate is Fate.ACCEPTED, "amount": None, "scale": None}
@@ -778,17 +1320,11 @@ class Exchange:
         """Take a judging measurement: at the freeze, and again after the durability window."""
         told = encode(measurement)
         with self.move("measure", episode_id) as move:
-            known = queries.measurements_of(move.connection, episode_id, stage=stage)
-            if known and known[0]["measurement_json"] != encode_json(told):
-                raise RefusedError(
-                    f"`{episode_id}` has its {stage} measurement, and this is another; "
-                    "what was measured stands, unless it is disputed",
-                    status=ledger.Status.ID_CONFLICT.value,
-                )
+            known = move.was_told(stage, told)
             if stage == "second" and not known and not move.episode.measurements:
                 raise move.refuse(state.deny(Denial.OUT_OF_ORDER, "first_not_measured"))
             if not known:
-                move.make(moves.measure, measurement=measurement, positions=move.positions())
+                move.make(moves.measure, measurement=measurement)
                 _keep(move.transaction, episode_id, stage, told, source)
             return move.episode
 
@@ -796,7 +1332,7 @@ class Exchange:
         """End the measuring where outside stakes on both sides are lacking: nobody needs it."""
         with self.move("conclude", episode_id) as move:
             if move.episode.measured_ms is None or move.episode.measurements:
-                move.make(moves.conclude_unmeasured, positions=move.positions())
+                move.make(moves.conclude_unmeasured, positions=move.outsiders())
             return move.episode
 
     def dispute(
@@ -823,26 +1359,57 @@ class Exchange:
         told = {"ground_confirmed": ground_confirmed, "measurements": measurements}
         with self.move("rule", episode_id) as move:
             round_ = len(move.episode.disputes)
-            asked = {"round": round_, **encode(told)}
-            if move.find_earlier(f"dispute:{episode_id}:{round_}", asked, subject=round_) is None:
+            # The ruling of a first round pays nobody yet, so no group of transfers tells of it.
+            if not move.was_told(f"round:{round_}", encode(told)):
                 move.make(
                     moves.rule_on_dispute,
                     ground_confirmed=ground_confirmed,
                     measurements=measurements,
-                    positions=move.positions(),
+                    positions=move.outsiders(),
                 )
                 _keep(move.transaction, episode_id, f"round:{round_}", told, source)
             return move.episode
 
     def close(self, episode_id: str) -> Episode:
-        """Settle, or void: once, whoever asks and however often."""
-        with self.move("settle", episode_id) as move:
-            if move.episode.state in ENDED:
+        """Settle, or void: once, whoever asks and however often.
+
+        What is paid is worked out before anybody waits for it, from bets that can't change any
+        more. Many payments are made in parts, so that others have their turns in between; nobody
+        can act on the episode meanwhile, and whoever asks next goes on where it was left.
+        """
+        while True:
+            with self.store.reading() as connection:
+                found = self._episodes.load(connection, episode_id)
+                if found.state in ENDED:
+                    return found
+                positions = read_positions(connection, episode_id)
+                paid = queries.groups_of(connection, episode_id, "settle")
+            moved = moves.close_episode(found, self.clock.now_ms(), positions=positions)
+            if isinstance(moved, Denied):
+                raise _refuse(found, moved)
+            assert moved.group is not None, "the seed is always there to be given back"
+            *parts, last = ledger.split_group(moved.group, PAYMENTS_AT_ONCE)
+            for part in (*(part for part in parts if part.id not in paid), last):
+                if (after := self._pay(found, moved, part)) is None:
+                    break
+                if part is last:
+                    return after
+
+    def _pay(self, found: Episode, moved: Moved, part: ledger.Group) -> Episode | None:
+        """Pay a part of a settlement, unless it is paid; None if the episode isn't as found."""
+        with self.move("settle", found.id) as move:
+            if replace(move.episode, clock_ms=found.clock_ms) != found:
+                return None
+            # From now on it is this late: no dispute can be raised by a clock that is behind.
+            at_ms = max(move.episode.clock_ms, moved.episode.clock_ms)
+            if part.closes is None:
+                if queries.statement(move.connection, part.id) is None:
+                    move.write(Moved(episode=replace(move.episode, clock_ms=at_ms), group=part))
                 return move.episode
-            moved = move.make(moves.close_episode, positions=move.positions())
+            move.write(Moved(episode=replace(moved.episode, clock_ms=at_ms), group=part))
             book = moved.settlement.rewards if moved.settlement else None
             earned = [
-                (r.step.number, r.step.account, {"amount": r.amount, "scale": r.scale})
+                (r.step.number, r.step.account, {"amount": r.credited, "scale": r.scale})
                 for r in (book.rewards if book else ())
             ]
             move.remember("reward", [(n, who, {"passed": None, **it}) for n, who, it in earned])
@@ -863,22 +1430,74 @@ class Exchange:
         tau_max_ppm, fee_ppm = rules.tau_max_ppm, rules.fee_ppm
         return quote(episode.market, side, amount, tau_max_ppm=tau_max_ppm, fee_ppm=fee_ppm)
 
+    def typical_rate(self, *, latest: int = 20) -> TypicalRate | None:
+        """Return the rate that episodes typically settle at; None while no side has won one."""
+        rates = []
+        with self.store.reading() as connection:
+            settled = State.SETTLED.value
+            for row in queries.episode_summaries(connection, state=settled, limit=latest, offset=0):
+                episode = self._episodes.load(connection, row["episode_id"])
+                # Who won is in the measurements; whether anybody was paid for it, in the transfers.
+                outcome = episode.decide(())
+                if outcome.nearest_ppm is None or not queries.was_won(connection, episode.id):
+                    continue
+                terms = episode.terms
+                most = terms.parameters.tau_max_ppm
+                rates.append(transfer_rate(outcome.nearest_ppm, terms.c0_ppm, most))
+        if not rates:
+            return None
+        return TypicalRate(rate_ppm=sorted(rates)[(len(rates) - 1) // 2], episodes=len(rates))
+
     def episode(self, episode_id: str) -> Episode:
         """Return an episode as it stands."""
         return self.store.read(self._episodes.load, episode_id)
 
-    def snapshot(self, episode_id: str) -> EpisodeSnapshot:
-        """Read all of an episode that a page shows, as of one moment."""
+    def snapshot(self, episode_id: str, *, person: str | None = None) -> EpisodeSnapshot:
+        """Read all of an episode that a page shows to a person, as of one moment."""
         with self.store.reading() as connection:
             episode = self._episodes.load(connection, episode_id)
-            positions = read_positions(connection, episode_id)
+            account = person and ledger.user_account(person, episode.terms.currency).id
+            outsiders = read_outsiders(connection, episode)
+            outcome = find_outcome(episode, outsiders)
+            tally = self._tally(connection, episode, outcome)
+            rows = queries.statements_but_bets(connection, episode_id)
+            told = [read_statement(row, limit=LISTED) for row in rows]
+            first = _read_bets(queries.positions_from(connection, episode_id, 0, limit=LISTED))
+            of, last = (connection, episode_id), queries.latest_positions
+            settlement = None
+            if outcome is not None and tally.market is not None:
+                rewards = score_steps(episode, outcome)
+                settlement = Result(outcome=outcome, market=tally.market, rewards=rewards)
             return EpisodeSnapshot(
                 episode=episode,
-                positions=positions,
-                statements=read_statements(connection, episode_id),
+                opened_ms=first[0].at_ms if first else None,
+                latest=_read_bets(last(*of, limit=LISTED)),
+                outsiders=outsiders,
+                own=_read_bets(last(*of, account=account, limit=LISTED)) if account else [],
+                own_sum=_sum_account(connection, episode, account) if outcome and account else None,
+                tally=tally,
+                statements=told,
                 measurements=read_measurements(connection, episode_id),
-                settlement=settle(episode, positions) if episode.state in ENDED else None,
+                settlement=settlement,
+                lines=recall_lines(episode, outcome, first, told) if outcome else (),
             )
+
+    def outcome(self, episode_id: str) -> tuple[Episode, Outcome | None]:
+        """Return an episode, and how it ended, if it has."""
+        with self.store.reading() as connection:
+            episode = self._episodes.load(connection, episode_id)
+            return episode, find_outcome(episode, read_outsiders(connection, episode))
+
+    def _tally(self, connection: Connection, episode: Episode, outcome: Outcome | None) -> Tally:
+        """Sum up an episode's bets; of one that has ended once, since nothing changes any more."""
+        if outcome is None:
+            return tally_bets(connection, episode, None)
+        if (known := self._tallies.get(episode.id)) is None:
+            known = tally_bets(connection, episode, outcome)
+            if len(self._tallies) >= _KEPT:
+                self._tallies.clear()
+            self._tallies[episode.id] = known
+        return known
 
     def knows(self, episode_id: str) -> bool:
         """Say whether there is an episode of this id."""
@@ -911,6 +1530,13 @@ class Exchange:
             self._episodes.load(connection, episode_id)
             return read_positions(connection, episode_id)
 
+    def positions_from(self, episode_id: str, number: int, *, limit: int) -> list[Position]:
+        """List some of an episode's bets in their order, from the one with a number on."""
+        with self.store.reading() as connection:
+            self._episodes.load(connection, episode_id)
+            rows = queries.positions_from(connection, episode_id, number, limit=limit)
+            return [read_position(row) for row in rows]
+
     def positions_of(self, person: str, *, currency: str = "PLAY") -> list[HeldPosition]:
         """List a person's bets, the newest first."""
         rows = self.store.read(queries.positions_by_account, _account_id(person, currency))
@@ -930,6 +1556,19 @@ class Exchange:
         with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
             return read_statements(connection, episode_id)
+
+    def reasons(self, groups: Iterable[str]) -> dict[str, ledger.Reason]:
+        """Read why the transfers of some groups were made, by transfer."""
+        with self.store.reading() as connection:
+            rows = [queries.statement(connection, group) for group in dict.fromkeys(groups)]
+        return {
+            line.transfer: line.reason
+            for row in rows
+            if row is not None
+            for line in decode_json(
+                tuple[ledger.Explained, ...], row["lines_json"], row["group_id"]
+            )
+        }
 
     def measurements(self, episode_id: str) -> list[StoredMeasurement]:
         """List what an episode was told, and the executions that it came from."""
@@ -952,6 +1591,7 @@ class Exchange:
                 "transfers": [encode(read_transfer(row)) for row in rows],
                 "statements": encode(read_statements(connection, episode_id)),
                 "measurements": encode(read_measurements(connection, episode_id)),
+                "chain": encode(_read_chain(connection, episode_id)),
             }
 
     @contextlib.contextmanager
@@ -991,6 +1631,7 @@ class EpisodeMove:
         episode_id: str,
         person: str | None,
     ) -> None:
+        transaction.move = name
         self.transaction, self.connection = transaction, transaction.connection
         self.at_ms = transaction.at_ms
         self.episode = repository.load(self.connection, episode_id)
@@ -1000,14 +1641,19 @@ class EpisodeMove:
         self._request: dict[str, Any] = {"move": name, "episode": episode_id}
         self._subject: int | None = None
 
-    def positions(self) -> list[Position]:
-        """List the episode's bets, in their order."""
-        return read_positions(self.connection, self.episode.id)
+    def positions(self, *, from_ms: int) -> list[Position]:
+        """List the episode's bets from a moment on, in their order."""
+        rows = queries.positions_since(self.connection, self.episode.id, from_ms)
+        return [read_position(row) for row in rows]
+
+    def outsiders(self) -> list[Position]:
+        """List a bet of each side that counts and isn't the house's, if there is one: all that a
+        rule has to know which asks whether a market is one-sided."""
+        return read_outsiders(self.connection, self.episode)
 
     def refuse(self, denied: Denied) -> RefusedError:
         """Return the error that tells of a refused move."""
-        currency = self.episode.terms.currency
-        return refuse_move(self.episode.id, denied.denial.value, denied.reason, currency)
+        return _refuse(self.episode, denied)
 
     def find_earlier(self, key: str, asked: Mapping[str, Any], *, subject: int) -> int | None:
         """Find the number of what this move made before, under a person's key or its group's id.
@@ -1020,11 +1666,27 @@ class EpisodeMove:
         earlier = self.transaction.find_earlier(group, self._request)
         return None if earlier is None else int(earlier["subject"])
 
+    def was_told(self, stage: str, told: object) -> bool:
+        """Tell whether the episode was told this of a stage before; another word is refused."""
+        known = queries.measurements_of(self.connection, self.episode.id, stage=stage)
+        if known and known[0]["measurement_json"] != encode_json(told):
+            raise RefusedError(
+                f"`{self.episode.id}` has its {stage} measurement, and this is another; "
+                "what was measured stands, unless it is disputed",
+                status=ledger.Status.ID_CONFLICT.value,
+            )
+        return bool(known)
+
     def make(self, rule: Rule[_P], *args: _P.args, **given: _P.kwargs) -> Moved:
         """Ask a rule, and write down everything that it returns, or raise its refusal."""
         result = rule(self.episode, self.at_ms, *args, **given)
         if isinstance(result, Denied):
             raise self.refuse(result)
+        self.write(result)
+        return result
+
+    def write(self, result: Moved) -> None:
+        """Write down everything that a rule returned."""
         before, transaction, group = self.episode, self.transaction, result.group
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
@@ -1034,15 +1696,23 @@ class EpisodeMove:
                 transaction.enter(group, applied, move=name, request=request, subject=subject)
             rows = [encode(added) | {"episode_id": before.id} for added in result.positions]
             queries.insert_positions(self.connection, rows)
-            self._repository.update(self.connection, before, result.episode, at_ms=self.at_ms)
+            transaction.record("positions", rows)
+            self._repository.update(transaction, before, result.episode)
+            # Here, where it costs no answer of its own.
+            transaction.seal()
         self.episode = result.episode
-        return result
 
     def remember(self, kind: str, found: list[tuple[int, str, dict[str, Any]]]) -> None:
         """Keep what people's standing follows from: attempts and rewards, by number and account."""
         own = {"episode_id": self.episode.id, "kind": kind, "at_ms": self.at_ms}
         rows = [{"number": n, "account": account, **own, **event} for n, account, event in found]
         queries.insert_reputation_events(self.connection, rows)
+        self.transaction.record("reputation_events", rows)
+
+
+def _refuse(episode: Episode, denied: Denied) -> RefusedError:
+    currency = episode.terms.currency
+    return refuse_move(episode.id, denied.denial.value, denied.reason, currency)
 
 
 def _account_id(who: str, currency: str) -> str:
@@ -1065,14 +1735,13 @@ def _keep(
 ) -> None:
     """Keep what an episode was told beside where it came from."""
     source = source or Source()
-    queries.insert_measurement(
-        transaction.connection,
-        {
-            "episode_id": episode_id,
-            "stage": stage,
-            "measurement_json": encode_json(told),
-            "executions_json": encode_json(source.executions),
-            "bundle_id": source.bundle_id,
-            "at_ms": transaction.at_ms,
-        },
-    )
+    row = {
+        "episode_id": episode_id,
+        "stage": stage,
+        "measurement_json": encode_json(told),
+        "executions_json": encode_json(source.executions),
+        "bundle_id": source.bundle_id,
+        "at_ms": transaction.at_ms,
+    }
+    queries.insert_measurement(transaction.connection, row)
+    transaction.record("episode_measurements", [row])

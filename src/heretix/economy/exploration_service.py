@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import decimal
+import json
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from heretix.core.canonical import encode_json, sha256_hex
+from heretix.core.canonical import encode_json
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.lenses import EARNING, RPL
 from heretix.economy import exploration as rules
-from heretix.economy.exchange import DAY_MS, day_of, read_grants
+from heretix.economy.exchange import DAY_MS, claim_id_of, day_of, read_grants
 from heretix.economy.ledger import XC, AccountKind, house_account, user_account
 from heretix.economy.rewards import to_ppm
-from heretix.evidence.text.fold import fold
 from heretix.measurement.anomalies import find_anomalies
 from heretix.measurement.record import RunRecord
-from heretix.measurement.verify import verify_run
 from heretix.store import economy as queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import RowMapping
+    from sqlalchemy import Connection, RowMapping
 
     from heretix.economy.exchange import Exchange, LedgerTransaction
     from heretix.measurement.anomalies import Anomaly
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
 
 _PLANTED: Final = ("mock:", "sim:")
 _WEEK_DAYS: Final = 7
+_EVER: Final = (-(2**63), 2**63)
+_TOUCHING: Final = ('"reputation_events"', f'"{XC.code}"')
+"""Words in the rows of events that change a standing; credits are granted by a transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +97,16 @@ class Prospect:
     credited_to: str | None
 
 
-def claim_id_of(claim: str) -> str:
-    """Key that a claim is credited under: its words, whatever case, spacing or last dot."""
-    return sha256_hex(fold(claim).casefold().strip(" .!?").encode())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A standing that was worked out, what from, and the moments in which it stays as it is."""
+
+    standing: Standing
+    events: Rows
+    grants: Rows
+    from_ms: int
+    until_ms: int
+    """The moment that one of its rewards is a day older."""
 
 
 class ExplorationService:
@@ -114,6 +123,8 @@ class ExplorationService:
         self._store = exchange.store
         self._credits = credits_ or rules.CreditRules()
         self._stakes = stakes or rules.StakeRules()
+        # The leaderboard by name, as of an event of the chain.
+        self._ranked: tuple[int, Mapping[str, _Ranked]] | None = None
 
     def credit(
         self,
@@ -128,6 +139,8 @@ class ExplorationService:
 
         With `simulated`, planted models count too; that is for practice.
         """
+        from heretix.measurement.verify import verify_run
+
         user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
         records = self._store.read(queries.claim_records, claim)
         runs = [RunRecord.model_validate_json(text) for text in records]
@@ -181,38 +194,97 @@ class ExplorationService:
 
     def standing(self, person: str) -> Standing:
         """Return one person's standing today."""
+        now_ms = self._exchange.clock.now_ms()
         with self._store.reading() as connection:
-            events = queries.events(connection, person=person)
+            events = queries.reputation_rows(connection, person=person)
             grants = queries.grants(connection, person=person)
-            return self._standing(person, events, grants, queries.people(connection))
+            return self._standing(person, events, grants, queries.people(connection), now_ms)
 
     def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
-        """List everybody who explored or challenged: by reputation, then by credits."""
+        """List everybody who explored or challenged: by reputation, then by credits.
+
+        It is kept up to date: what has been worked out before is read and worked out again only
+        for people whom an event has touched since, or one of whose rewards is a day older.
+        """
+        now_ms = self._exchange.clock.now_ms()
         with self._store.reading() as connection:
-            events = queries.events(connection)
-            grants = queries.grants(connection)
-            balances = queries.people(connection)
-        names = {row["person"] for row in (*events, *grants)}
-        found = [self._standing(name, events, grants, balances) for name in names]
+            seq = queries.last_event(connection)
+            last, ranked = self._ranked or (0, {})
+            if not last or last > seq:
+                last, ranked = 0, self._rank_all(connection, now_ms)
+            elif last < seq:
+                ranked = {**ranked, **self._rank_touched(connection, last, now_ms)}
+        aged = {
+            name: self._rank(one.events, one.grants, name, one.standing.credits, now_ms)
+            for name, one in ranked.items()
+            if not one.from_ms <= now_ms < one.until_ms
+        }
+        if last < seq or aged:
+            ranked = {**ranked, **aged}
+            self._ranked = seq, ranked
+        found = [one.standing for one in ranked.values()]
         found.sort(key=lambda s: (-s.reputation_ppm, -s.credits, s.person))
         return found[:limit]
 
+    def _rank_all(self, connection: Connection, now_ms: int) -> dict[str, _Ranked]:
+        """Rank everybody from the tables."""
+        # Sorted out once: looking through everything for each person would take their product.
+        events_of = _by_person(queries.reputation_rows(connection))
+        grants_of = _by_person(queries.grants(connection))
+        balances = queries.people(connection)
+        ranked = {}
+        for name in events_of.keys() | grants_of.keys():
+            events, grants = events_of.get(name, ()), grants_of.get(name, ())
+            ranked[name] = self._rank(events, grants, name, balances.get(name, 0), now_ms)
+        return ranked
+
+    def _rank_touched(self, connection: Connection, seq: int, now_ms: int) -> dict[str, _Ranked]:
+        """Rank whomever events after one touch: by attempts, rewards, or money of credits."""
+        touched: set[str] = set()
+        for text in queries.event_rows_after(connection, seq, _TOUCHING):
+            tables = json.loads(text)
+            touched |= {row["account"] for row in tables.get("reputation_events", ())}
+            for row in tables.get("transfers", ()):
+                touched |= {row["debit"], row["credit"]} if row["currency"] == XC.code else set()
+        owners = {row["person"] for row in queries.accounts_by_id(connection, touched).values()}
+        ranked = {}
+        balances = queries.people(connection) if owners else {}
+        for name in owners - {None}:
+            events = queries.reputation_rows(connection, person=name)
+            grants = queries.grants(connection, person=name)
+            if events or grants:
+                ranked[name] = self._rank(events, grants, name, balances.get(name, 0), now_ms)
+        return ranked
+
+    def _rank(self, events: Rows, grants: Rows, name: str, credits_: int, now_ms: int) -> _Ranked:
+        """Work out a standing, and for how long it stays as it is."""
+        # Rewards age in whole days, each from its own moment on.
+        rewarded = [row["at_ms"] for row in events if row["kind"] == "reward"]
+        turns = [(at_ms, max(0, now_ms - at_ms) // DAY_MS) for at_ms in rewarded]
+        return _Ranked(
+            standing=self._standing(name, events, grants, {name: credits_}, now_ms),
+            events=events,
+            grants=grants,
+            from_ms=max((at + days * DAY_MS for at, days in turns if days), default=_EVER[0]),
+            until_ms=min((at + (days + 1) * DAY_MS for at, days in turns), default=_EVER[1]),
+        )
+
     def prospects(self, *, limit: int = 20) -> list[Prospect]:
         """List the anomaly feed, with whose claim each is already."""
-        listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed]
-        found = []
+        listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed][:limit]
+        taken = self.credited_to([anomaly.claim for anomaly in listed])
+        return [Prospect(anomaly=one, credited_to=taken.get(one.claim)) for one in listed]
+
+    def credited_to(self, claims: Iterable[str]) -> dict[str, str]:
+        """Find who was credited with each of these claims, where somebody was."""
         with self._store.reading() as connection:
-            for anomaly in listed[:limit]:
-                grant = queries.grant_of(connection, claim_id_of(anomaly.claim))
-                taken = None if grant is None else grant["person"]
-                found.append(Prospect(anomaly=anomaly, credited_to=taken))
-        return found
+            found = {one: queries.grant_of(connection, claim_id_of(one)) for one in set(claims)}
+        return {claim: grant["person"] for claim, grant in found.items() if grant is not None}
 
     def _standing(
-        self, person: str, events: Rows, grants: Rows, balances: Mapping[str, int]
+        self, person: str, own: Rows, grants: Rows, balances: Mapping[str, int], now_ms: int
     ) -> Standing:
-        now_ms = self._exchange.clock.now_ms()
-        own = [row for row in events if row["person"] == person]
+        """Work out the standing of a person from what is their own."""
         rewards = [
             rules.PastReward(
                 amount=row["amount"],
@@ -231,8 +303,16 @@ class ExplorationService:
             passed=sum(attempts),
             failure_rate_ppm=rules.failure_rate(attempts, self._stakes),
             credits=balances.get(person, 0),
-            granted=sum(row["amount"] for row in grants if row["person"] == person),
+            granted=sum(row["amount"] for row in grants),
         )
+
+
+def _by_person(rows: Rows) -> dict[str, list[RowMapping]]:
+    """Sort rows out by person, each in their order."""
+    found: dict[str, list[RowMapping]] = {}
+    for row in rows:
+        found.setdefault(row["person"], []).append(row)
+    return found
 
 
 def _findings_in(records: Sequence[RunRecord]) -> list[Finding]:
@@ -267,8 +347,8 @@ def _choose_finding(
         listed = "; ".join(f"--model {f.model} --lens {f.lens}" for f in fitting)
         raise UsageError(f"`{claim}` was measured in several ways; name one: {listed}")
     raise RecordError(
-        f"`{claim}` has no raw prior and evidence lens (HEL or SEL) of the same model here; "
-        "`heretix lens` measures them"
+        f"`{claim}` has no raw prior and evidence lens ({' or '.join(EARNING)}) of the same model "
+        "here; `heretix lens` measures them"
     )
 
 
@@ -297,17 +377,16 @@ def _grant(
     transaction.add_accounts([user_account(person, XC.code)], person=person)
     group = rules.credit_group(person, claim_id, crediting.amount)
     transaction.post(group, move="credit", request={"claim_id": claim_id, "person": person})
-    queries.add_grant(
-        transaction.connection,
-        {
-            "claim_id": claim_id,
-            "claim": finding.claim,
-            "person": person,
-            "amount": crediting.amount,
-            "found": crediting.found,
-            "day": day,
-            "week": day // _WEEK_DAYS,
-            "evidence_json": encode_json(finding),
-            "at_ms": transaction.at_ms,
-        },
-    )
+    row = {
+        "claim_id": claim_id,
+        "claim": finding.claim,
+        "person": person,
+        "amount": crediting.amount,
+        "found": crediting.found,
+        "day": day,
+        "week": day // _WEEK_DAYS,
+        "evidence_json": encode_json(finding),
+        "at_ms": transaction.at_ms,
+    }
+    queries.add_grant(transaction.connection, row)
+    transaction.record("exploration_grants", [row])

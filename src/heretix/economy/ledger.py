@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from heretix.core.canonical import Record, digest
+from heretix.core.canonical import Record, digest, sha256_text
 from heretix.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -262,7 +262,6 @@ class Code(StrEnum):
     CHALLENGE = "challenge"
     CHALLENGE_REFUND = "challenge_refund"
     CHALLENGE_FEE = "challenge_fee"
-    RESILIENCE_YIELD = "resilience_yield"
     BOND = "bond"
     BOND_RETURN = "bond_return"
     CLAWBACK = "clawback"
@@ -280,7 +279,7 @@ class Code(StrEnum):
 
 
 _CORRECTING: Final = frozenset({Code.REVERSAL, Code.CORRECTION})
-"""They put right something already written, even in a finished episode."""
+"""Codes that put right something already written, even in a finished episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +361,26 @@ def plain_group(
         if reason is not None
     )
     return Group(id=id_, drafts=drafts, lines=lines)
+
+
+def split_group(group: Group, size: int) -> tuple[Group, ...]:
+    """Split a group into parts of at most `size` drafts, for a move that is too long for one turn.
+
+    The last part has the group's own id and closes what it closes, so that the whole is there when
+    that is; the others are numbered. The same group always has the same parts.
+    """
+    count = max(1, ceil_div(len(group.drafts), size))
+    parts = [
+        replace(
+            group,
+            id=f"{group.id}:{n}",
+            drafts=group.drafts[n * size : (n + 1) * size],
+            lines=group.lines[n * size : (n + 1) * size],
+            closes=None,
+        )
+        for n in range(count)
+    ]
+    return (*parts[:-1], replace(parts[-1], id=group.id, closes=group.closes))
 
 
 def client_group(account: str, key: str) -> str:
@@ -492,6 +511,63 @@ class LedgerReport:
     @property
     def ok(self) -> bool:
         return not self.breaches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Rows that one move wrote, in their place in the chain of events."""
+
+    seq: int
+    move: str
+    rows_json: str
+    """Rows by table; of a row that is written again, its key and what changes."""
+    at_ms: int
+    prev_hash: str
+
+    def hash(self) -> str:
+        """Hash of the event, all of it."""
+        return self.link(shown=False).hash_after(self.prev_hash)
+
+    def link(self, *, shown: bool) -> EventLink:
+        """Return the event as a link, with its rows or without them."""
+        return EventLink(
+            seq=self.seq,
+            move=self.move,
+            rows_sha256=sha256_text(self.rows_json),
+            at_ms=self.at_ms,
+            rows_json=self.rows_json if shown else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLink(Record):
+    """Parts of an event that its hash is made of: enough to follow the chain past unseen rows."""
+
+    seq: int
+    move: str
+    rows_sha256: str
+    at_ms: int
+    rows_json: str | None
+
+    def hash_after(self, prev_hash: str) -> str:
+        """Hash of the event where it follows this one."""
+        return digest([self.seq, self.move, self.rows_sha256, self.at_ms, prev_hash])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventChain(Record):
+    """A stretch of the chain of events: the hash before it, its links, and the hash it ends in."""
+
+    prev_hash: str
+    links: tuple[EventLink, ...]
+    hash: str
+
+    def hashes(self) -> dict[int, str]:
+        """Hash of each event by its place, as the links give it."""
+        found, last = dict[int, str](), self.prev_hash
+        for link in self.links:
+            last = found[link.seq] = link.hash_after(last)
+        return found
 
 
 def transfer_hash(*, id_: str, body: str, seq: int, prev_hash: str) -> str:
@@ -796,7 +872,9 @@ def check_balances(
 def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[Breach]:
     """An account is what its id says: one that is called an issuer's could owe without end."""
     for account, person in owned:
-        kind, *inner, currency = account.id.split(":")
+        # Whatever stands there now: an id that was emptied has no parts.
+        parts = account.id.split(":")
+        kind, inner, currency = parts[0], parts[1:-1], parts[-1]
         episode = inner[0] if kind == AccountKind.ESCROW and len(inner) == 2 else None
         holder = inner[0] if kind == AccountKind.USER and len(inner) == 1 else None
         said = (kind, currency, episode, holder)

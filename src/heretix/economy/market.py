@@ -129,16 +129,29 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarketSettlement:
-    """Distribution of a market's money: the lines, the fees and the dust add up to it."""
+class MarketResult:
+    """Sums of a market that was settled."""
 
     winner: Side | None
     tau_ppm: int
     transfer: int
-    """T: what the losers gave up together."""
-    lines: tuple[Line, ...]
+    """T = ⌈τ·Σ losing stakes⌉: what is shared out. What losers pay beyond it is dust."""
+    given_up: int
+    """Sum of what losers pay."""
     fees: int
     dust: int
+
+    @property
+    def gained(self) -> int:
+        """Sum of what winners gain, before their fees."""
+        return self.given_up - self.dust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketSettlement(MarketResult):
+    """Distribution of a market's money: the lines, the fees and the dust add up to it."""
+
+    lines: tuple[Line, ...]
 
 
 def seed_market(
@@ -230,6 +243,16 @@ def market_of(positions: Sequence[Position]) -> Market:
     )
 
 
+def without(market: Market, positions: Sequence[Position]) -> Market:
+    """The market as it is when these positions are taken out of it."""
+    gone = market_of(positions)
+    return Market(
+        money=market.money - gone.money,
+        heretic=market.heretic - gone.heretic,
+        orthodox=market.orthodox - gone.orthodox,
+    )
+
+
 def settle_market(
     positions: Sequence[Position], winner: Side | None, tau_ppm: int = 0, *, fee_ppm: int = FEE
 ) -> MarketSettlement:
@@ -249,7 +272,10 @@ def settle_market(
         max(0, p.shares * market.money - p.stake * winning) if p.side is winner else 0
         for p in positions
     ]
-    transfer = sum(paid)
+    # Rounded once, not once a loser: else many small stakes on the other side would pay a mover
+    # who holds both more than they cost. What each loser is rounded up by is dust.
+    losing = sum(p.stake for p in positions if p.side is not winner)
+    transfer = ledger.ceil_part(losing, tau_ppm)
     gains = ledger.share_out(transfer, weights)
     fees = [
         0 if p.house else ledger.ceil_part(gain, fee_ppm)
@@ -259,7 +285,8 @@ def settle_market(
         Line(position=p, won=p.side is winner if winner else None, paid=lost, gain=gain, fee=fee)
         for p, lost, gain, fee in zip(positions, paid, gains.parts, fees, strict=True)
     )
-    shared = {"transfer": transfer, "fees": sum(fees), "dust": gains.dust}
+    dust = gains.dust + sum(paid) - transfer
+    shared = {"transfer": transfer, "given_up": sum(paid), "fees": sum(fees), "dust": dust}
     return MarketSettlement(winner=winner, tau_ppm=tau_ppm, lines=lines, **shared)
 
 

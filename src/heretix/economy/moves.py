@@ -18,7 +18,7 @@ from heretix.economy.ledger import MAX_AMOUNT, user_account
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.rewards import BELIEF_MAX, BELIEF_MIN, farthest
 from heretix.economy.sentences import sentence
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -115,7 +115,8 @@ class Actor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Models that a measured move asks, and how often each: without and with the evidence."""
+    """Models that a measured move asks, and how often each: without and with the evidence, and with
+    irrelevant text at the gate."""
 
     claim: str
     models: tuple[str, ...]
@@ -176,14 +177,21 @@ def _reveal(actor: Actor, episode_id: str, given: Mapping[str, Any]) -> Challeng
     if given["bundle"] is not None:
         bundle = _read_evidence(given["bundle"], sha256, episode.terms.claim)
         account = user_account(actor.person, episode.terms.currency).id
-        commitment = evidence_commitment(nonce, sha256, account)
+        commitment = evidence_commitment(nonce, sha256, given["direction"], account)
         # The bundle first: a revealed challenge must find its evidence when it is judged. But
-        # only what was committed to; the exchange refuses the rest.
-        if commitment in {challenge.commitment for challenge in episode.challenges}:
+        # only what was committed to, and nothing while it could be copied or bet on; the exchange
+        # refuses the rest.
+        known = commitment in {challenge.commitment for challenge in episode.challenges}
+        if known and actor.clock.now_ms() > episode.terms.close_until_ms:
             text = dump_bundle(bundle)
             actor.store.write(save_bundle, bundle.bundle_id, bundle.claim, bundle.lens, text)
     return actor.exchange.reveal(
-        episode_id, given["challenge"], actor.person, nonce=nonce, bundle_sha256=sha256
+        episode_id,
+        given["challenge"],
+        actor.person,
+        nonce=nonce,
+        bundle_sha256=sha256,
+        direction=given["direction"],
     )
 
 
@@ -210,7 +218,7 @@ def _open(actor: Actor, episode_id: str, _: Mapping[str, Any]) -> Episode:
 
 def _plan_judge(actor: Actor, episode_id: str) -> Step:
     episode = actor.workflow.require_frozen(episode_id)
-    times = 2 * sum(not challenge.is_judged for challenge in episode.challenges)
+    times = 3 * sum(not challenge.is_judged for challenge in episode.challenges)
     return Step(claim=episode.terms.claim, models=episode.terms.models, times=times)
 
 
@@ -240,6 +248,7 @@ def reveal_fields(secret: Secret, episode: Episode, person: str) -> dict[str, An
         "challenge": find_commitment(secret, episode, person),
         "nonce": secret.nonce.hex(),
         "bundle_sha256": secret.bundle.bundle_id,
+        "direction": secret.direction,
         "bundle": secret.bundle.to_json(),
     }
 
@@ -248,10 +257,6 @@ def reach_ppm(episode: Episode, stake: int, direction: Direction) -> int:
     """Return how far the credited belief can move on a stake."""
     end = BELIEF_MIN if direction is Direction.DOWN else BELIEF_MAX
     return farthest(episode.terms.parameters.reward_scale, episode.belief_ppm, end, stake)
-
-
-def _least_bond(episode: Episode) -> int:
-    return dispute_bond(episode.market.money if episode.market else 0, episode.terms.parameters)
 
 
 _MONEY: Final = "Whole minor units."
@@ -282,14 +287,18 @@ STAKE: Final = Move(
 COMMIT: Final = Move(
     name="commit",
     role="explorer",
-    help="Commit to evidence without showing it.",
+    help="Commit to evidence and its direction without showing either.",
     operation="challenge",
     path="challenges",
     schema="ChallengeGiven",
     schema_help="A commitment to evidence, which isn't shown yet.",
     fields=(
-        Field("direction", "choice", choices=Direction),
-        Field("commitment", "text", "sha256(nonce ‖ bundle hash ‖ account id).", pattern=_SHA256),
+        Field(
+            "commitment",
+            "text",
+            'sha256(nonce ‖ bundle hash ‖ direction ‖ ":" ‖ account id).',
+            pattern=_SHA256,
+        ),
         Field("amount", "amount", _MONEY, least=1, most=MAX_POOL),
         Field(
             "saved",
@@ -305,7 +314,7 @@ COMMIT: Final = Move(
 REVEAL: Final = Move(
     name="reveal",
     role="explorer",
-    help="Show what a commitment of one's own hid.",
+    help="Show what a commitment of one's own hid, once no bet is taken any more.",
     operation="reveal",
     path="reveals",
     schema="RevealGiven",
@@ -314,6 +323,7 @@ REVEAL: Final = Move(
         Field("challenge", "whole", most=1_000_000),
         Field("nonce", "text", "In hex.", pattern=_NONCE),
         Field("bundle_sha256", "text", pattern=_SHA256),
+        Field("direction", "choice", choices=Direction),
         Field("bundle", "json", "The bundle itself, unless the server has it.", required=False),
     ),
     returns="challenge",
@@ -331,7 +341,7 @@ DISPUTE: Final = Move(
     schema_help="A bond against a result.",
     fields=(
         Field("ground", "choice", choices=Ground),
-        Field("bond", "bond", _MONEY, least=1, most=MAX_POOL, least_of=_least_bond),
+        Field("bond", "bond", _MONEY, least=1, most=MAX_POOL, least_of=dispute_bond),
     ),
     keyed=True,
     returns="dispute",
@@ -392,7 +402,7 @@ RULE: Final = Move(
     name="rule",
     role="operator",
     help="Have the larger panel measure, and rule on the dispute.",
-    brief="Have the larger panel measure, and let its word stand.",
+    brief="Have the larger panel measure, and rule on the dispute.",
     operation="rule_on_dispute",
     schema="Ruling",
     schema_help="How a dispute is to be ruled on.",

@@ -87,11 +87,15 @@ def log_odds(ppm: int) -> Decimal:
     return CONTEXT.subtract(_ln(ppm), _ln(PPM - ppm))
 
 
+def clip_log_odds(value: Decimal) -> Decimal:
+    """Log-odds held within those of 1% and 99%."""
+    bound = log_odds(BELIEF_MAX)
+    return min(max(value, CONTEXT.minus(bound)), bound)
+
+
 def belief_at(log_odds_value: Decimal) -> int:
     """The belief with these log-odds, to the nearest part per million, within [1%, 99%]."""
-    bound = log_odds(BELIEF_MAX)
-    held = min(max(log_odds_value, CONTEXT.minus(bound)), bound)
-    odds = CONTEXT.exp(CONTEXT.minus(held))
+    odds = CONTEXT.exp(CONTEXT.minus(clip_log_odds(log_odds_value)))
     ppm = CONTEXT.divide(Decimal(PPM), CONTEXT.add(Decimal(1), odds))
     return int(ppm.to_integral_value(rounding=decimal.ROUND_HALF_EVEN))
 
@@ -132,10 +136,8 @@ class Step(Record):
     account: str
     evidence: str
     c_from_ppm: int
-    c_wanted_ppm: int
-    """Belief of the lens with this evidence."""
     c_to_ppm: int
-    """End of the path: nearer than wanted when the bond was short."""
+    """Belief of the lens with this evidence."""
     bond: int
 
 
@@ -148,6 +150,9 @@ class Reward:
     q_ppm: int
     potential_from: int
     potential_to: int
+    credited: int
+    """The part that counts for the reputation: a gain only as far as it brought the path nearer to
+    q than it ever was, so that a step away and back earns none; a loss counts whole."""
 
     @property
     def amount(self) -> int:
@@ -224,33 +229,34 @@ def take_step(
     evidence: str,
     scale: int,
     c_from_ppm: int,
-    c_wanted_ppm: int,
+    c_to_ppm: int,
     bond: int,
-) -> Step:
-    """Move the credited path towards what the lens measured, as far as the bond covers."""
+) -> Step | Reason:
+    """Move the credited path to what the lens measured, if the bond covers all of the way.
+
+    Half of the way isn't gone: whoever came next would be paid for the rest of somebody else's
+    evidence.
+    """
     require_whole("bond", bond)
     require_belief("c_from", c_from_ppm)
-    wanted = clip_belief(c_wanted_ppm)
+    end = clip_belief(c_to_ppm)
+    needed = required_bond(scale, c_from_ppm, end)
+    if bond < needed and end != c_from_ppm:
+        return Reason.of("bond_short", needed=needed, bond=bond)
     return Step(
         number=number,
         account=account,
         evidence=evidence,
         c_from_ppm=c_from_ppm,
-        c_wanted_ppm=wanted,
-        c_to_ppm=farthest(scale, c_from_ppm, wanted, bond),
+        c_to_ppm=end,
         bond=bond,
     )
 
 
-def reward(step: Step, *, scale: int, q_ppm: int) -> Reward:
-    """Reward of a step, now that the durable belief is known."""
-    return Reward(
-        step=step,
-        scale=scale,
-        q_ppm=q_ppm,
-        potential_from=potential(scale, q_ppm, step.c_from_ppm),
-        potential_to=potential(scale, q_ppm, step.c_to_ppm),
-    )
+def _closest(q_ppm: int, a_ppm: int, b_ppm: int) -> int:
+    """The belief nearest to q on the way from one to another."""
+    low, high = sorted((a_ppm, b_ppm))
+    return min(max(q_ppm, low), high)
 
 
 def settle_rewards(steps: Sequence[Step], *, scale: int, c0_ppm: int, q_ppm: int) -> RewardBook:
@@ -263,17 +269,29 @@ def settle_rewards(steps: Sequence[Step], *, scale: int, c0_ppm: int, q_ppm: int
                 f"million, got {step.c_from_ppm}; the record is incomplete or was changed"
             )
         at = step.c_to_ppm
-    rewards = tuple(reward(step, scale=scale, q_ppm=q_ppm) for step in steps)
+    rewards, best = [], potential(scale, q_ppm, c0_ppm)
+    for step in steps:
+        start, end = (potential(scale, q_ppm, c) for c in (step.c_from_ppm, step.c_to_ppm))
+        rewards.append(
+            Reward(
+                step=step,
+                scale=scale,
+                q_ppm=q_ppm,
+                potential_from=start,
+                potential_to=end,
+                credited=end - start if end < start else max(0, end - best),
+            )
+        )
+        best = max(best, potential(scale, q_ppm, _closest(q_ppm, step.c_from_ppm, step.c_to_ppm)))
     escrowed = budget(scale, c0_ppm)
     left = escrowed - sum(item.amount for item in rewards)
     assert left >= 0, "the budget covers every path by construction"
-    return RewardBook(rewards=rewards, budget=escrowed, budget_left=left)
+    return RewardBook(rewards=tuple(rewards), budget=escrowed, budget_left=left)
 
 
 def explain(item: Reward) -> tuple[Reason, ...]:
     """Explain a reward line by line: every number needed to work it out again by hand."""
     step, before, after = item.step, item.potential_from, item.potential_to
-    reached = Reason.of("reward_short", wanted_ppm=step.c_wanted_ppm, to_ppm=step.c_to_ppm)
     moved = step.c_from_ppm != step.c_to_ppm
     needed = required_bond(item.scale, step.c_from_ppm, step.c_to_ppm) if moved else 0
     end = {"bond": step.bond, "change": abs(item.amount), "receives": item.receives}
@@ -282,11 +300,11 @@ def explain(item: Reward) -> tuple[Reason, ...]:
             "reward_step", number=step.number, account=step.account, evidence=step.evidence[:12]
         ),
         Reason.of("reward_path", from_ppm=step.c_from_ppm, to_ppm=step.c_to_ppm),
-        *((reached,) if step.c_to_ppm != step.c_wanted_ppm else ()),
         Reason.of("reward_bond", bond=step.bond, needed=needed),
         Reason.of("reward_durable", q_ppm=item.q_ppm, scale=item.scale),
         Reason.of("reward_before", c_ppm=step.c_from_ppm, potential=before),
         Reason.of("reward_after", c_ppm=step.c_to_ppm, potential=after),
         Reason.of("reward_amount", before=before, after=after, amount=item.amount),
+        Reason.of("reward_credited", credited=item.credited),
         Reason("reward_gained" if item.amount >= 0 else "reward_lost", dict(end)),
     )

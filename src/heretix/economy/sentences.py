@@ -7,9 +7,9 @@ format of its parameter: `{stake:amount}`, `{due_ms:moment}`, `{rate_ppm:ppm}`.
 from __future__ import annotations
 
 import string
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.clock import utc_text_of_ms
 from heretix.core.errors import RefusedError
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO
@@ -34,15 +34,18 @@ PAYMENTS: Final[Mapping[str, str]] = {
     "bet_won": "bet {number}: {stake:amount} on {side}; won at a rate of {rate_ppm:ppm}: "
     "{stake:amount} + gain {gain:amount} (its share of {transfer:amount}) − fee {fee:amount} = "
     "{receives:amount}",
-    "challenge": "challenge {number}: {stake:amount} that the belief goes {direction}",
+    "challenge": "challenge {number}: {stake:amount}, of which {least:amount} is lost if it fails",
     "challenge_late": "challenge {number} came after the close at {close_ms:moment}: given back "
     "whole",
     "challenge_passed": "challenge {number} passed: its stake is the bond of step {step}",
-    "challenge_failed": "challenge {number} failed",
-    "challenge_yield": "challenge {number} failed: resilience yield on bet {bet} of {stake:amount}",
-    "challenge_dust": "challenge {number}: what rounding left over",
+    "challenge_failed": "challenge {number} failed: the part of operations of {forfeit:amount}",
+    "challenge_fund": "challenge {number} failed: the fund has the rest of {forfeit:amount}",
+    "challenge_rest": "challenge {number} failed: what was staked beyond the least of "
+    "{stake:amount} comes back",
+    "challenge_short": "challenge {number} passed, and its stake comes back whole",
     "dispute": "dispute {round}: {ground:words}",
     "dispute_upheld": "dispute {round} was upheld: the bond comes back whole",
+    "dispute_won": "dispute {round} was upheld: it is paid the bond that dispute {lost} lost",
     "dispute_lost": "dispute {round} changed nothing: the bond pays for the panel",
     "fee_platform": "the platform's share of {fees:amount} in fees",
     "fee_fund": "the share of durable updates of {fees:amount} in fees",
@@ -58,24 +61,62 @@ PAYMENTS: Final[Mapping[str, str]] = {
 REWARDS: Final[Mapping[str, str]] = {
     "reward_step": "step {number} by {account:holder}: evidence {evidence}",
     "reward_path": "credited belief: from {from_ppm:belief} to {to_ppm:belief}",
-    "reward_short": "the lens went to {wanted_ppm:belief}, the bond covered the way to "
-    "{to_ppm:belief}",
     "reward_bond": "bond: {bond:amount} posted, {needed:amount} needed for this move",
     "reward_durable": "durable belief: q = {q_ppm:belief}; scale B = {scale:amount}",
     "reward_before": "potential before: B·[q·ln c + (1-q)·ln(1-c)] at c = {c_ppm:belief} is "
     "{potential:amount}",
     "reward_after": "potential after: at c = {c_ppm:belief} it is {potential:amount}",
     "reward_amount": "reward: {after:amount} − ({before:amount}) = {amount:amount}",
+    "reward_credited": "reputation: {credited:amount} of it counts; a gain counts only as far as "
+    "it brought the path nearer to q than it ever was",
     "reward_gained": "receives: bond {bond:amount} + {change:amount} = {receives:amount}",
     "reward_lost": "receives: bond {bond:amount} − {change:amount} = {receives:amount}",
 }
 """A reward line by line."""
+SUMMARY: Final[Mapping[str, str]] = {
+    "summary_start": "The belief was c₀ = {c0_ppm:belief} when the episode opened.",
+    "summary_step": "Step {number}, by {account:holder}: accepted evidence moved the credited "
+    "belief from {from_ppm:belief} to {to_ppm:belief}.",
+    "summary_no_step": "No evidence was accepted, so the credited belief stayed there.",
+    "summary_void": "Void ({void:words}): everything came back whole.",
+    "summary_first": "q₁ = {q_ppm:belief} at the freeze: c₀ shifted, in log-odds, by the median of "
+    "what {judges} judges moved with the evidence; P(up) = {p_up_ppm:ppm}.",
+    "summary_second": "q₂ = {q_ppm:belief} after the durability window, from {judges} judges in "
+    "the same way; P(up) = {p_up_ppm:ppm}.",
+    "summary_durable": "The durable belief is q = {q_ppm:belief}, the one of q₁ and q₂ that is "
+    "nearer to c₀: what fades isn't paid.",
+    "summary_undone": "The durable belief is q = c₀ = {q_ppm:belief}, because q₁ and q₂ lie on "
+    "different sides of it: nothing lasted.",
+    "summary_up": "Heretic was right: P(up) was at least {bound_ppm:ppm} both times.",
+    "summary_down": "Orthodox was right: P(up) was at most {bound_ppm:ppm} both times.",
+    "summary_held": "Held, neither side was right: P(up) would have had to be at least "
+    "{least_ppm:ppm} both times, or at most {most_ppm:ppm}; every stake came back whole.",
+    "summary_one_sided": "Nobody but the house had bet on one side: the market alone is void, and "
+    "every stake came back whole.",
+    "summary_rate": "The rate is τ = {most_ppm:ppm}·min(1, D/ln 2) = {tau_ppm:ppm}, where "
+    "D = KL({nearest_ppm:belief}‖{c0_ppm:belief}) = {nats} nats, at the end of the judges' "
+    "intervals that is nearest to c₀.",
+    "summary_market": "Losing bets gave up {given_up:amount}, τ of each; winners gained "
+    "{gained:amount} of it by how early and boldly they bought, and {dust:amount} is what rounding "
+    "left over.",
+    "summary_fees": "Winners paid {fees:amount} of their gains as fees: {platform:amount} to the "
+    "platform, {fund:amount} to the fund of rewards.",
+    "summary_budget": "Of {budget:amount} set aside for evidence, steps towards q were paid "
+    "{paid:amount}, steps away from it paid {lost:amount} in, and {left:amount} went back.",
+    "summary_account": "{account:holder} came to {total:change}: {bets:change} by bets, "
+    "{evidence:change} by evidence, {disputes:change} by disputes.",
+}
+"""An episode in short."""
 DENIALS: Final[Mapping[str, str]] = {
     "wrong_state": "the episode must be {wanted}, it is {state}",
     "terms_changed": "the terms aren't those that were hashed at open",
     "challenges_begin": "challenges begin at {at_ms:moment}, it is {now_ms:moment}",
     "challenges_ended": "challenges ended at {at_ms:moment}, it is {now_ms:moment}",
     "stakes_ended": "stakes were taken until {at_ms:moment}, it is {now_ms:moment}",
+    "reveals_begin": "evidence is shown when no bet is taken any more, after {at_ms:moment}, it is "
+    "{now_ms:moment}",
+    "claim_taken": "`{episode}` asks about the same claim and hasn't ended: one is open at a time",
+    "terms_stale": "evidence on this claim was paid for since the draft: draft it again",
     "reveals_ended": "reveals were taken until {at_ms:moment}, it is {now_ms:moment}",
     "freeze_due": "the freeze is at {at_ms:moment}, it is {now_ms:moment}",
     "second_due": "the second measurement is due at {at_ms:moment}, it is {now_ms:moment}",
@@ -97,7 +138,7 @@ DENIALS: Final[Mapping[str, str]] = {
     "unjudged_challenges": "every challenge must be judged first",
     "first_not_measured": "measure first at first",
     "wrong_judges": "the judges are {judges}",
-    "both_sides_staked": "both sides have stakes: measure",
+    "worth_measuring": "evidence or bets on both sides wait for the judges: measure",
     "no_rounds_left": "a result can be disputed {rounds} times",
     "dispute_pending": "a dispute is being ruled on",
     "dispute_unruled": "the dispute must be ruled on first",
@@ -111,11 +152,14 @@ FAILURES: Final[Mapping[str, str]] = {
     "never_handed_in": "its evidence was never handed in",
     "nothing_new": "it shows nothing new",
     "model_unreachable": "a model of the lens could not be reached",
-    "low_compliance": "compliance must be at least {least_ppm} ppm, got {got_ppm}",
+    "low_compliance": "compliance must be at least {least_ppm:ppm}, got {got_ppm:ppm}",
     "no_estimate": "{detail}",
+    "bond_short": "as a bond it had to be {needed:amount}, it was {bond:amount}",
     "too_few_slots": "K must be at least {least}, got {got}",
     "interval_too_wide": "the interval must be at most {most_ppm:ppm} wide, got {got_ppm:ppm}",
     "direction_uncertain": "P({direction}) must be at least {least_ppm:ppm}, got {got_ppm:ppm}",
+    "placebo": "P({direction}) must be at least {least_ppm:ppm} against irrelevant text of the "
+    "same length, too, got {got_ppm:ppm}",
 }
 """Reason why a challenge earned nothing."""
 OBJECTIONS: Final[Mapping[str, str]] = {
@@ -147,7 +191,15 @@ VERDICTS: Final[Mapping[str, str]] = {
     "escrow_not_empty": "{account!r} would be left with {left:money}",
 }
 """Reason why the ledger refused a group."""
-SENTENCES: Final = {**PAYMENTS, **REWARDS, **DENIALS, **FAILURES, **OBJECTIONS, **VERDICTS}
+SENTENCES: Final = {
+    **PAYMENTS,
+    **REWARDS,
+    **SUMMARY,
+    **DENIALS,
+    **FAILURES,
+    **OBJECTIONS,
+    **VERDICTS,
+}
 
 
 class Surface(string.Formatter):
@@ -164,10 +216,13 @@ class Surface(string.Formatter):
         """Write an amount where the currency stands beside it."""
         return self.money(minor).rpartition(" ")[0]
 
+    def change(self, minor: int) -> str:
+        """Write an amount as what was gained or lost."""
+        return f"{'+' if minor > 0 else ''}{self.amount(minor)}"
+
     def moment(self, at_ms: int) -> str:
         """Write a moment in UTC, to the second."""
-        moment = datetime.fromtimestamp(at_ms // 1000, UTC)
-        return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+        return utc_text_of_ms(at_ms)
 
     def ppm(self, value: int) -> str:
         """Write parts per million as percent, every digit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -10,13 +11,11 @@ from heretix.core.canonical import Record, require_sha256, sha256_hex
 from heretix.core.errors import UsageError
 from heretix.economy import ledger
 from heretix.economy.episode import state
-from heretix.economy.market import Side
 from heretix.economy.rewards import take_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heretix.economy.market import Position
 
 # Commitments: a hash now, what it hides later.
 #
@@ -27,11 +26,14 @@ if TYPE_CHECKING:
 SECRET_BYTES: Final = 32
 
 
-def evidence_commitment(nonce: bytes, bundle_sha256: str, account: str) -> str:
-    """sha256(nonce ‖ bundle hash ‖ account); the first two have a fixed length."""
+def evidence_commitment(
+    nonce: bytes, bundle_sha256: str, direction: state.Direction, account: str
+) -> str:
+    """sha256(nonce ‖ bundle hash ‖ direction ‖ ":" ‖ account); the first two have a fixed length,
+    and a direction has no colon."""
     _require_secret("nonce", nonce)
     bundle = bytes.fromhex(require_sha256("bundle_sha256", bundle_sha256))
-    return sha256_hex(nonce + bundle + account.encode())
+    return sha256_hex(nonce + bundle + f"{direction.value}:{account}".encode())
 
 
 def seed_commitment(seed: bytes) -> str:
@@ -53,12 +55,20 @@ def draw_close(seed: bytes, episode: str, *, from_ms: int, until_ms: int) -> int
 def draw_judges(
     seed: bytes, episode: str, pool: Sequence[str], *, count: int, round_: int = 0
 ) -> tuple[str, ...]:
-    """`count` of the pool, or all of it when it is smaller; each round draws anew.
+    """`count` of the pool, or what there is when it is smaller; each round draws anew, and no
+    provider gets a majority.
 
     The pool is ranked by hash, so the draw doesn't depend on the order it is given in.
     """
     ranked = sorted(pool, key=lambda model: _draw(seed, "judge", episode, str(round_), model))
-    return tuple(ranked[:count])
+    drawn: list[str] = []
+    houses: Counter[str] = Counter()
+    for model in ranked:
+        house = state.provider_of(model)
+        if len(drawn) < count and houses[house] < state.most_of_one(count):
+            drawn.append(model)
+            houses[house] += 1
+    return tuple(drawn)
 
 
 def _draw(seed: bytes, *labels: str) -> bytes:
@@ -88,6 +98,8 @@ class GateReading(Record):
 
     p_up_ppm: int
     """Share of bootstrap replicas in which the belief went up."""
+    p_over_placebo_ppm: int
+    """The same against irrelevant text of the same length, instead of no text."""
     slots: int
     ci_width_ppm: int
     """Width of the difference's 95% interval, in probability."""
@@ -107,9 +119,14 @@ def find_gate_failure(
 ) -> ledger.Reason | None:
     """Find why evidence didn't move the lens the way it was declared to; None if it did."""
     ledger.require_ppm("p_up_ppm", reading.p_up_ppm)
+    ledger.require_ppm("p_over_placebo_ppm", reading.p_over_placebo_ppm)
     ledger.require_ppm("ci_width_ppm", reading.ci_width_ppm)
     ledger.require_whole("slots", reading.slots)
-    sure = reading.p_up_ppm if direction is state.Direction.UP else ledger.PPM - reading.p_up_ppm
+    up = direction is state.Direction.UP
+    sure, over = (
+        share if up else ledger.PPM - share
+        for share in (reading.p_up_ppm, reading.p_over_placebo_ppm)
+    )
     if reading.slots < rules.min_slots:
         return ledger.Reason.of("too_few_slots", least=rules.min_slots, got=reading.slots)
     if reading.ci_width_ppm > rules.max_width_ppm:
@@ -118,6 +135,9 @@ def find_gate_failure(
     if sure < rules.direction_ppm:
         shares = {"least_ppm": rules.direction_ppm, "got_ppm": sure}
         return ledger.Reason("direction_uncertain", {"direction": direction.value, **shares})
+    if over < rules.direction_ppm:
+        shares = {"least_ppm": rules.direction_ppm, "got_ppm": over}
+        return ledger.Reason("placebo", {"direction": direction.value, **shares})
     return None
 
 
@@ -127,12 +147,12 @@ def commit(
     *,
     key: str,
     account: str,
-    direction: state.Direction,
     commitment: str,
     amount: int,
     least: int,
 ) -> state.Moved | state.Denied:
-    """Commit to evidence without showing it. The stake pays for the attempt if it fails."""
+    """Commit to evidence and to its direction without showing either. The least stake pays for the
+    attempt if it fails."""
     require_sha256("commitment", commitment)
     if denied := state.not_allowed(episode, state.State.CHALLENGE):
         return denied
@@ -148,15 +168,15 @@ def commit(
     challenge = state.Challenge(
         number=len(episode.challenges),
         account=account,
-        direction=direction,
         commitment=commitment,
         stake=amount,
+        least=max(1, least),
         at_ms=at,
-        positions_before=episode.position_count,
     )
     statement = episode.statement(ledger.client_group(account, key))
-    told = {"number": challenge.number, "stake": amount, "direction": direction.value}
-    reason = ledger.Reason("challenge", told)
+    reason = ledger.Reason.of(
+        "challenge", number=challenge.number, stake=amount, least=challenge.least
+    )
     statement.move(
         account, statement.pot(ledger.Escrow.CHALLENGE), amount, ledger.Code.CHALLENGE, reason
     )
@@ -172,11 +192,14 @@ def reveal(
     account: str,
     nonce: bytes,
     bundle_sha256: str,
+    direction: state.Direction,
 ) -> state.Moved | state.Denied:
-    """Show what a commitment hid."""
+    """Show what a commitment hid, now that no bet can be made on it any more."""
     if denied := state.not_allowed(episode, state.State.CHALLENGE) or _unknown(episode, number):
         return denied
     at, until = max(at_ms, episode.clock_ms), episode.terms.freeze_at_ms
+    if at <= (close := episode.terms.close_until_ms):
+        return state.deny(state.Denial.TOO_EARLY, "reveals_begin", at_ms=close, now_ms=at)
     if at > until:
         return state.deny(state.Denial.TOO_LATE, "reveals_ended", at_ms=until, now_ms=at)
     challenge = episode.challenges[number]
@@ -184,11 +207,15 @@ def reveal(
         fate = challenge.fate.value
         return state.deny(state.Denial.WRONG_REVEAL, "not_hidden", number=number, fate=fate)
     if account != challenge.account or challenge.commitment != evidence_commitment(
-        nonce, bundle_sha256, account
+        nonce, bundle_sha256, direction, account
     ):
         return state.deny(state.Denial.WRONG_REVEAL)
     revealed = replace(
-        challenge, bundle_sha256=bundle_sha256, nonce=nonce, fate=state.Fate.REVEALED
+        challenge,
+        direction=direction,
+        bundle_sha256=bundle_sha256,
+        nonce=nonce,
+        fate=state.Fate.REVEALED,
     )
     return state.Moved(episode=replace(_with(episode, revealed), clock_ms=at))
 
@@ -209,7 +236,6 @@ def judge_challenge(
     *,
     number: int,
     evidence: BroughtEvidence | None,
-    positions: Sequence[Position],
 ) -> state.Moved | state.Denied:
     """Let a challenge move the credited path, or charge it for the attempt.
 
@@ -225,10 +251,10 @@ def judge_challenge(
     failure = find_failure(episode, challenge)
     if failure is None and evidence is None:
         failure = ledger.Reason("not_measured")
-    if failure is None and evidence is not None:
+    if failure is None and evidence is not None and challenge.direction is not None:
         failure = find_gate_failure(evidence.gate, challenge.direction, parameters.gate)
     if failure is not None:
-        _charge(statement, episode, challenge, positions, failure)
+        _charge(statement, episode, challenge, failure)
         after = _with(episode, replace(challenge, fate=state.Fate.FAILED))
     else:
         assert evidence is not None
@@ -242,9 +268,16 @@ def judge_challenge(
             evidence=challenge.bundle_sha256,
             scale=parameters.reward_scale,
             c_from_ppm=episode.belief_ppm,
-            c_wanted_ppm=choose(episode.belief_ppm, evidence.belief_ppm),
+            c_to_ppm=choose(episode.belief_ppm, evidence.belief_ppm),
             bond=challenge.stake,
         )
+        if isinstance(step, ledger.Reason):
+            # A part of the way would leave the rest of it to whoever comes next.
+            pot, code = statement.pot(ledger.Escrow.CHALLENGE), ledger.Code.CHALLENGE_REFUND
+            reason = ledger.Reason.of("challenge_short", step, number=number)
+            statement.move(pot, challenge.account, challenge.stake, code, reason)
+            given_back = _with(episode, replace(challenge, fate=state.Fate.SHORT))
+            return state.Moved(episode=replace(given_back, clock_ms=at), group=statement.group())
         pot, bonds = statement.pot(ledger.Escrow.CHALLENGE), statement.pot(ledger.Escrow.BOND)
         reason = ledger.Reason.of("challenge_passed", number=number, step=step.number)
         statement.move(pot, bonds, challenge.stake, ledger.Code.BOND, reason)
@@ -257,27 +290,22 @@ def _charge(
     statement: ledger.Statement,
     episode: state.Episode,
     challenge: state.Challenge,
-    positions: Sequence[Position],
     failure: ledger.Reason,
 ) -> None:
-    """Operations take their part; the rest goes to those who held the side it attacked."""
+    """The least stake is forfeited: operations take their part, the fund the rest. What was staked
+    beyond it comes back, and nobody who holds a bet is paid: else empty challenges would pay."""
     pot, number = statement.pot(ledger.Escrow.CHALLENGE), challenge.number
-    fee = ledger.ceil_part(challenge.stake, episode.terms.parameters.challenge_fee_ppm)
+    forfeit = min(challenge.least, challenge.stake)
+    fee = ledger.ceil_part(forfeit, episode.terms.parameters.challenge_fee_ppm)
     operations = statement.house(ledger.AccountKind.OPERATIONS)
-    reason = ledger.Reason.of("challenge_failed", failure, number=number)
+    reason = ledger.Reason.of("challenge_failed", failure, number=number, forfeit=forfeit)
     statement.move(pot, operations, fee, ledger.Code.CHALLENGE_FEE, reason)
-    attacked = Side.ORTHODOX if challenge.direction is state.Direction.UP else Side.HERETIC
-    before = [p for p in positions if p.number < challenge.positions_before]
-    holders = [p for p in before if p.side is attacked]
-    shared = ledger.share_out(challenge.stake - fee, [p.stake for p in holders])
-    for position, amount in zip(holders, shared.parts, strict=True):
-        reason = ledger.Reason.of(
-            "challenge_yield", number=number, bet=position.number, stake=position.stake
-        )
-        statement.move(pot, position.account, amount, ledger.Code.RESILIENCE_YIELD, reason)
-    rounding = statement.house(ledger.AccountKind.ROUNDING)
-    reason = ledger.Reason.of("challenge_dust", number=number)
-    statement.move(pot, rounding, shared.dust, ledger.Code.DUST, reason)
+    fund = statement.house(ledger.AccountKind.EPC_FUND)
+    reason = ledger.Reason.of("challenge_fund", number=number, forfeit=forfeit)
+    statement.move(pot, fund, forfeit - fee, ledger.Code.CHALLENGE_FEE, reason)
+    rest = challenge.stake - forfeit
+    reason = ledger.Reason.of("challenge_rest", number=number, stake=challenge.stake)
+    statement.move(pot, challenge.account, rest, ledger.Code.CHALLENGE_REFUND, reason)
 
 
 def _unknown(episode: state.Episode, number: int) -> state.Denied | None:

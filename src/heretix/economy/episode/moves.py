@@ -3,17 +3,74 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from heretix.economy.episode import state
 from heretix.economy.episode.challenges import draw_close, draw_judges, matches_seed
-from heretix.economy.episode.settlement import Measurement, VoidReason, settle, void_reason
+from heretix.economy.episode.settlement import (
+    Measurement,
+    is_one_sided,
+    pay_bond,
+    settle,
+    void_reason,
+)
 from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, ceil_part, client_group
-from heretix.economy.market import Position, Side, buy, market_of, seed_market
+from heretix.economy.market import Position, Side, buy, market_of, seed_market, without
 from heretix.economy.rewards import budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+DueStep = Literal["begin", "freeze", "judge", "conclude", "first", "second", "rule", "settle"]
+
+
+class Due(NamedTuple):
+    """The next move that nobody has to decide on, and the moment from which it can be made."""
+
+    step: DueStep
+    at_ms: int
+
+
+def find_due(episode: state.Episode, positions: Sequence[Position]) -> Due | None:
+    """Find what is to be done next, by whoever is there; None of a draft, and of what has ended.
+
+    Of an episode that isn't frozen, no positions are needed.
+    """
+    terms = episode.terms
+    match episode.state:
+        case state.State.OPEN:
+            return Due("begin", terms.challenge_from_ms)
+        case state.State.CHALLENGE:
+            return Due("freeze", terms.freeze_at_ms)
+        case state.State.FROZEN:
+            return _find_due_of_frozen(episode, positions)
+        case state.State.MEASURED | state.State.DISPUTED:
+            return _find_due_of_measured(episode)
+        case _:
+            return None
+
+
+def _find_due_of_frozen(episode: state.Episode, positions: Sequence[Position]) -> Due:
+    assert episode.frozen_ms is not None
+    if not all(challenge.is_judged for challenge in episode.challenges):
+        return Due("judge", episode.frozen_ms)
+    if not is_measured_for(episode, positions):
+        return Due("conclude", episode.frozen_ms)
+    if not episode.measurements:
+        return Due("first", episode.frozen_ms)
+    return Due("second", episode.frozen_ms + episode.terms.parameters.durability_ms)
+
+
+def _find_due_of_measured(episode: state.Episode) -> Due:
+    rules = episode.terms.parameters
+    assert episode.measured_ms is not None
+    last = episode.disputes[-1] if episode.disputes else None
+    if last is not None and last.upheld is None:
+        # What can be worked out again needs nobody; for the rest operators have time to look.
+        by_hand = last.ground is not state.Ground.RECOMPUTATION_MISMATCH
+        return Due("rule", last.at_ms + rules.dispute_window_ms * by_hand)
+    ruled = len(episode.disputes) >= rules.dispute_rounds
+    return Due("settle", episode.measured_ms + rules.dispute_window_ms * (not ruled))
 
 
 def open_episode(episode: state.Episode, at_ms: int) -> state.Moved | state.Denied:
@@ -95,7 +152,10 @@ def stake(
 def freeze(
     episode: state.Episode, at_ms: int, *, seed: bytes, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
-    """Reveal the seed, draw the close and the judges, and give late stakes back exactly."""
+    """Reveal the seed, draw the close and the judges, and give late stakes back exactly.
+
+    `positions` must hold every bet from `close_from_ms` on; earlier ones can't be late.
+    """
     if denied := state.not_allowed(episode, state.State.CHALLENGE):
         return denied
     terms = episode.terms
@@ -107,7 +167,8 @@ def freeze(
     close = draw_close(seed, episode.id, from_ms=terms.close_from_ms, until_ms=terms.close_until_ms)
     statement = episode.statement(f"freeze:{episode.id}")
     pot, code = statement.pot(Escrow.STAKE), Code.LATE_STAKE_REFUND
-    for position in (p for p in positions if p.at_ms > close):
+    late = [position for position in positions if position.at_ms > close]
+    for position in late:
         reason = Reason.of("bet_late", number=position.number, close_ms=close)
         statement.move(pot, position.account, position.stake, code, reason)
     judged = []
@@ -119,9 +180,10 @@ def freeze(
         reason = Reason.of("challenge_late", number=challenge.number, close_ms=close)
         statement.move(pot, challenge.account, challenge.stake, code, reason)
         judged.append(replace(challenge, fate=state.Fate.LATE))
+    assert episode.market is not None
     frozen = replace(
         state.moved_to(episode, state.State.FROZEN),
-        market=market_of([p for p in positions if p.at_ms <= close]),
+        market=without(episode.market, late),
         challenges=tuple(judged),
         judges=draw_judges(seed, episode.id, terms.hold_outs, count=terms.parameters.judges),
         close_ms=close,
@@ -133,7 +195,7 @@ def freeze(
 
 
 def measure(
-    episode: state.Episode, at_ms: int, *, measurement: Measurement, positions: Sequence[Position]
+    episode: state.Episode, at_ms: int, *, measurement: Measurement
 ) -> state.Moved | state.Denied:
     """Record a judging measurement: one after the freeze, one after the durability window.
 
@@ -149,7 +211,7 @@ def measure(
     if episode.measurements and at < due:
         return state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=at)
     after = replace(episode, measurements=(*episode.measurements, measurement), clock_ms=at)
-    if len(after.measurements) == 2 or _find_void(after, positions) is not None:
+    if len(after.measurements) == 2 or _is_void(after):
         after = replace(state.moved_to(after, state.State.MEASURED), measured_ms=at)
     return state.Moved(episode=after)
 
@@ -157,11 +219,14 @@ def measure(
 def conclude_unmeasured(
     episode: state.Episode, at_ms: int, *, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
-    """Without outside stakes on both sides there is nothing to measure for."""
+    """Without outside stakes on both sides, and without evidence, there is nothing to measure for.
+
+    Evidence is judged and paid whatever became of the market.
+    """
     if denied := _not_measurable(episode):
         return denied
-    if _find_void(replace(episode, measurements=()), positions) is not VoidReason.NO_OUTSIDE_STAKE:
-        return state.deny(state.Denial.NOT_VOID, "both_sides_staked")
+    if is_measured_for(episode, positions):
+        return state.deny(state.Denial.NOT_VOID, "worth_measuring")
     at = max(at_ms, episode.clock_ms)
     return state.Moved(
         episode=replace(state.moved_to(episode, state.State.MEASURED), clock_ms=at, measured_ms=at)
@@ -175,9 +240,13 @@ def _not_measurable(episode: state.Episode) -> state.Denied | None:
     return state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges") if unjudged else None
 
 
-def _find_void(episode: state.Episode, positions: Sequence[Position]) -> VoidReason | None:
-    counted, parameters = episode.select_positions(positions), episode.terms.parameters
-    return void_reason(episode.measurements, positions=counted, parameters=parameters)
+def is_measured_for(episode: state.Episode, positions: Sequence[Position]) -> bool:
+    """Tell whether evidence or bets of both sides wait for the judges."""
+    return bool(episode.steps) or not is_one_sided(episode.select_positions(positions))
+
+
+def _is_void(episode: state.Episode) -> bool:
+    return void_reason(episode.measurements, parameters=episode.terms.parameters) is not None
 
 
 def close_episode(
@@ -203,9 +272,11 @@ def close_episode(
 # Disputes: money against a measurement. A larger panel of judges measures again.
 
 
-def dispute_bond(stakes: int, parameters: state.Parameters) -> int:
-    """max(S₀, 1% of all stakes), rounded up."""
-    return max(parameters.stakes.base, ceil_part(stakes, parameters.dispute_bond_ppm))
+def dispute_bond(episode: state.Episode) -> int:
+    """max(S₀, 1% of all stakes), rounded up, for the first dispute; twice as much for the next."""
+    parameters, stakes = episode.terms.parameters, episode.market.money if episode.market else 0
+    least = max(parameters.stakes.base, ceil_part(stakes, parameters.dispute_bond_ppm))
+    return least << len(episode.disputes)
 
 
 def raise_dispute(
@@ -224,9 +295,8 @@ def raise_dispute(
     due = episode.measured_ms + parameters.dispute_window_ms
     if at >= due:
         return state.deny(state.Denial.TOO_LATE, "disputes_ended", at_ms=due, now_ms=at)
-    assert episode.market is not None
     assert episode.seed is not None
-    least = dispute_bond(episode.market.money, parameters)
+    least = dispute_bond(episode)
     if bond < least:
         return state.deny(state.Denial.STAKE_TOO_SMALL, "bond_too_small", least=least, got=bond)
     round_ = len(episode.disputes) + 1
@@ -250,10 +320,12 @@ def rule_on_dispute(
     measurements: tuple[Measurement, Measurement],
     positions: Sequence[Position],
 ) -> state.Moved | state.Denied:
-    """Let the larger panel's measurements stand.
+    """Let the larger panel's measurements stand if they uphold the dispute: the ground was
+    confirmed, or the panel decided otherwise.
 
-    The bond comes back when the ground was confirmed or the panel decided otherwise;
-    a dispute that changed nothing pays for the panel.
+    A dispute that isn't upheld changes nothing but who has its bond: else a bond would buy another
+    draw of q and of the rate. A bond waits for the next ruling, or the end, to be paid out; this
+    one decides on that of the round before.
     """
     if denied := state.not_allowed(episode, state.State.DISPUTED):
         return denied
@@ -264,17 +336,15 @@ def rule_on_dispute(
     if not named <= set(episode.judges):
         return state.deny(state.Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
     before, outcome = episode.decide(positions), episode.decide(positions, measurements)
-    upheld = ground_confirmed or (before.winner, before.void) != (outcome.winner, outcome.void)
+    upheld = ground_confirmed or (before.moved, before.void) != (outcome.moved, outcome.void)
     at = max(at_ms, episode.clock_ms)
     statement = episode.statement(f"dispute:{episode.id}:{dispute.round}")
-    to = dispute.account if upheld else statement.house(AccountKind.OPERATIONS)
-    code = Code.DISPUTE_RETURN if upheld else Code.DISPUTE_LOST
-    reason = Reason.of("dispute_upheld" if upheld else "dispute_lost", round=dispute.round)
-    statement.move(statement.pot(Escrow.DISPUTE), to, dispute.bond, code, reason)
+    if len(episode.disputes) > 1:
+        pay_bond(statement, episode.disputes[-2], overturned_by=dispute if upheld else None)
     after = replace(
         episode,
         disputes=(*episode.disputes[:-1], replace(dispute, upheld=upheld)),
-        measurements=measurements,
+        measurements=measurements if upheld else episode.measurements,
         measured_ms=at,
         clock_ms=at,
     )

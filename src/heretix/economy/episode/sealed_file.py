@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from heretix.core.canonical import Record
 from heretix.core.errors import RecordError, RefusedError
 from heretix.economy.episode.challenges import evidence_commitment
-from heretix.economy.episode.state import Denial
+from heretix.economy.episode.state import Denial, Direction
 from heretix.economy.ledger import user_account
 from heretix.evidence.bundle import read_bundle
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heretix.economy.episode.state import Episode
     from heretix.evidence.bundle import Bundle
 
-FORMAT: Final = "heretix-reveal/1"
+FORMAT: Final = "heretix-reveal/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,30 +33,32 @@ class Secret:
     """The challenge's number; None where the file was made before the commitment was taken."""
     person: str
     nonce: bytes
+    direction: Direction
     bundle: Bundle
 
     def commitment(self, person: str, currency: str) -> str:
         """Commitment that this opens."""
         account = user_account(person, currency).id
-        return evidence_commitment(self.nonce, self.bundle.bundle_id, account)
+        return evidence_commitment(self.nonce, self.bundle.bundle_id, self.direction, account)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File(Record):
     """The fields of a reveal file."""
 
-    format: Literal["heretix-reveal/1"]
+    format: Literal["heretix-reveal/2"]
     episode: str
     number: int | None
     person: str
     nonce: bytes
+    direction: Direction
     bundle: dict[str, Any]
 
 
 def dump_secret(secret: Secret) -> str:
     """Write the secret as the text of a file."""
     own = {"nonce": secret.nonce.hex(), "bundle": secret.bundle.to_json()}
-    names = ("episode", "number", "person")
+    names = ("episode", "number", "person", "direction")
     content = {"format": FORMAT} | {name: getattr(secret, name) for name in names} | own
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
@@ -80,7 +82,8 @@ def load_secret(text: str, source: str = "the reveal file") -> Secret:
             f"`{source}` must be what committing to evidence gave you ({FORMAT}), and was "
             f"changed or cut off: {explain(first)}"
         ) from exc
-    own = {name: getattr(content, name) for name in ("episode", "number", "person", "nonce")}
+    names = ("episode", "number", "person", "nonce", "direction")
+    own = {name: getattr(content, name) for name in names}
     return Secret(**own, bundle=read_bundle(content.bundle, source))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from heretix.economy.ledger import Group
 
 HOUR_MS = 3_600_000
+VERSION: Final = "economy_v2"
+"""The rules that this code knows. An episode keeps the version that it opened with."""
+_PLANTED: Final = frozenset({"sim", "mock"})
+"""Providers whose models are made up: nobody is behind several of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +44,13 @@ class Parameters(Record):
     """One version of the economy's numbers, fixed when an episode opens. A changed number is
     another version."""
 
-    version: str = "economy_v1"
+    version: str = VERSION
     tau_max_ppm: int = TAU_MAX
     fee_ppm: int = FEE
     platform_ppm: int = 500_000
     """The platform's share of the fees; the fund for durable updates has the rest."""
     challenge_fee_ppm: int = 300_000
-    """Share of a failed challenge's stake that operations keep."""
+    """Share of the forfeit of a failed challenge that operations keep; the fund has the rest."""
     reward_scale: int = 100_000
     """B: minor units per nat of a durable update."""
     win_ppm: int = 975_000
@@ -63,6 +68,11 @@ class Parameters(Record):
     credits: CreditRules = field(default_factory=CreditRules)
 
     def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ConfigError(
+                f"`version` must be {VERSION!r}, the rules of this Heretix, got {self.version!r}; "
+                "use the Heretix that opened the episode"
+            )
         require_ppm("tau_max_ppm", self.tau_max_ppm, most=TAU_MAX)
         for name in ("fee_ppm", "platform_ppm", "challenge_fee_ppm", "min_compliance_ppm"):
             require_ppm(name, getattr(self, name))
@@ -105,8 +115,12 @@ class Terms(Record):
     freeze_at_ms: int
     """The last moment for a reveal."""
     parameters: Parameters
+    paid: tuple[str, ...] = ()
+    """Bundles that earlier episodes of this claim paid for: they stand on the side before."""
 
     def __post_init__(self) -> None:
+        for bundle in self.paid:
+            require_sha256("paid", bundle)
         require_sha256("bank_sha256", self.bank_sha256)
         require_sha256("seed_commitment", self.seed_commitment)
         require_ppm("c0_ppm", self.c0_ppm, least=BELIEF_MIN, most=BELIEF_MAX)
@@ -121,11 +135,15 @@ class Terms(Record):
             )
         if len(set(self.judge_pool)) != len(self.judge_pool):
             raise ConfigError("`judge_pool` must name each model once, got one twice")
-        if len(self.hold_outs) < self.parameters.judges:
-            raise ConfigError(
-                f"`judge_pool` must hold at least {self.parameters.judges} models that take no "
-                f"part in the lens, got {len(self.hold_outs)}; add models to draw from"
-            )
+        # The panel of a dispute is the larger one; but a small one can have too many of one house.
+        for count in (2 * self.parameters.judges + 1, self.parameters.judges):
+            houses = Counter(provider_of(model) for model in self.hold_outs)
+            if sum(min(held, most_of_one(count)) for held in houses.values()) < count:
+                raise ConfigError(
+                    f"`judge_pool` must hold {count} models that take no part in the lens, at most "
+                    f"{most_of_one(count)} counted for each provider, got {len(self.hold_outs)} "
+                    f"of {', '.join(sorted(houses)) or 'none'}; add models to draw from"
+                )
 
     @property
     def hold_outs(self) -> tuple[str, ...]:
@@ -141,6 +159,17 @@ class Terms(Record):
 # A move takes the episode as it is and returns the episode as it would be, with the group of
 # transfers that must be written in the same transaction; or it says why not. Asking the ledger
 # first whether a key was used before is what makes a retry harmless.
+
+
+def provider_of(model: str) -> str:
+    """The house that a model comes from; one that is made up is a house of its own."""
+    provider, colon, _ = model.partition(":")
+    return provider if colon and provider not in _PLANTED else model
+
+
+def most_of_one(count: int) -> int:
+    """The most judges of one provider among so many: never a majority."""
+    return (count - 1) // 2
 
 
 class State(StrEnum):
@@ -181,6 +210,10 @@ class Denial(StrEnum):
     """Not the secret that was committed to at open."""
     BET_REFUSED = "bet_refused"
     STAKE_TOO_SMALL = "stake_too_small"
+    CLAIM_TAKEN = "claim_taken"
+    """Another episode of the same claim is open."""
+    TERMS_STALE = "terms_stale"
+    """Evidence was paid for since the terms were drafted."""
     COMMITMENT_TAKEN = "commitment_taken"
     UNKNOWN_CHALLENGE = "unknown_challenge"
     WRONG_REVEAL = "wrong_reveal"
@@ -208,6 +241,8 @@ class Fate(StrEnum):
     LATE = "late"
     """Committed after the effective close: given back whole."""
     ACCEPTED = "accepted"
+    SHORT = "short"
+    """It passed, and its stake doesn't cover the move as a bond: given back whole."""
     FAILED = "failed"
 
 
@@ -225,11 +260,13 @@ class Challenge(Record):
 
     number: int
     account: str
-    direction: Direction
     commitment: str
     stake: int
+    least: int
+    """S_min when it was made: what is forfeited if it fails."""
     at_ms: int
-    positions_before: int
+    direction: Direction | None = None
+    """Sealed like the bundle, until the reveal."""
     bundle_sha256: str | None = None
     nonce: bytes | None = None
     """Nonce that hid the bundle, kept once revealed, so that anyone can check the commitment."""

@@ -23,7 +23,7 @@ from heretix.core.errors import NoEstimateError
 from heretix.economy.episode.challenges import BroughtEvidence, GateReading
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.ledger import PPM, Reason
-from heretix.economy.rewards import clip_belief
+from heretix.economy.rewards import BELIEF_MAX, clip_belief, log_odds
 from heretix.measurement.record import RunRecord
 from heretix.measurement.vector import logits_by_stem
 from heretix.measurement.verify import verify_run
@@ -33,15 +33,18 @@ from heretix.store.runs import find_record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from heretix.belief.bootstrap import Floats
+    from heretix.belief.estimator import Floats
     from heretix.economy.episode.state import Episode, Terms
     from heretix.economy.exchange import StoredMeasurement
     from heretix.store import Store
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
-"""The sides of a difference: without the evidence in question, and with it."""
+PLACEBO: Final = "placebo"
+"""The sides of a difference: without the evidence in question, with it, and with irrelevant text of
+its length instead."""
 
+_BOUND: Final = float(log_odds(BELIEF_MAX))
 _DIGITS: Final = Decimal("1E-9")
 """Log-odds are written to nine places: the last bits of a logarithm differ between machines."""
 
@@ -94,22 +97,27 @@ def belief_ppm(records: Sequence[RunRecord]) -> int:
 
 
 def gate_evidence(
-    terms: Terms, sides: Mapping[str, Sides], *, seed: int
+    terms: Terms, sides: Mapping[str, Sides], *, seed: int, placebo: Mapping[str, RunRecord]
 ) -> tuple[BroughtEvidence | None, Reason | None]:
     """Inputs of the gate for a challenge's evidence; or None, and why there are none.
 
-    The gate reads the lens with the evidence less the lens without: the median over its models.
+    The gate reads the lens with the evidence less the lens without: the median over its models. And
+    less the lens with irrelevant text of that length, so that text as such isn't evidence.
     """
-    if not set(terms.models) <= sides.keys():
+    if not set(terms.models) <= (sides.keys() & placebo.keys()):
         return None, Reason("model_unreachable")
     found = [sides[model] for model in terms.models]
-    usages = [record.usage for side in found for record in side]
+    against = [Sides(placebo[model], sides[model].after) for model in terms.models]
+    usages = [r.usage for model in terms.models for r in (*sides[model], placebo[model])]
     attempted, least = sum(usage.attempted for usage in usages), terms.parameters.min_compliance_ppm
     compliance = sum(usage.compliant for usage in usages) * PPM // attempted
     if compliance < least:
         return None, Reason.of("low_compliance", least_ppm=least, got_ppm=compliance)
     try:
-        replicas = _replicas({str(n): side for n, side in enumerate(found)}, seed=seed)
+        replicas, over_placebo = (
+            _replicas({str(n): side for n, side in enumerate(pairs)}, seed=seed)
+            for pairs in (found, against)
+        )
         belief = belief_ppm([side.after for side in found])
     except NoEstimateError as exc:
         return None, Reason.of("no_estimate", detail=str(exc))
@@ -118,6 +126,7 @@ def gate_evidence(
     width = Decimal(hi - lo) * PPM
     reading = GateReading(
         p_up_ppm=_share_up(np.median([after - before for before, after in replicas], axis=0)),
+        p_over_placebo_ppm=_share_up(np.median([b - a for a, b in over_placebo], axis=0)),
         slots=terms.K,
         ci_width_ppm=int(width.to_integral_value(rounding=decimal.ROUND_CEILING)),
     )
@@ -154,14 +163,19 @@ def judging_measurement(judges: Mapping[str, Sides], *, seed: int) -> Measuremen
         replicas = _replicas(usable, seed=seed)
     except NoEstimateError:
         return Measurement(readings=readings, p_up_ppm=None, shift_lo=None, shift_hi=None)
-    shifts: Floats = np.median([after - before for before, after in replicas], axis=0)
+    # Within [1%, 99%] before they are differenced, as the rules hold the judges themselves.
+    held = [
+        (np.clip(before, -_BOUND, _BOUND), np.clip(after, -_BOUND, _BOUND))
+        for before, after in replicas
+    ]
+    shifts: Floats = np.median([after - before for before, after in held], axis=0)
     lo, hi = interval(shifts)
     return Measurement(
         readings=readings,
         p_up_ppm=_share_up(shifts),
         # Rounded outwards: an interval is never written narrower than it is.
-        shift_lo=_written(lo, decimal.ROUND_FLOOR),
-        shift_hi=_written(hi, decimal.ROUND_CEILING),
+        shift_lo=_round(lo, decimal.ROUND_FLOOR),
+        shift_hi=_round(hi, decimal.ROUND_CEILING),
     )
 
 
@@ -206,8 +220,8 @@ def _paired_centers(sides: Sides) -> tuple[Decimal, Decimal] | tuple[None, None]
     how = sides.before.aggregation
     cut = trim_cut(len(stems), center=how.center, trim=how.trim)
     return (
-        _written(trimmed_mean([mean(before[stem]) for stem in stems], cut)),
-        _written(trimmed_mean([mean(after[stem]) for stem in stems], cut)),
+        _round(trimmed_mean([mean(before[stem]) for stem in stems], cut)),
+        _round(trimmed_mean([mean(after[stem]) for stem in stems], cut)),
     )
 
 
@@ -223,7 +237,7 @@ def _share_up(differences: Floats) -> int:
     return -(-doubled * PPM // whole)
 
 
-def _written(value: float, rounding: str = decimal.ROUND_HALF_EVEN) -> Decimal:
+def _round(value: float, rounding: str = decimal.ROUND_HALF_EVEN) -> Decimal:
     # Adding zero turns a minus zero into zero: one number has one spelling.
     return Decimal(value).quantize(_DIGITS, rounding=rounding) + 0
 
@@ -288,7 +302,10 @@ def _derive(episode: Episode, told: StoredMeasurement, records: Sequence[RunReco
         return {"c0_ppm": belief_ppm(records)}
     if stage.startswith("gate:"):
         sides = _sides(records, terms.models)
-        evidence, _ = gate_evidence(terms, sides, seed=seed_of(episode.id, stage))
+        names = {parse_model(name).identity: name for name in terms.models}
+        placebo = {names.get(r.model, r.model): r for r in records if side_of(r) == PLACEBO}
+        seed = seed_of(episode.id, stage)
+        evidence, _ = gate_evidence(terms, sides, seed=seed, placebo=placebo)
         return {"evidence": encode(evidence)}
     if stage.startswith("round:"):
         halves = zip(("first", "second"), told.record["measurements"], strict=True)

@@ -12,17 +12,17 @@ from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, Rec
 from heretix.core.lenses import NUL, SHOWING
 from heretix.economy.episode.challenges import find_failure
 from heretix.economy.judging import inputs
-from heretix.economy.judging.inputs import AFTER, BEFORE, seed_of, side_of, variant_of
+from heretix.economy.judging.inputs import AFTER, BEFORE, PLACEBO, seed_of, side_of, variant_of
 from heretix.economy.ledger import Reason
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
+from heretix.measurement.experiments import irrelevant_documents, sham_items
 from heretix.measurement.service import Results, measure, prepare
 from heretix.plan import Evidence
 from heretix.prompts.bank import ShownItem, load_bank, load_frame
-from heretix.providers.catalog import Opener, open_provider, resolve_model
-from heretix.providers.prices import cost_micros, load_prices
-from heretix.store.documents import find_bundle
+from heretix.providers.catalog import Opener, cost_micros, load_prices, open_provider, resolve_model
+from heretix.store.bundles import find_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class EpisodeLens:
     """The `lens` of an episode's terms: how documents are asked about, and which are there."""
 
     clause: str
-    """MEL, HEL or SEL: the lens whose frame stands around the documents."""
+    """The lens whose frame stands around the documents."""
     bundle_id: str | None = None
     """The documents that are shown from the start, if any."""
 
@@ -227,10 +227,18 @@ class Panel:
         if before.items == after.items:
             nothing_new = Reason("nothing_new")
             return GateInputs(evidence=None, reason=nothing_new, left_out=after.left_out)
-        sides = {BEFORE: before, AFTER: after}
+        fresh = after.items[len(before.items) :]
+        sham = sham_items(fresh, irrelevant_documents(terms.claim))
+        placebo = ShownDocuments(items=(*before.items, *sham))
+        sides = {BEFORE: before, AFTER: after, PLACEBO: placebo}
         found = await self._measure(episode.id, terms, terms.models, sides, stage, final=final)
         seed = seed_of(episode.id, stage)
-        evidence, reason = inputs.gate_evidence(terms, inputs.pair_sides(found), seed=seed)
+        evidence, reason = inputs.gate_evidence(
+            terms,
+            inputs.pair_sides(found),
+            seed=seed,
+            placebo={model: record for (model, side), record in found.items() if side == PLACEBO},
+        )
         return GateInputs(
             evidence=evidence,
             reason=reason,
@@ -270,7 +278,8 @@ class Panel:
             if price is None:
                 return None
             tokens = calls * chars // _CHARS_PER_TOKEN
-            micros += cost_micros(price, 2 * tokens, 2 * calls * _ANSWER_TOKENS)
+            # Without the evidence, with it, and with irrelevant text of its length.
+            micros += cost_micros(price, 3 * tokens, 3 * calls * _ANSWER_TOKENS)
         return math.ceil(micros * _MINOR_PER_USD / 1e6)
 
     async def _measure(
@@ -354,7 +363,7 @@ class Panel:
 
     def _bundles(self, terms: Terms, accepted: Iterable[str]) -> list[Bundle]:
         base = read_lens(terms.lens).bundle_id
-        return self._load([*([base] if base else []), *accepted])
+        return self._load([*([base] if base else []), *terms.paid, *accepted])
 
     def _load(self, bundle_ids: Iterable[str]) -> list[Bundle]:
         return [load_bundle(self._store.read(find_bundle, ref), ref) for ref in bundle_ids]

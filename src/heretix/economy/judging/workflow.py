@@ -7,16 +7,14 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from heretix.belief.metrics import MIN_STEMS
 from heretix.config import check_claim
 from heretix.core.errors import ConfigError, ConflictError, RefusedError
 from heretix.core.lenses import HEL
 from heretix.economy.episode import state
+from heretix.economy.episode.moves import is_measured_for
 from heretix.economy.exchange import UNDRAWN, Source
-from heretix.economy.judging.inputs import recheck
-from heretix.economy.judging.panel import read_lens
 from heretix.economy.ledger import PLAY, require_whole
-from heretix.economy.market import Side, seed_market
+from heretix.economy.market import seed_market
 from heretix.economy.sentences import refuse_move
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import resolve_model
@@ -27,14 +25,13 @@ if TYPE_CHECKING:
     from heretix.economy.judging.panel import GateInputs, Judged, Panel
 
 DAY_MS: Final = 24 * state.HOUR_MS
-PRACTICE_MODELS: Final = ("sim:lens?prior=0.4&hel=1.0",)
+PRACTICE_MODELS: Final = ("sim:lens?prior=0.4&hel=1.0&any_text=0",)
 PRACTICE_JUDGES: Final = tuple(
-    f"sim:judge{n}?prior={prior}&hel={shift}"
-    for n, (prior, shift) in enumerate(
-        ((0.3, 0.7), (0.4, 0.8), (0.5, 0.9), (0.6, 0.85), (0.7, 1.0), (0.45, 0.75)), start=1
-    )
+    f"sim:judge{n}?prior={0.25 + 0.05 * (5 * n % 11):.2f}&hel={0.7 + 0.03 * n:.2f}&any_text=0"
+    for n in range(1, 12)
 )
-"""Planted models that any evidence moves up: to learn the game without a key."""
+"""Planted models that any document on the claim moves up: to learn the game without a key. As many
+judges as a dispute draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +62,8 @@ class Proposal:
     parameters: state.Parameters = field(default_factory=state.Parameters)
 
     def __post_init__(self) -> None:
+        from heretix.belief.metrics import MIN_STEMS
+
         check_claim(self.claim)
         if not self.models:
             raise ConfigError("`models` is empty: name the models of the lens")
@@ -87,8 +86,12 @@ class Proposal:
                 f"{self.candle_ms} of {self.challenge_for_ms} milliseconds"
             )
 
-    def terms(self, *, c0_ppm: int, at_ms: int, settings: Settings) -> state.Terms:
+    def terms(
+        self, *, c0_ppm: int, at_ms: int, settings: Settings, paid: tuple[str, ...] = ()
+    ) -> state.Terms:
         """The terms of an episode that is drafted now. Models are named as records name them."""
+        from heretix.economy.judging.panel import read_lens
+
         read_lens(self.lens)
         bank = load_bank(self.bank)
         if bank.T_bank < self.T:
@@ -115,6 +118,7 @@ class Proposal:
             close_until_ms=close,
             freeze_at_ms=close + self.reveal_for_ms,
             parameters=self.parameters,
+            paid=paid,
         )
 
 
@@ -147,17 +151,26 @@ class EpisodeWorkflow:
 
     def check(self, proposal: Proposal) -> state.Terms:
         """Refuse what can't be drafted, before anything is measured; return terms without c₀."""
-        terms = proposal.terms(c0_ppm=500_000, at_ms=0, settings=self._settings)
+        settings, paid = self._settings, self._exchange.claim_standing(proposal.claim).paid
+        terms = proposal.terms(c0_ppm=500_000, at_ms=0, settings=settings, paid=paid)
         self._panel.check(terms, proposal.models)
         return terms
 
     async def draft(self, proposal: Proposal, *, key: str | None = None) -> Drafted:
         """Measure c₀ and write the episode down, once for a `key`. Its times count from then on."""
+        taken = self._exchange.claim_standing(proposal.claim).open_episode
+        # Asked for again under its key, it is the one that was written.
+        if taken is not None and (key is None or taken != state.draft_id(key)):
+            raise RefusedError(
+                f"`claim` is asked about by `{taken}`, which hasn't ended; one episode of a claim "
+                "is open at a time",
+                status=state.Denial.CLAIM_TAKEN.value,
+            )
         label = f"draft-{secrets.token_hex(6)}"
         terms = self.check(proposal)
         c0_ppm, executions = await self._panel.open(label, terms, proposal.models)
         at_ms = self._exchange.clock.now_ms()
-        terms = proposal.terms(c0_ppm=c0_ppm, at_ms=at_ms, settings=self._settings)
+        terms = proposal.terms(c0_ppm=c0_ppm, at_ms=at_ms, settings=self._settings, paid=terms.paid)
         episode = self._exchange.draft(terms, c0=Source(executions=executions), key=key)
         return Drafted(episode, at_ms)
 
@@ -181,9 +194,8 @@ class EpisodeWorkflow:
         """Name the judging measurement that is due now; None when there is none to make."""
         episode = self.require_frozen(episode_id)
         if not all(challenge.is_judged for challenge in episode.challenges):
-            raise _refused(episode, state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges"))
-        positions = episode.select_positions(self._exchange.positions(episode_id))
-        if {position.side for position in positions if not position.house} != set(Side):
+            raise _refuse(episode, state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges"))
+        if not is_measured_for(episode, self._exchange.positions(episode_id)):
             return None
         if not episode.measurements:
             return "first"
@@ -191,7 +203,7 @@ class EpisodeWorkflow:
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
         now = max(self._exchange.clock.now_ms(), episode.clock_ms)
         if now < due:
-            raise _refused(
+            raise _refuse(
                 episode, state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
             )
         return "second"
@@ -209,7 +221,7 @@ class EpisodeWorkflow:
         """Load the episode, if its last dispute waits for a ruling."""
         episode = _in_state(self._exchange.episode(episode_id), state.State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
-            raise _refused(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
+            raise _refuse(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
         return episode
 
     async def rule(
@@ -239,6 +251,8 @@ class EpisodeWorkflow:
         )
 
     def _differs(self, episode: state.Episode) -> bool:
+        from heretix.economy.judging.inputs import recheck
+
         told = self._exchange.measurements(episode.id)
         return not all(found.ok for found in recheck(self._exchange.store, episode, told))
 
@@ -257,9 +271,9 @@ class EpisodeWorkflow:
 def _in_state(episode: state.Episode, wanted: state.State) -> state.Episode:
     if episode.state is not wanted:
         wrong = state.deny(state.Denial.WRONG_STATE, wanted=wanted.value, state=episode.state.value)
-        raise _refused(episode, wrong)
+        raise _refuse(episode, wrong)
     return episode
 
 
-def _refused(episode: state.Episode, denied: state.Denied) -> RefusedError:
+def _refuse(episode: state.Episode, denied: state.Denied) -> RefusedError:
     return refuse_move(episode.id, denied.denial.value, denied.reason, episode.terms.currency)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # How a player who reckons well sizes a challenge or a bet, from what it knows: guesses that agents
 # act on, so they may be floats; what is paid is the rules' affair.
 
-_STEPS: Final = 10
-_GRID: Final = 1_000
+_MARGIN, _OTHERS = 0.4, 1.0
+"""Log-odds of room that a bond leaves for the gate's error, and for the steps of others."""
 _GATE_Z: Final = 1.959963984540054
 
 
@@ -57,33 +57,22 @@ def gate_risk(probed: float, *, sd: float, probes: int = 1) -> float:
 def plan_stake(
     c0_ppm: int, *, lens_shift: float, q_shift: float, risk: float, least: int, scale: int
 ) -> StakePlan:
-    """The stake with the best prospects: a larger one goes further, and risks more at the gate.
+    """The stake that covers the move wherever others have brought the path, and what it should
+    come to.
 
-    The path can't go further than the lens does, and goes as far as the least stake covers
-    whether one likes it or not.
+    What fails costs the least stake alone, and a bond that was larger than it had to be costs
+    nothing; so it is posted with room for the gate's error and for others' steps.
     """
     start = c0_ppm / PPM
     target = sigmoid(logit(start) + q_shift)
-    wanted = sigmoid(logit(start) + lens_shift)
-    best: StakePlan | None = None
-    for step in range(_STEPS + 1):
-        goal = start + (wanted - start) * step / _STEPS
-        goal_ppm = clip_belief(round(goal * PPM / _GRID) * _GRID)
-        bond = required_bond(scale, c0_ppm, goal_ppm)
-        if bond < least and step < _STEPS:
-            # About how far a bond of so many nats covers the way.
-            up, nats = wanted > start, least / scale
-            edge = 1 - (1 - start) * math.exp(-nats) if up else start * math.exp(-nats)
-            goal = min(wanted, edge) if up else max(wanted, edge)
-        gain = scale * (
-            target * math.log(goal / start) + (1 - target) * math.log((1 - goal) / (1 - start))
-        )
-        amount = max(bond, least)
-        plan = StakePlan(stake=amount, expected=(1 - risk) * gain - risk * amount)
-        if best is None or plan.expected > best.expected:
-            best = plan
-    assert best is not None
-    return best
+    goal = sigmoid(logit(start) + lens_shift)
+    sign = 1 if lens_shift > 0 else -1
+    ends = [logit(start) - sign * _OTHERS, logit(start) + lens_shift + sign * _MARGIN]
+    bond = required_bond(scale, *(clip_belief(round(sigmoid(end) * PPM)) for end in ends))
+    gain = scale * (
+        target * math.log(goal / start) + (1 - target) * math.log((1 - goal) / (1 - start))
+    )
+    return StakePlan(stake=max(bond, least), expected=(1 - risk) * gain - risk * least)
 
 
 def lift_to(market: Market, side: Side, probability: float, *, most: int) -> int:
@@ -188,17 +177,15 @@ class Agent(ABC):
 class HonestExplorer(Agent):
     """Looks for evidence, tries it at home, and stakes what it is worth.
 
-    With evidence that nobody brought before, it bets and commits; without, it follows what
-    others have put their bonds on, which is what brings prices to where they belong. Some are
-    careless and show their evidence before they need to.
+    With evidence that moves the lens and some judges at home, it bets and commits. Nobody sees what
+    others committed to, so it reckons with having come second when somebody has put up a bond.
     """
 
     strategy = "honest"
     kind = Kind.HONEST
     judges_probed = 3
-    careless = 0.3
-    crowded = 0.8
-    """Assumed risk that an earlier commitment the same way says the same."""
+    crowded = 0.5
+    """Assumed risk that an earlier commitment says the same."""
 
     def play(self, table: Table, moment: Moment) -> None:
         """Research first, then act at a time of its own."""
@@ -207,14 +194,6 @@ class HonestExplorer(Agent):
             self._when = _COMING[int(self.chance(table, "when") * len(_COMING))]
         elif moment is self._when and self._found is not None:
             self._challenge(table, *self._found)
-        elif moment is Moment.LATE and not self._hidden:
-            # Bet with commitments that are bonded for more than they had to be.
-            bonded = (c for c in table.challenges if c.stake > 2 * table.least_stake(c.account))
-            earnest = {challenge.direction for challenge in bonded}
-            if len(earnest) == 1:
-                self._lift(table, side_of(sign_of(earnest.pop())), 0.95, most=20_000)
-        if moment is Moment.LATE and self.chance(table, "careless") < self.careless:
-            self.show(table)
 
     def _research(self, table: Table) -> tuple[Bundle, float, float] | None:
         """Evidence with what it did to the lens and to some judges at home, if it is any good."""
@@ -234,7 +213,7 @@ class HonestExplorer(Agent):
 
     def _challenge(self, table: Table, bundle: Bundle, lens: float, shift: float) -> None:
         direction = direction_of(shift)
-        taken = any(c.direction is direction for c in table.challenges)
+        taken = any(c.stake > c.least for c in table.challenges)
         risk = max(self.risk(table, lens), self.crowded if taken else 0.0)
         plan = self.plan(table, self.account, lens=lens, q_shift=shift, risk=risk)
         self._lift(table, side_of(shift), 0.75, most=8_000)
@@ -246,6 +225,16 @@ class HonestExplorer(Agent):
         amount = lift_to(table.market, side, probability, most=most)
         if amount:
             table.bet(self.account, side, amount)
+
+
+class CarelessExplorer(HonestExplorer):
+    """Finds evidence as others do, and doesn't look: asks no judge, and never thinks that somebody
+    may have come first."""
+
+    strategy = "careless"
+    probes = 1
+    judges_probed = 0
+    crowded = 0.0
 
 
 class NoiseTrader(Agent):
@@ -363,7 +352,8 @@ class SybilSplitter(Attacker):
 
 
 class Sniper(Attacker):
-    """Waits for the last moment, when nobody can answer, and bets with what was committed."""
+    """Waits for the last moment, when nobody can answer, and bets with the others. Directions are
+    sealed, so the price is all that it can read."""
 
     strategy = "snipe"
     moment = Moment.CLOSING
@@ -372,9 +362,9 @@ class Sniper(Attacker):
         return 0.9 + 0.1 * self.chance(table, "patience")
 
     def strike(self, table: Table) -> None:
-        bonded = sum(sign_of(c.direction) * c.stake for c in table.challenges)
-        if bonded:
-            table.bet(self.account, side_of(bonded), 10_000)
+        lead = table.market.heretic - table.market.orthodox
+        if lead and table.challenges:
+            table.bet(self.account, side_of(lead), 10_000)
 
 
 class JudgeColluder(Attacker):
@@ -448,7 +438,7 @@ class NoiseShopper(Attacker):
 
 
 class SelfChallenger(Attacker):
-    """Holds most of a side, and fails challenges against it to be paid the yield."""
+    """Holds most of a side, and fails challenges against it: nobody is paid for that any more."""
 
     strategy = "yield"
     crew = 2
@@ -457,7 +447,7 @@ class SelfChallenger(Attacker):
         """A large bet before anyone else's, then empty challenges from another account."""
         holder, straw = self.accounts
         if moment is Moment.OPEN:
-            table.bet(holder, side_of(self.coin(table)), 20_000)
+            table.bet(holder, side_of(self.coin(table)), 5_000)
         elif moment is Moment.EARLY:
             direction = direction_of(-self.coin(table))
             for n in range(3):
@@ -466,7 +456,7 @@ class SelfChallenger(Attacker):
 
 
 class EvidenceThief(Attacker):
-    """Takes what careless explorers show too soon, in words of its own."""
+    """Would take what others show, in words of its own: there is nothing to see in time."""
 
     strategy = "steal"
     moment = Moment.CLOSING
@@ -534,7 +524,7 @@ class VoidEngineer(Attacker):
     """Bets, and whenever it would lose asks for other judges until nobody wins."""
 
     strategy = "void"
-    stake = 40_000
+    stake = 10_000
 
     def play(self, table: Table, moment: Moment) -> None:
         """A coin's bet early; a dispute when the loss is larger than the bond."""
@@ -548,11 +538,38 @@ class VoidEngineer(Attacker):
                 table.dispute(self.account)
 
 
+class Repeater(Attacker):
+    """Brings what an earlier episode of the same claim paid for, word by word and reworded."""
+
+    strategy = "repeat"
+    crew = 2
+
+    def strike(self, table: Table) -> None:
+        for bundle in table.claim.paid[:1]:
+            again = (bundle, table.world.reword(bundle, self.name, table.claim.number))
+            for account, text in zip(self.accounts, again, strict=True):
+                self.commit(table, account, text, direction_of(bundle.common), 5_000)
+
+
+class Filler(Attacker):
+    """Brings any text at all, where text as such moves models.
+
+    Not seated unless asked for: in the default world it doesn't.
+    """
+
+    strategy = "filler"
+
+    def strike(self, table: Table) -> None:
+        bundle = table.world.filler(self.name, table.claim.number)
+        lens = self.probe_lens(table, bundle)
+        self.press(table, bundle, lens=lens, q_shift=lens)
+
+
 class RumourMonger(Attacker):
     """Brings what convinces every model until it is rebutted within the durability window.
 
     Not seated unless asked for: judges are shown the same documents at both measurements, so
-    nothing fades. It shows what the mean of two measurements would pay if something did.
+    nothing fades. It shows what a belief that falls back would cost if something did.
     """
 
     strategy = "rumour"
@@ -566,6 +583,6 @@ class RumourMonger(Attacker):
 
 ATTACKERS: Final[tuple[type[Agent], ...]] = (
     Whipsawer, SybilSplitter, Sniper, JudgeColluder, Injector, WashTrader, NoiseShopper,
-    SelfChallenger, EvidenceThief, RedundantFlooder, Churner, OffsetFarmer, VoidEngineer,
+    SelfChallenger, EvidenceThief, RedundantFlooder, Churner, OffsetFarmer, VoidEngineer, Repeater,
 )  # fmt: skip
 """Every attack that is played unless something else is asked for."""

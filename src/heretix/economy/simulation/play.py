@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import UsageError
 from heretix.economy.episode.state import Parameters
-from heretix.economy.ledger import GENESIS, Code
+from heretix.economy.ledger import GENESIS, PLAY, AccountKind, Code, house_account
 from heretix.economy.simulation.agents import (
     ATTACKERS,
+    CarelessExplorer,
+    Filler,
     HonestExplorer,
     Kind,
     NoiseTrader,
@@ -23,10 +25,11 @@ from heretix.economy.simulation.table import Books, Moment, Table
 from heretix.economy.simulation.world import Nature, World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from heretix.economy.ledger import Transfer
     from heretix.economy.simulation.agents import Agent
+    from heretix.economy.simulation.world import Earlier
 
 # What each strategy came to: its mean return for an episode, with a 99% interval. A return is whole
 # minor units, net of stakes, bonds, fees and what was spent on asking models. Seats of one strategy
@@ -50,8 +53,6 @@ class Source(StrEnum):
     MARKET = "market"
     EVIDENCE = "evidence"
     """Stakes of challenges, bonds and rewards."""
-    YIELD = "yield"
-    """From others' failed challenges, or one's own."""
     DISPUTES = "disputes"
     COMPUTE = "compute"
 
@@ -59,7 +60,6 @@ class Source(StrEnum):
 _CODES: Final = {
     Source.MARKET: (Code.STAKE, Code.LATE_STAKE_REFUND, Code.PAYOUT, Code.STAKE_REFUND),
     Source.EVIDENCE: (Code.CHALLENGE, Code.CHALLENGE_REFUND, Code.BOND_RETURN, Code.REWARD),
-    Source.YIELD: (Code.RESILIENCE_YIELD,),
     Source.DISPUTES: (Code.DISPUTE, Code.DISPUTE_RETURN),
     Source.COMPUTE: (Code.BURN,),
 }
@@ -169,7 +169,9 @@ def t_quantile(share: float, freedom: int) -> float:
 # Explorers and noise traders sit at every table; attacks take turns, so that what one of them
 # loses isn't what another one gains.
 
-_EVERYONE: tuple[type[Agent], ...] = (HonestExplorer, NoiseTrader, *ATTACKERS, RumourMonger)
+_EVERYONE: tuple[type[Agent], ...] = (
+    HonestExplorer, CarelessExplorer, NoiseTrader, *ATTACKERS, RumourMonger, Filler
+)  # fmt: skip
 STRATEGIES: Final[Mapping[str, type[Agent]]] = {agent.strategy: agent for agent in _EVERYONE}
 DEFAULT_AGENTS: Final[Mapping[str, int]] = {
     HonestExplorer.strategy: 4,
@@ -230,6 +232,8 @@ class Report:
     """Of the last transfer: the same setup gives the same."""
     transfers: int
     outcomes: Mapping[str, int]
+    fund: int
+    """Gain of the fund of rewards, net of fees and forfeits; below 0 it is a subsidy."""
     standings: tuple[Standing, ...]
     wealth: tuple[WealthAt, ...]
 
@@ -242,6 +246,7 @@ class Report:
             "ledger_hash": self.ledger_hash,
             "transfers": self.transfers,
             "outcomes": dict(self.outcomes),
+            "fund": self.fund,
             "nature": asdict(self.setup.nature),
             "standings": [asdict(line) | {"verdict": line.verdict} for line in self.standings],
             "wealth": [asdict(point) for point in self.wealth],
@@ -251,7 +256,8 @@ class Report:
 class Simulation:
     """A population and its ledger; `play_next` plays one episode."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, guest: Callable[[str, Books], Agent] | None = None) -> None:
+        """`guest` makes a player that isn't among the known ones, for a seat at every table."""
         self.setup = setup
         self.books = Books()
         self.world = World(setup.seed, setup.nature)
@@ -262,10 +268,15 @@ class Simulation:
         }
         self._regulars = [s for s in self.agents if STRATEGIES[s].kind is not Kind.ATTACK]
         self._attacks = [s for s in self.agents if STRATEGIES[s].kind is Kind.ATTACK]
+        if guest is not None:
+            made = guest("guest", self.books)
+            self.agents[made.strategy] = [made]
+            self._regulars.append(made.strategy)
         self.results: list[Result] = []
         self.outcomes: Counter[str] = Counter()
         self.episodes = 0
-        self._hash, self._transfers = GENESIS, 0
+        self._hash, self._transfers, self._fund = GENESIS, 0, 0
+        self._earlier: Earlier | None = None
 
     def play_next(self) -> Table:
         """Play one episode to its end."""
@@ -275,7 +286,8 @@ class Simulation:
         turns = (self._attacks[(number * count + n) % len(self._attacks)] for n in range(count))
         seated = [*self._regulars, *turns]
         before = {strategy: self._gained(strategy) for strategy in seated}
-        table = Table(self.books, self.world, self.world.claim(number), self.setup.parameters)
+        claim = self.world.claim(number, earlier=self._earlier)
+        table = Table(self.books, self.world, claim, self.setup.parameters)
         _play(table, [agent for strategy in seated for agent in self.agents[strategy]])
         found = []
         for strategy in seated:
@@ -286,9 +298,12 @@ class Simulation:
         outcome = table.outcome
         held = "held" if outcome.winner is None else outcome.winner.value
         self.outcomes["void" if outcome.void is not None else held] += 1
+        paid = tuple(table.accepted) if outcome.void is None else ()
+        self._earlier = claim, paid
         self.episodes += 1
         state = self.books.ledger.state
         self._hash, self._transfers = state.last_hash, state.last_seq
+        self._fund = self.books.gained([house_account(AccountKind.EPC_FUND, PLAY.code).id])
         return table
 
     def report(self) -> Report:
@@ -303,7 +318,7 @@ class Simulation:
         lines = [
             standing(
                 strategy,
-                STRATEGIES[strategy].kind,
+                agents[0].kind,
                 agents=len(agents),
                 results=[r for r in self.results if r.strategy == strategy],
                 sources=sources.get(strategy, dict.fromkeys(Source, 0)),
@@ -316,6 +331,7 @@ class Simulation:
             ledger_hash=self._hash,
             transfers=self._transfers,
             outcomes=dict(self.outcomes),
+            fund=self._fund,
             standings=tuple(lines),
             wealth=_wealth(self.results, self.episodes),
         )

@@ -112,8 +112,9 @@ class Table:
         self.shown: list[Shown] = []
         self.positions: list[Position] = []
         self._secret = sha256(f"{world.seed}/secret/{claim.number}".encode()).digest()
-        self._hidden: dict[int, tuple[bytes, Bundle]] = {}
-        self._accepted: list[Bundle] = []
+        self._hidden: dict[int, tuple[bytes, Bundle, state.Direction]] = {}
+        self.accepted: list[Bundle] = []
+        """Evidence that passed its gate."""
         self._bought: dict[str, float] = {}
         self._keys = 0
         self.episode = state.draft_episode(f"ep-{claim.number}", self._terms(parameters))
@@ -145,7 +146,7 @@ class Table:
 
     @property
     def dispute_bond(self) -> int:
-        return moves.dispute_bond(self.market.money, self.episode.terms.parameters)
+        return moves.dispute_bond(self.episode)
 
     def least_stake(self, account: str) -> int:
         """Least stake of a challenge, by its maker's record."""
@@ -161,7 +162,8 @@ class Table:
 
     def probe(self, account: str, bundle: Bundle, model: str = LENS) -> float:
         """Measure at home, for money, what a bundle does to a model."""
-        return self.world.probe(bundle, model, account, self._pay_probe(account))
+        key = self._pay_probe(account)
+        return self.world.probe(bundle, model, account, key, shown=self.claim.paid)
 
     def ask_leaning(self, account: str, model: str) -> float:
         """Measure at home how a model's belief differs from the lens's, without evidence."""
@@ -186,24 +188,29 @@ class Table:
             challenges.commit,
             key=key,
             account=account,
-            direction=direction,
-            commitment=challenges.evidence_commitment(nonce, bundle.sha256, account),
+            commitment=challenges.evidence_commitment(nonce, bundle.sha256, direction, account),
             amount=amount,
             least=self.least_stake(account),
         )
         if not taken:
             return None
-        self._hidden[number] = (nonce, bundle)
+        self._hidden[number] = (nonce, bundle, direction)
         return number
 
     def reveal(self, account: str, number: int) -> bool:
         """Show what one's own commitment hid."""
-        nonce, bundle = self._hidden[number]
+        nonce, bundle, direction = self._hidden[number]
         self.now_ms += 1
-        rule, sha = challenges.reveal, bundle.sha256
-        if not self._take(rule, number=number, account=account, nonce=nonce, bundle_sha256=sha):
+        shown = self._take(
+            challenges.reveal,
+            number=number,
+            account=account,
+            nonce=nonce,
+            bundle_sha256=bundle.sha256,
+            direction=direction,
+        )
+        if not shown:
             return False
-        direction = self.challenges[number].direction
         self.shown.append(Shown(direction=direction, bundle=bundle))
         return True
 
@@ -254,7 +261,7 @@ class Table:
         for stage, later in (("first", False), ("second", True)):
             self.now_ms += self.episode.terms.parameters.durability_ms if later else 0
             found = self._measurement(stage, later=later)
-            self._must(moves.measure, measurement=found, positions=self.positions)
+            self._must(moves.measure, measurement=found)
 
     def close(self) -> None:
         """Settle, or void."""
@@ -265,18 +272,19 @@ class Table:
         number, evidence = challenge.number, None
         if challenge.fate is state.Fate.REVEALED:
             bundle = self._hidden[number][1]
-            evidence = self.world.gate(self.claim, self._accepted, bundle, number)
-        rule, bets = challenges.judge_challenge, self.positions
-        self._must(rule, number=number, evidence=evidence, positions=bets)
+            # The very text that was paid for brings nothing: it stands on both sides.
+            if bundle.sha256 not in {paid.sha256 for paid in self.claim.paid}:
+                evidence = self.world.gate(self.claim, self.accepted, bundle, number)
+        self._must(challenges.judge_challenge, number=number, evidence=evidence)
         passed = self.challenges[number].fate is state.Fate.ACCEPTED
         self.books.attempts[challenge.account].append(passed)
         if passed:
-            self._accepted.append(self._hidden[number][1])
+            self.accepted.append(self._hidden[number][1])
 
     def _measurement(self, stage: str, *, later: bool) -> Measurement:
         judges, bought = self.episode.judges, self._bought
         return self.world.measure(
-            self.claim, judges, self._accepted, stage=stage, later=later, bought=bought
+            self.claim, judges, self.accepted, stage=stage, later=later, bought=bought
         )
 
     def _terms(self, parameters: state.Parameters) -> state.Terms:

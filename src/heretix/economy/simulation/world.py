@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from statistics import NormalDist, median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.canonical import normal, sha256_hex, uniform
@@ -61,6 +61,13 @@ class Nature:
     hijackable: float = 0.08
     """Probability that a model obeys an order in a document that got past the screen."""
     hijack: float = 3.0
+    any_text: float = 0.0
+    """Effect that text as such has on every model, whatever it says; the same however much of it.
+
+    The gate's placebo arm is there for it. The judges have none: see `docs/simulation.md`.
+    """
+    reopened: float = 0.1
+    """Share of claims that are asked about again when their episode has ended."""
     gate_sd: float = 0.1
     """Error of a paired difference of one model, K=16, R=2; a probe at home has the same."""
     judge_sd: float = 0.12
@@ -90,6 +97,15 @@ class Claim:
     number: int
     c0_ppm: int
     findings: tuple[Bundle, ...]
+    first: int
+    """The episode that asked first: its own number, unless it is asked about again."""
+    paid: tuple[Bundle, ...] = ()
+    """Evidence that the earlier episode paid for, which is shown from the start."""
+
+
+Earlier: TypeAlias = "tuple[Claim, tuple[Bundle, ...]]"
+"""The claim before, and the evidence that was paid for there."""
+_PLACEBO: Final = Bundle(sha256="0" * 64, content="placebo")
 
 
 def sign_of(direction: Direction) -> int:
@@ -108,9 +124,19 @@ class World:
         """A number between 0 and 1 for one purpose."""
         return uniform(self.seed, *labels)
 
-    def claim(self, number: int) -> Claim:
-        """The claim of an episode."""
+    def claim(
+        self, number: int, *, earlier: tuple[Claim, tuple[Bundle, ...]] | None = None
+    ) -> Claim:
+        """The claim of an episode; some ask again what the one before it asked, of models that have
+        read what was paid for there."""
         nature = self.nature
+        if earlier is not None and self.chance("reopened", number) < nature.reopened:
+            was, paid = earlier
+            told = (*was.paid, *paid)
+            moved = self.together(told, LENS) - self.together(was.paid, LENS)
+            at = logit(was.c0_ppm / PPM) + moved
+            c0 = clip_belief(_ppm(sigmoid(at)))
+            return replace(was, number=number, c0_ppm=c0, paid=told)
         at = (2 * self.chance("c0", number) - 1) * nature.c0_reach
         share = self.chance("findings", number)
         count = 0 if share < nature.no_finding else 1 + (share > 1 - nature.two_findings)
@@ -118,12 +144,13 @@ class World:
             number=number,
             c0_ppm=clip_belief(_ppm(sigmoid(at))),
             findings=tuple(self._finding(number, n) for n in range(count)),
+            first=number,
         )
 
     def discover(self, claim: Claim, explorer: str) -> Bundle | None:
         """Finding of an explorer, in a bundle of its own making."""
         for n, finding in enumerate(claim.findings):
-            if self.chance("discovery", claim.number, n, explorer) < self.nature.discovery:
+            if self.chance("discovery", claim.first, n, explorer) < self.nature.discovery:
                 return self.reword(finding, explorer)
         return None
 
@@ -139,6 +166,10 @@ class World:
         """Something that convinces every model until it is rebutted."""
         bundle = self._bundle("rumour", *labels, spread=self.nature.finding_spread)
         return replace(bundle, common=sign * self.nature.finding_most, fades=True)
+
+    def filler(self, *labels: str | int) -> Bundle:
+        """Text about something else."""
+        return self._bundle("filler", *labels)
 
     def reword(self, bundle: Bundle, *labels: str | int) -> Bundle:
         """The same content as another file."""
@@ -157,17 +188,21 @@ class World:
 
     def together(self, bundles: Sequence[Bundle], model: str, *, later: bool = False) -> float:
         """Effect of several bundles together; with `later`, after rumours were rebutted."""
-        total, told = 0.0, set[str]()
+        told = set[str]()
+        total = self.nature.any_text if bundles else 0.0
         for bundle in bundles:
             effect = 0.0 if later and bundle.fades else self.effect(bundle, model)
             total += effect * (self.nature.echo if bundle.content in told else 1.0)
             told.add(bundle.content)
         return total
 
-    def probe(self, bundle: Bundle, model: str, *labels: str | int) -> float:
-        """Measurement at home, open to anyone: the effect on a model, with its error."""
+    def probe(
+        self, bundle: Bundle, model: str, *labels: str | int, shown: Sequence[Bundle] = ()
+    ) -> float:
+        """Measurement at home, open to anyone: the effect on a model that is shown the rest, with
+        its error."""
         error = self.nature.gate_sd * normal(self.seed, "probe", model, *labels)
-        return self.effect(bundle, model) + error
+        return self.together([*shown, bundle], model) - self.together(shown, model) + error
 
     def leaning(self, model: str, claim: Claim) -> float:
         """Difference of a judge's belief from the lens's before any evidence."""
@@ -176,16 +211,20 @@ class World:
     def gate(
         self, claim: Claim, accepted: Sequence[Bundle], bundle: Bundle, challenge: int
     ) -> BroughtEvidence:
-        """The lens with a bundle on top of what was accepted before, paired with it without."""
-        before = self.together(accepted, LENS)
-        error = self.nature.gate_sd * normal(self.seed, "gate", claim.number, challenge)
-        moved = self.together([*accepted, bundle], LENS) - before + error
-        start = logit(claim.c0_ppm / PPM) + before
+        """The lens with a bundle on top of what was accepted before, paired with it without, and
+        with irrelevant text instead."""
+        shown, sd = [*claim.paid, *accepted], self.nature.gate_sd
+        before, after = self.together(shown, LENS), self.together([*shown, bundle], LENS)
+        placebo = after - self.together([*shown, _PLACEBO], LENS)
+        moved = after - before + sd * normal(self.seed, "gate", claim.number, challenge)
+        placebo += sd * normal(self.seed, "placebo", claim.number, challenge)
+        start = logit(claim.c0_ppm / PPM) + before - self.together(claim.paid, LENS)
         half = _Z95 * self.nature.gate_sd
         width = sigmoid(start + moved + half) - sigmoid(start + moved - half)
         return BroughtEvidence(
             gate=GateReading(
-                p_up_ppm=_ppm(NormalDist().cdf(moved / self.nature.gate_sd)),
+                p_up_ppm=_ppm(NormalDist().cdf(moved / sd)),
+                p_over_placebo_ppm=_ppm(NormalDist().cdf(placebo / sd)),
                 slots=_SLOTS,
                 ci_width_ppm=_ppm(width),
             ),
@@ -206,7 +245,8 @@ class World:
         nature, readings, shifts = self.nature, [], []
         for judge in judges:
             error = nature.judge_sd * normal(self.seed, "judge", judge, claim.number, stage)
-            shift = self.together(accepted, judge, later=later) + error
+            shift = self.together([*claim.paid, *accepted], judge, later=later) + error
+            shift -= self.together(claim.paid, judge, later=later)
             if later and accepted:
                 shift += nature.drift_sd * normal(self.seed, "drift", judge, claim.number, stage)
             shift = bought.get(judge, shift)
