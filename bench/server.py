@@ -101,6 +101,9 @@ class Statistics:
     in_flight: int = 0
     max_in_flight: int = 0
     connections: int = 0
+    tokens_in: int = 0
+    """Of the requests that are answered, which is what a provider bills: whoever went away pays."""
+    tokens_out: int = 0
     first_at_s: float | None = None
     """When the first request had arrived."""
     last_at_s: float | None = None
@@ -352,6 +355,9 @@ class _Connection(asyncio.BufferedProtocol):
         if text is None:
             text = f'{{"prob_true": {prob_true_of(prompt, request.get("seed"))}}}'
         reply = answer_of(text, model, server.statistics.requests, tokens)
+        if verdict.outcome not in {"error", "reset"}:
+            server.statistics.tokens_in += tokens
+            server.statistics.tokens_out += _ANSWER_TOKENS
         # An event loop's time is `time.monotonic`, and latency counts from the arrival.
         self._timer = asyncio.get_running_loop().call_at(
             now + verdict.delay_s, self._answer, verdict.outcome, reply

@@ -57,6 +57,14 @@ def demo_site(tmp_path_factory, demo_template):
     _elsewhere(running.close)
 
 
+@pytest.fixture
+def played_site(tmp_path, demo_template):
+    """A server over a copy of the demonstration world of a test's own, to take part in."""
+    running = _elsewhere(Site, shutil.copy(demo_template, tmp_path / "demo.sqlite"), tmp_path)
+    yield running
+    _elsewhere(running.close)
+
+
 def _elsewhere(work, *arguments):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work, *arguments).result()

@@ -6,7 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from browsing import PASSWORD, Site, grave_findings
+from browsing import PASSWORD, Site, axe_findings
 
 from heretix.accounts import Role
 
@@ -37,10 +37,10 @@ def flaws(page):
     """Grave findings in both schemes, and what is wider than a phone."""
     page.set_viewport_size(WIDE)
     page.emulate_media(color_scheme="light")
-    found = grave_findings(page)
+    found = axe_findings(page)
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size(PHONE)
-    found += [f"dark: {one}" for one in grave_findings(page)]
+    found += [f"dark: {one}" for one in axe_findings(page)]
     wider = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     return found + ([f"{page.url}: {wider} px wider than a phone"] if wider > 0 else [])
 

@@ -6,7 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from browsing import WAIT_MS, Site, expect, send_twice
+from browsing import WAIT_MS, Site, expect, send_twice, tab_to
 
 from faultserver import FaultServer, answer, silence
 from heretix.accounts import LOCAL
@@ -107,8 +107,8 @@ def test_from_the_form_to_the_result_with_live_progress(site, provider, opened):
     assert done[-1] == 64
     page.get_by_role("link", name=CLAIM).click()
     page.wait_for_url("**/runs/*")
-    assert page.get_by_role("heading", level=1).inner_text() == CLAIM
-    page.wait_for_selector("figure svg")
+    assert page.locator("p.claim").inner_text() == CLAIM
+    page.wait_for_selector("svg.rule")
     assert watch.complaints == []
 
 
@@ -125,7 +125,7 @@ def test_everything_works_without_scripts(site, provider, opened):
     wait_for_result(page)
     page.get_by_role("link", name=CLAIM).click()
     page.wait_for_url("**/runs/*")
-    assert page.get_by_role("heading", level=1).inner_text() == CLAIM
+    assert page.locator("p.claim").inner_text() == CLAIM
     assert watch.complaints == []
 
 
@@ -182,6 +182,7 @@ def test_a_job_is_cancelled_and_goes_on(site, provider, opened):
     assert watch.complaints == []
 
 
+@pytest.mark.soak
 def test_a_lost_connection_heals_by_itself(site, provider, opened):
     """The server goes away in the middle of a job and comes back: the page says so, and ends."""
     _, page = opened(site)
@@ -214,3 +215,39 @@ def test_a_mistake_comes_back_with_what_was_typed(site, opened):
     assert page.get_by_label("Claim").input_value() == CLAIM
     # A browser notes every answer that isn't a success; this one is meant.
     assert [one for one in watch.complaints if "422" not in one] == []
+
+
+@pytest.mark.parametrize("document", ["", "Coffee is a bean of no plant, a survey of 2019 found."])
+def test_from_the_form_to_a_card_by_keyboard_alone(site, opened, document):
+    """The first measurement, and one that is shown a document: no mouse from form to card."""
+    watch, page = opened(site)
+    page.goto("/measure")
+    tab_to(page, "#claims")
+    page.keyboard.type(CLAIM)
+    tab_to(page, "#models")
+    page.keyboard.type("mock:demo-a")
+    if document:
+        tab_to(page, "details:has(#doc-text-1) > summary")
+        page.keyboard.press("Enter")
+        tab_to(page, "#doc-text-1")
+        page.keyboard.type(document)
+    tab_to(page, "form.measure button[type=submit]")
+    page.keyboard.press("Enter")
+    page.get_by_text("calls to make").wait_for()
+    tab_to(page, "form[action='/measure/start'] button")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs/*")
+    page.locator("h1.finding a").wait_for()
+    assert "demo-a" in page.locator("h1.finding").inner_text()
+    tab_to(page, "h1.finding a")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
+    # The belief, and where the document took it.
+    assert page.locator(".hero-figure").count() == 1
+    assert page.locator(".hero-figure .fig-from").count() == bool(document)
+    tab_to(page, "details.share > summary")
+    page.keyboard.press("Enter")
+    tab_to(page, "details.share a[href$='card.png']")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/card.png")
+    assert watch.complaints == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from heretix.api import _measure
+from heretix.api import _Call
 from heretix.economy.episode.challenges import seed_commitment
 from heretix.economy.episode.settlement import Outcome
 from heretix.economy.episode.state import Parameters, Terms, draft_episode
@@ -25,7 +25,7 @@ def measured(folder, claim, model, **options) -> RunRecord:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Retry, "wait_s", lambda *_: 0.0)
         beliefs = asyncio.run(
-            _measure((claim,), (model,), str(folder / "heretix.sqlite"), None, options)
+            _Call((claim,), (model,), str(folder / "heretix.sqlite"), None, options).run()
         )
     return beliefs[0].record
 
@@ -50,7 +50,7 @@ def positions(bets=((Side.HERETIC, 3_000), (Side.ORTHODOX, 1_000), (Side.HERETIC
     return found
 
 
-def episode(*, bonds=(10**9, 10**9, 5_000)):
+def episode():
     """An episode with three accepted steps; the last bond is too short for its step."""
     terms = Terms(
         claim="tin whiskers short circuits",
@@ -75,15 +75,15 @@ def episode(*, bonds=(10**9, 10**9, 5_000)):
         parameters=Parameters(),
     )
     steps, at = [], terms.c0_ppm
-    for number, (wanted, bond) in enumerate(zip((450_000, 380_000, 900_000), bonds, strict=True)):
+    for number, goal in enumerate((450_000, 380_000, 900_000)):
         step = take_step(
             number=number,
             account=f"user:{number}",
             evidence="a" * 64,
             scale=100_000,
             c_from_ppm=at,
-            c_wanted_ppm=wanted,
-            bond=bond,
+            c_to_ppm=goal,
+            bond=10**9,
         )
         steps.append(step)
         at = step.c_to_ppm

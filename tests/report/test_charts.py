@@ -137,3 +137,4 @@ def test_text_is_made_fit_to_draw():
     assert shorten("x" * 50, 10) == "x" * 9 + "…"
     assert wrap_text("word " * 100, 20, lines=2)[-1].endswith("…")
     assert wrap_text("", 20) == [""]
+    assert wrap_text("its odds ×\u00a02.5", 11) == ["its odds", "×\u00a02.5"]

@@ -12,7 +12,9 @@ from heretix.core.errors import ConfigError
 from heretix.measurement.vector import unchanged_runs
 from heretix.report.charts.theme import DARK
 from heretix.report.document import report_html, report_svg
+from heretix.report.findings import belief_finding
 from heretix.report.method import method_lines
+from heretix.report.words import reliability_text
 
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
@@ -140,6 +142,7 @@ def test_a_vector_is_reported_with_its_evidence_and_experiments(vector_page, vec
     for bundle in vector_artifact.bundles:
         for item in bundle["items"]:
             assert item["quote"] in text
+            assert f"{reliability_text(item['reliability'])}not assessed further" in text
 
 
 def test_single_runs_of_one_claim_make_a_vector(vector_artifact):
@@ -165,6 +168,13 @@ def test_a_sheet_has_an_end(clean_run):
     many = [clean_run.model_copy(update={"execution_id": f"exec-{n}"}) for n in range(201)]
     with pytest.raises(ConfigError, match=r"at most 200, got 201.*\.html"):
         report_svg([loose(many)])
+
+
+def test_the_sheet_is_titled_with_the_finding(clean_run):
+    """As the page is; the claim stands below it."""
+    svg = ET.fromstring(report_svg([loose([clean_run])]))
+    assert svg.get("aria-label") == f"Report: {belief_finding(clean_run).sentence}"
+    assert f"The claim: {clean_run.claim}" in "".join(svg.itertext())
 
 
 def test_the_sheet_is_one_well_formed_drawing(markup_run, vector_artifact, lost_run):

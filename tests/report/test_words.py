@@ -1,5 +1,6 @@
 """The catalogue of sentences: every code that records hold has one, whatever its parameters."""
 
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -9,10 +10,15 @@ from heretix.measurement.record import BesideRecord, ReasonRecord, TRecord, Twin
 from heretix.report.words import (
     DROP_PHRASES,
     beside_text,
+    cell_text,
+    check_text,
+    composition_text,
     drop_detail,
     missing_reason,
     no_estimate_reason,
     p_text,
+    reliability_text,
+    stance_text,
     twins_text,
     warn_clamp_sensitive,
     warn_few_pairs,
@@ -24,7 +30,7 @@ PARAMS = {
     DropReason.INJECTION: ({"kinds": ["answer", "role"]}, "it looks like: answer, role"),
     DropReason.BELOW_FLOOR: (
         {"r": 0.012345, "floor": 0.02},
-        "its reliability is 0.012, the floor 0.02",
+        "its text shows a reliability of 0.012 at least, the floor is 0.02",
     ),
     DropReason.DUPLICATE: ({"of": "d1"}, "it is a copy of d1"),
     DropReason.PUBLISHER_CAP: (
@@ -117,3 +123,72 @@ def test_each_p_value_stands_beside_the_interval_of_its_statistic():
     assert p_text(1.0) == "p=1.0000"
     assert warn_few_pairs(8) is None
     assert "only 1 wording shared" in warn_few_pairs(1)
+
+
+def test_a_composition_says_what_came_on_request_and_what_stayed_out():
+    """Classes are counted; unknown ones are told whether they were let in or left out."""
+    drops = [
+        {"reason": "wrong_class", "cls": "unknown"},
+        {"reason": "wrong_class", "cls": "canonical"},
+        {"reason": "off_topic", "cls": "unknown"},
+    ]
+    shown = [{"cls": cls} for cls in ("contested", "heterodox", "heterodox")]
+    bundle = {"lens": "HEL", "items": shown, "dropped": drops}
+    assert composition_text(bundle) == "2 heterodox, 1 contested; 1 unknown left out"
+    asked = {"lens": "HEL", "items": [{"cls": "unknown"}], "dropped": []}
+    assert composition_text(asked) == "1 unknown; unknown on request"
+
+
+def test_a_reliability_that_nobody_placed_is_an_interval():
+    """Signals leave a range open; its low end alone would call a health agency worthless."""
+    parts = {name: {"lo": 0.1, "hi": 0.6, "score": 0.1} for name in "PHREA"}
+    assert reliability_text({"r": 0.05, "parts": parts, "judged": False}) == "0.05–0.58"
+    assert reliability_text({"r": 0.31, "parts": parts, "judged": True}) == "0.31"
+
+
+def test_stances_are_counted_by_class():
+    """Classes in order of their documents; empty where nobody has judged."""
+    sides = [("canonical", "supports"), ("canonical", None), ("contested", "refutes")]
+    items = [{"cls": cls, "stance": stance} for cls, stance in sides]
+    told = "canonical 1 for, 1 not judged; contested 1 against"
+    assert stance_text({"items": items}) == told
+    assert stance_text({"items": [{"cls": "canonical", "stance": None}]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("variant", "lo", "hi", "told"),
+    [
+        ("canary", -0.3, -0.1, "obeys a planted order (answer 0.99): minus canary -0.200 ["),
+        ("canary", -0.3, 0.1, "a planted order has no clear effect: minus canary"),
+        ("canary", 0.1, 0.3, "moved away from a planted order: minus canary +0.200"),
+        ("swapped", 0.1, 0.3, "depends on the order of its documents: minus swapped"),
+        ("swapped", -0.1, 0.1, "the order of its documents has no clear effect"),
+        ("sham", 0.1, 0.3, ""),
+    ],
+)
+def test_a_check_says_no_more_than_its_interval(variant, lo, hi, told):
+    """A belief above that of the lens as it is, and surely so, has obeyed."""
+    by_t = SimpleNamespace(value=(lo + hi) / 2, lo=lo, hi=hi, p_value=0.04)
+    twins = SimpleNamespace(paired_template_t=by_t)
+    said = check_text(SimpleNamespace(variant=variant, beside=twins, reason=None))
+    assert said.startswith(told)
+    assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ('=HYPERLINK("https://x.example")', '\'=HYPERLINK("https://x.example")'),
+        ("+1+1", "'+1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("-2+3", "'-2+3"),
+        ("\tx", "'\tx"),
+        ("-0.25", "-0.25"),
+        ("Tea is a plant.", "Tea is a plant."),
+        (-0.25, -0.25),
+        (None, None),
+    ],
+)
+def test_no_cell_of_a_table_is_a_formula(value, written):
+    """What a spreadsheet would work out stays text; numbers and other words are as they were."""
+    assert cell_text(value) == written

@@ -1,14 +1,17 @@
 """Servers for the tests of the API: a store with measurements, and people with tokens."""
 
 import asyncio
+import re
 import shutil
 import socket
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import httpx2
 import uvicorn
+from fastapi import FastAPI
 
 from heretix.accounts import Role
 from heretix.config import RunConfig
@@ -16,6 +19,7 @@ from heretix.core.settings import Settings
 from heretix.jobs import Worker
 from heretix.measurement.service import prepare
 from heretix.store import Store
+from heretix.web.api import describe, router
 from heretix.web.app import create_app
 from heretix.web.connection import BoundedConnection
 from heretix.web.middleware import Limits
@@ -24,6 +28,26 @@ from heretix.web.state import AppState
 PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "rita": Role.READER, "root": Role.OPERATOR}
 PREFIX = "/api/v1"
 CLAIMS = ("Coffee beans are seeds.", "Tea is made of leaves.", "Glass is a liquid.")
+
+
+@cache
+def operations():
+    """Each address of the API as a pattern, with what it documents of its methods."""
+    app = FastAPI()
+    app.include_router(router)
+    describe(app)
+    return [
+        (re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), methods)
+        for path, methods in app.openapi()["paths"].items()
+    ]
+
+
+def check_documented(method, path, status):
+    """Whatever an operation answers, its description says that it may."""
+    for pattern, methods in operations():
+        if pattern.fullmatch(path.partition("?")[0]) and method.lower() in methods:
+            assert str(status) in methods[method.lower()]["responses"], (method, path, status)
+            return
 
 
 @dataclass
@@ -70,7 +94,9 @@ class Api:
         with httpx2.Client(
             base_url=self.url + PREFIX, timeout=120, trust_env=False, verify=False
         ) as client:
-            return client.request(method, path, headers=headers, **options)
+            response = client.request(method, path, headers=headers, **options)
+        check_documented(method, PREFIX + path, response.status_code)
+        return response
 
 
 class _Connection(BoundedConnection):

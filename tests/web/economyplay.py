@@ -67,6 +67,8 @@ class Play:
         return reveal_file(sealed.text)
 
     def reveal(self, site, text):
+        """Show it, once no bet is taken any more."""
+        self.clock.hold(max(self.clock.now_ms(), self.episode.terms.close_until_ms + 1))
         files = {"file": ("reveal.json", text.encode(), "application/json")}
         return site.post(f"{self.path}/reveal", files=files)
 
@@ -80,7 +82,7 @@ class Play:
         self.bet(self.alice, "heretic", "25")
         self.bet(self.bob, "orthodox", "40.50")
         if evidence:
-            self.reveal(self.alice, self.commit(self.alice, stake="400"))
+            self.reveal(self.alice, self.commit(self.alice, stake="900"))
         self.clock.hold(self.episode.terms.freeze_at_ms)
         self.move("freeze")
 

@@ -17,8 +17,9 @@ OWN = {"date", "set-cookie", "transfer-encoding"}
 
 def alike(site, path, **options):
     """The answers to HEAD and GET, which must have the same head."""
-    head = site.client.request("HEAD", path, **options)
-    got = site.get(path, **options)
+    headers = {"x-request-id": "alike", **options.pop("headers", {})}
+    head = site.client.request("HEAD", path, headers=headers, **options)
+    got = site.get(path, headers=headers, **options)
     assert head.status_code == got.status_code, path
     assert head.content == b""
     kept = [

@@ -7,6 +7,7 @@ from sqlalchemy import select
 from heretix.core.clock import HeldClock
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import evidence_commitment
+from heretix.economy.episode.state import Direction
 from heretix.economy.judging.workflow import DAY_MS
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.intake import read_file
@@ -51,26 +52,30 @@ def move(team, path, name, who="root"):
 def test_an_episode_is_played_to_its_settlement(team, tmp_path):
     """Opened, bet on, challenged, revealed, judged, measured twice and paid out, all explained."""
     path = opened(team)
-    bundle = bundle_of(tmp_path, "A study of many countries found that use fell by half a percent.")
+    bundle = bundle_of(tmp_path, "A study of daylight saving found that electricity use fell.")
     assert stake(team, path, "bob", "orthodox").status_code == 201
     assert stake(team, path, "root", "heretic").status_code == 201
     least = team.get(f"{path}/least-challenge", "alice").json()["amount"]
-    commitment = evidence_commitment(NONCE, bundle.bundle_id, "user:alice:PLAY")
-    given = {"direction": "up", "commitment": commitment, "amount": max(least, 20_000)}
+    commitment = evidence_commitment(NONCE, bundle.bundle_id, Direction.UP, "user:alice:PLAY")
+    given = {"commitment": commitment, "amount": max(least, 90_000)}
     committed = team.post(f"{path}/challenges", given, "alice", key="c")
     assert committed.status_code == 201, committed.text
     shown = {
         "challenge": committed.json()["number"],
         "nonce": NONCE.hex(),
         "bundle_sha256": bundle.bundle_id,
+        "direction": "up",
         "bundle": bundle.to_json(),
     }
+    early = team.post(f"{path}/reveals", shown, "alice", key="early")
+    assert (early.status_code, early.json()["reason"]) == (409, "too_early")
+    assert move(team, path, "freeze").status_code == 409
+    team.state.clock.advance(7 * DAY_MS + 1)
     assert team.post(f"{path}/reveals", shown, "bob", key="r").status_code == 409
     assert team.get(f"/bundles/{bundle.bundle_id}", "bob").status_code == 404
     assert team.post(f"{path}/reveals", shown, "alice", key="r").json()["fate"] == "revealed"
 
-    assert move(team, path, "freeze").status_code == 409
-    team.state.clock.advance(8 * DAY_MS)
+    team.state.clock.advance(DAY_MS)
     assert move(team, path, "freeze").json()["state"] == "frozen"
     judged = team.outcome(move(team, path, "judge"), "root").json()
     assert judged["challenges"][0]["fate"] == "accepted", judged
@@ -103,8 +108,8 @@ def test_nobody_has_to_announce_that_challenges_begin(team, first):
     answer = team.outcome(team.post("/episodes", later, "root", key="open"), "root")
     path = f"/episodes/{answer.json()['id']}"
     assert answer.json()["state"] == "open"
-    commitment = evidence_commitment(NONCE, "0" * 64, "user:alice:PLAY")
-    given = {"direction": "up", "commitment": commitment, "amount": 20_000}
+    commitment = evidence_commitment(NONCE, "0" * 64, Direction.UP, "user:alice:PLAY")
+    given = {"commitment": commitment, "amount": 20_000}
     early = team.post(f"{path}/challenges", given, "alice", key="early")
     assert (early.status_code, early.json()["reason"]) == (409, "wrong_state")
     if first == "challenges":
@@ -160,7 +165,7 @@ def test_an_episode_that_isnt_there_isnt_found(team):
     assert move(team, "/episodes/ep-none", "settle").status_code == 404
 
 
-def test_proceedings_are_for_operators(team):
+def test_operations_are_for_operators(team):
     """An explorer can't end what others bet on."""
     path = opened(team)
     for name in ("open", "begin", "freeze", "judge", "measure", "rule", "settle"):
@@ -183,6 +188,7 @@ def test_a_bundle_that_isnt_what_was_revealed_is_refused(team, tmp_path):
     path = opened(team)
     bundle = bundle_of(tmp_path, "A study found that use fell.").to_json()
     shown = {"challenge": 0, "nonce": NONCE.hex(), "bundle_sha256": "0" * 64, "bundle": bundle}
+    shown["direction"] = "up"
     assert team.post(f"{path}/reveals", shown, "alice", key="a").status_code == 422
     forged = {**bundle, "claim": "Another claim."}
     shown |= {"bundle": forged, "bundle_sha256": bundle["bundle_id"]}

@@ -209,7 +209,7 @@ def test_nothing_is_read_without_a_token(team):
 
 
 def test_readers_read_and_change_nothing(team):
-    """Measuring and playing is for explorers, proceedings are for operators."""
+    """Measuring and playing is for explorers, operations are for operators."""
     request = {"claims": ["A b c."], "models": ["mock:gpt-5"]}
     assert team.post("/plan", request, "rita").status_code == 403
     assert team.post("/jobs", request, "rita", key="k").status_code == 403

@@ -157,21 +157,21 @@ def test_what_reaches_beyond_a_request_is_refused(api, more):
 
 
 @pytest.mark.parametrize(
-    ("content", "kind"),
+    ("content", "kind", "status"),
     [
-        (b"{", "application/json"),
-        (b'{"claims": ["a"]}', "text/plain"),
-        (b"[" * 100_000, "application/json"),
-        (b'{"K": 1' + b"0" * 5_000 + b"}", "application/json"),
-        (b"\xff\xfe", "application/json"),
-        (b'{"claims": ["\\ud800"]}', "application/json"),
+        (b"{", "application/json", 422),
+        (b'{"claims": ["a"]}', "text/plain", 422),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"K": 1' + b"0" * 5_000 + b"}", "application/json", 400),
+        (b"\xff\xfe", "application/json", 422),
+        (b'{"claims": ["\\ud800"]}', "application/json", 422),
     ],
 )
-def test_a_body_that_cant_be_read_is_refused(api, content, kind):
+def test_a_body_that_cant_be_read_is_refused(api, content, kind, status):
     """Malformed, nested without end, or not JSON at all."""
     headers = {"Idempotency-Key": "one", "Content-Type": kind}
     answer = api.send("POST", "/jobs", content=content, headers=headers)
-    assert answer.status_code in {400, 422}
+    assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
 
 

@@ -32,6 +32,15 @@ def test_three_people_play_an_episode_from_open_to_settlement(town):
     page = play.bob.get(play.path).text
     assert "Heretic won" in page
     assert "Settlement, line by line" in page
+    for said in (
+        "In short",
+        "q₁ = ",
+        "q₂ = ",
+        "The rate is τ = ",
+        "alice came to +",
+        "by evidence",
+    ):
+        assert said in page
     assert "All 5 pots of the episode are empty" in page
     assert ">0.00 PLAY</strong></td></tr></tfoot>" in page.replace("−", "-")
     assert "moved towards the durable belief" in page
@@ -281,6 +290,6 @@ def test_the_command_line_reveals_what_the_page_sealed(town, tmp_path, capsys):
     file = tmp_path / "saved.json"
     file.write_text(play.commit(play.alice), encoding="utf-8")
     store = str(tmp_path / "heretix.sqlite")
-    reveal(file=file, at="+1h", db=store, as_json=True)
+    reveal(file=file, at="+7d12h", db=store, as_json=True)
     assert json.loads(capsys.readouterr().out)["number"] == 1
     assert play.episode.challenges[1].fate is Fate.REVEALED

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import re
+from dataclasses import replace
 
 import pytest
 from economyplay import CLAIM, DAY, NOW, PAPER, SMALL, Play, hidden
@@ -14,11 +15,12 @@ from heretix.core.clock import HeldClock
 from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import Fate, State
+from heretix.economy.heads import read_head
 from heretix.economy.judging.workflow import EpisodeWorkflow
 from heretix.evidence.bundle import dump_bundle
 from heretix.jobs import BackgroundWorker
 from heretix.measurement.service import prepare
-from heretix.store.documents import save_bundle
+from heretix.store.bundles import save_bundle
 from heretix.web.forms import EvidenceForm
 
 
@@ -138,6 +140,29 @@ def test_the_ledger_is_filtered_and_paged(town):
     assert "user:<x>" not in nothing
 
 
+def test_heads_of_the_ledger_are_public(town, tmp_path):
+    """Without an account the newest is there to be kept, and history is held against it."""
+    nobody, key = town.another(), tmp_path / "signing.key"
+    town.state.settings = replace(town.state.settings, env={"HERETIX_SIGNING_KEY": str(key)})
+    assert "None is signed yet" in nobody.get("/ledger/heads").text
+    assert nobody.get("/ledger/head.json").status_code == 404
+    assert not key.exists()
+    Play(town).join(town.signed_in("alice"))
+    exchange = town.state.exchange
+    end = exchange.sign_head(key)
+    page = nobody.get("/ledger/heads").text
+    for said in (end.hash, end.key, "every thousandth event"):
+        assert said in page
+    kept = tmp_path / "head.json"
+    kept.write_text(nobody.get("/ledger/head.json").text)
+    head = read_head(kept)
+    assert (head.seq, head.hash, head.is_genuine) == (end.seq, end.hash, True)
+    exchange.issue("alice", 1, key="later")
+    assert exchange.verify(against=head).ok
+    for path in ("/ledger", "/ledger/verification", "/leaderboard", "/profile"):
+        assert nobody.get(path).status_code == 303
+
+
 def test_a_ledger_that_was_tampered_with_is_shown_to_be(town):
     """A changed amount breaks the hashes, and the verification names the place."""
     play = Play(town)
@@ -162,13 +187,11 @@ def test_empty_pages_teach(town):
     assert 'value="1" checked' in asked
 
 
-def test_charts_and_record_of_an_episode_are_served(town):
-    """The market and the path as specifications, the record as a file to verify elsewhere."""
+def test_the_record_of_an_episode_is_served(town):
+    """As a file to verify elsewhere."""
     play = Play(town)
     play.join(play.alice)
     play.bet(play.alice, "heretic", "5")
-    for name in ("market", "path"):
-        assert "$schema" in play.alice.get(f"{play.path}/{name}.json").json()
     record = play.alice.get(f"{play.path}/record.json")
     assert record.headers["content-disposition"].startswith("attachment")
     assert verify_episode(record.json()).ok
@@ -255,7 +278,7 @@ def test_stopping_the_server_loses_no_measurement(town):
     with BackgroundWorker(town.store, town.state.settings, clock=town.state.clock):
         pass
     town.work()
-    assert town.state.jobs.moving(play.id) is None
+    assert town.state.jobs.find_moving(play.id) is None
     assert [challenge.fate for challenge in play.episode.challenges] != [Fate.REVEALED]
 
 

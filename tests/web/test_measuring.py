@@ -65,7 +65,7 @@ def test_sent_twice_it_is_one_job(site):
         ({"claims": "   "}, "empty"),
         ({"models": "nobody:knows"}, "no known provider"),
         ({"K": "many"}, "whole number"),
-        ({"K": "1000000"}, "less than or equal to 64"),
+        ({"K": "1000000"}, "at most 64"),
         ({"models": "local:../../etc/passwd"}, "no path"),
         ({"corpus": "../x"}, "corpus"),
         ({"as_of": "yesterday"}, "day like"),

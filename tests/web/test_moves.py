@@ -86,7 +86,7 @@ def test_a_new_move_is_a_form(cheering):
         assert made == [
             ("alice", cheering.id, {"side": Side.HERETIC, "loudness": 2, "loyal": False})
         ]
-        for value, status, said in (("10", 409, "is too much"), ("11", 422, "less than or equal")):
+        for value, status, said in (("10", 409, "is too much"), ("11", 422, "at most")):
             answer = alice.post(path, fields | {"loudness": value})
             assert (answer.status_code, said in answer.text) == (status, True)
         assert site.signed_in("rita").post(path, fields, form="/account").status_code == 403

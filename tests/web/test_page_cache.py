@@ -7,7 +7,7 @@ from website import WEATHER, run_of
 
 from heretix.accounts import LOCAL
 from heretix.jobs import MeasureRequest, Worker
-from heretix.web.assets import Assets, theme_css
+from heretix.web.assets import theme_css
 from heretix.web.pages.runs import claim_view, vector_artifact
 from heretix.web.state import AnomalyBoard, LruCache
 
@@ -52,7 +52,11 @@ def test_the_vector_is_that_of_the_measurement(measured_site):
     view = claim_view(state, record)
     assert [run.lens for run in view.vector] == ["RPL", "NUL", "MEL", "HEL"]
     assert {run.variant for run in view.variants} >= {"sham", "without:E01"}
-    assert [(run.model, run.lens) for run in view.others] == [("mock:gpt-5", "RPL")]
+    assert view.others == ()
+    assert [(row.model, list(row.cells)) for row in view.rows] == [
+        (record.model, ["HEL", *[lens for lens in view.rows[0].cells if lens != "HEL"]]),
+        ("mock:gpt-5", ["RPL"]),
+    ]
     artifact = vector_artifact(state, view)
     metrics = artifact.metrics[record.model]
     assert metrics.shock_index.value > 0.1
@@ -95,14 +99,3 @@ def test_colours_of_pages_are_those_of_charts():
     assert f"--hx-hel:{LIGHT.colour('HEL')}" in css
     assert f"--hx-hel:{DARK.colour('HEL')}" in css
     assert "data-theme=dark" in css
-
-
-def test_the_chart_script_is_made_once_and_named_before(measured_site):
-    """Its address doesn't need it, so that a page can name it at once."""
-    assets = Assets()
-    address = assets.url("charts.js")
-    assert address == Assets().url("charts.js")
-    script = measured_site.get(address)
-    assert script.headers["content-type"].startswith("text/javascript")
-    assert "heretixCharts" in script.text
-    assert "immutable" in script.headers["cache-control"]

@@ -39,16 +39,18 @@ SAID = [
         "bet 6 came after the close at 27 Oct 2026, 19:13 UTC: given back whole",
     ),
     (
-        Reason.of("challenge_failed", FAILED, number=1),
-        "challenge 1 failed: P(up) must be at least 97.5%, got 63.2%",
+        Reason.of("challenge_failed", FAILED, number=1, forfeit=1_000),
+        "challenge 1 failed: the part of operations of 10.00: P(up) must be at least 97.5%, got 63.2%",
     ),
     (
-        Reason.of("challenge_failed", WIDE, number=1),
-        "challenge 1 failed: the interval must be at most 20% wide, got 31%",
+        Reason.of("challenge_failed", WIDE, number=1, forfeit=1_000),
+        "challenge 1 failed: the part of operations of 10.00: the interval must be at most 20% wide, got 31%",
     ),
     (
-        Reason.of("challenge_failed", Reason.of("too_few_slots", least=16, got=8), number=3),
-        "challenge 3 failed: K must be at least 16, got 8",
+        Reason.of(
+            "challenge_fund", Reason.of("too_few_slots", least=16, got=8), number=3, forfeit=1
+        ),
+        "challenge 3 failed: the fund has the rest of 0.01: K must be at least 16, got 8",
     ),
     (
         Reason.of("market_seeded", heretic_ppm=500_000),

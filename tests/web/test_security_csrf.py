@@ -62,9 +62,11 @@ def test_csrf_a_token_that_isnt_one_is_refused(alice, value):
     for site in (alice, alice.another()):
         site.get("/sign-in")  # a visitor has a token of its own
         form = site.client.post("/sign-out", data={"csrf": value}, headers=headers)
-        assert form.status_code in {400, 403}
+        assert form.status_code == 403
     told = [(b"x-csrf-token", value[:1000].encode("latin-1")), (b"origin", alice.url.encode())]
-    assert alice.client.post("/sign-out", headers=told).status_code in {400, 403}
+    # A control character is no header.
+    refusal = 400 if value == "\x7f" else 403
+    assert alice.client.post("/sign-out", headers=told).status_code == refusal
     assert alice.get("/jobs").status_code == 200
 
 
@@ -79,7 +81,7 @@ def test_csrf_the_token_of_another_person_is_refused(accounts_site):
 def test_csrf_a_get_changes_nothing_whatever_it_says_it_is(alice, name):
     """No header and no field turns a read into a write."""
     answer = alice.get("/sign-out", headers={name: "POST"}, params={"_method": "POST"})
-    assert answer.status_code in {404, 405}
+    assert answer.status_code == 405
     assert alice.get("/jobs").status_code == 200
 
 

@@ -66,7 +66,7 @@ def test_strict_csp_is_on_every_answer(plain):
 
 def test_strict_csp_is_on_failures_of_the_server(plain, monkeypatch):
     """Also when a page fails, a name is refused and a body is too large."""
-    monkeypatch.setattr(home, "count_runs", lambda connection: 1 / 0)
+    monkeypatch.setattr(home, "select_runs", lambda connection, **_: 1 / 0)
     failed = plain.get("/")
     wrong = plain.get("/", headers={"host": "evil.example"})
     large = plain.client.post("/measure", content=b"a" * 3_000_000)
@@ -79,10 +79,10 @@ def test_failures_of_the_store_tell_strangers_no_path(accounts_site, monkeypatch
     """Where the store lies is for whoever sits at the machine, and for the log."""
     alice = accounts_site.signed_in("alice")
 
-    def busy(connection):
+    def busy(connection, **_):
         raise StoreBusyError("`/srv/secret/heretix.sqlite` is in use")
 
-    monkeypatch.setattr(home, "count_runs", busy)
+    monkeypatch.setattr(home, "select_runs", busy)
     answer = alice.get("/")
     assert answer.status_code == 503
     assert "/srv/secret" not in answer.text

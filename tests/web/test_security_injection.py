@@ -55,6 +55,7 @@ def test_injection_by_paths_of_every_write(both):
     assert both.state.people.count() == len(PEOPLE)
 
 
+@pytest.mark.soak
 def test_injection_by_searches_and_filters(both):
     """Every parameter of every list, page and export."""
     root = both.signed_in("root")

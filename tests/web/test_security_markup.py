@@ -54,7 +54,7 @@ def walked(nest):
     visitor = nest.signed_in(NAME)
     play.join(visitor, play.alice)
     play.bet(visitor, "heretic", "25")
-    play.reveal(play.alice, play.commit(play.alice, stake="400", doc_title=f"Tea {SCRIPT}"))
+    play.reveal(play.alice, play.commit(play.alice, stake="900", doc_title=f"Tea {SCRIPT}"))
     pages, waiting = {}, ["/", "/account", "/jobs", "/profile", "/search", "/ledger", "/episodes"]
     while waiting and len(pages) < _MOST_PAGES:
         link = waiting.pop().partition("#")[0]
@@ -85,14 +85,13 @@ def test_markup_that_isnt_escaped_would_be_found(text):
     assert injected(f"<p>{text}</p>") or injected(f'<p title="{text}">')
 
 
-def test_markup_in_json_of_charts_and_downloads_is_never_html(walked, nest):
+def test_markup_in_json_and_downloads_is_never_html(walked, nest):
     """Specifications, records and tables come as what they are, and browsers mustn't guess."""
     visitor = nest.signed_in(NAME)
     run = nest.store.read(select_runs, limit=1)[0]
     found = {path: answer for path, answer in walked.items() if path.endswith(".json")}
     for path in (
         f"/runs/{run.run_id}/artifact.json",
-        f"/runs/{run.run_id}/charts/forest.json",
         "/api/v1/runs",
         "/api/v1/jobs",
         "/api/v1/export/samples.jsonl",
@@ -119,11 +118,11 @@ def test_markup_in_scripts_of_data_cant_end_them(walked):
 def test_markup_in_a_job_s_events_stays_one_line(nest):
     """A server-sent event can't be ended, or another begun, by what an error says."""
     from heretix.jobs import JobEvent, JobState, Progress
-    from heretix.web.events import _written
+    from heretix.web.events import _write
 
     said = f"{SCRIPT}\r\n\r\nevent: end\ndata: forged\u2028\ud800"
     event = JobEvent(job_id="j", seq=1, state=JobState.RUNNING, progress=Progress(), error=said)
-    lines = _written(event).decode().splitlines()
+    lines = _write(event).decode().splitlines()
     assert [line.partition(":")[0] for line in lines] == ["id", "event", "data", ""]
     assert json.loads(lines[2].removeprefix("data: "))["error"] == said
 

@@ -1,7 +1,9 @@
 """`heretix serve`: where it listens, what it refuses, and how it ends."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from website import serving, state_over
 
 from faultserver import FaultServer, silence
 from heretix.accounts import LOCAL, People, Role
@@ -119,7 +122,8 @@ def test_with_accounts_any_address_will_do(started, tmp_path):
 
 
 def test_a_short_job_does_not_wait_behind_a_long_one(started, tmp_path, monkeypatch):
-    """The server works on several; those that are under way when it ends are given back."""
+    """The server works on several; those that are under way when it ends are given back, their
+    calls dropped at a second Ctrl-C."""
     with FaultServer() as provider:
         provider.always(silence())
         monkeypatch.setenv("HERETIX_BASE_URL", provider.url("openai-compatible"))
@@ -131,6 +135,10 @@ def test_a_short_job_does_not_wait_behind_a_long_one(started, tmp_path, monkeypa
         )
         assert client.wait(short.id).state == "done"
         assert client.job(long.id).state == "running"
+        while not client.job(long.id).progress["in_flight"]:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert "calls in flight are waited for, Ctrl-C again" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     with Store.open(str(tmp_path / "s.sqlite")) as store:
@@ -142,3 +150,67 @@ def test_as_many_jobs_at_a_time_as_was_said(tmp_path):
     code, said = refused("--jobs", "0", "--db", str(tmp_path / "s.sqlite"))
     assert code == 2
     assert "--jobs" in said
+
+
+@pytest.mark.parametrize(("who", "status"), [(None, 401), ("rita", 403), ("root", 200)])
+def test_metrics_are_for_operators(tmp_path, sqlite_template, who, status):
+    """Their token is what Prometheus brings. What models cost is nobody else's business."""
+    from heretix.observability import Scraped
+
+    path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
+    with Store.open(str(path)) as store, Scraped() as scraped:
+        state = state_over(store, tmp_path)
+        tokens = {
+            name: state.people.tokens.issue(state.people.add(name, role=role), label="t").secret
+            for name, role in {"root": Role.OPERATOR, "rita": Role.READER}.items()
+        }
+        with serving(state, loopback_only=False, metrics=scraped) as site:
+            headers = {"authorization": f"Bearer {tokens[who]}"} if who else {}
+            for path in ("/runs/none/samples", "/api/v1/executions/none/samples"):
+                site.get(path, headers={"authorization": f"Bearer {tokens['root']}"})
+            answered = site.get("/metrics", headers=headers)
+    assert answered.status_code == status
+    assert ("heretix_request_duration_seconds" in answered.text) == (status == 200)
+    for pattern in ("/runs/{ref}/samples", "/api/v1/executions/{ref}/samples"):
+        route = f'http_response_status_code="404",http_route="{pattern}"'
+        assert (route in answered.text) == (status == 200), pattern
+
+
+def test_without_the_option_there_are_no_metrics(site):
+    """The address is like any other that isn't there."""
+    assert site.get("/metrics").status_code == 404
+
+
+def test_a_server_logs_json_and_nothing_else(tmp_path):
+    """Each line of standard error is JSON, from the first to the last; requests have their ids."""
+    store = str(tmp_path / "s.sqlite")
+    command = [HERETIX, "serve", "--port", "0", "--db", store, "--log-json", "--metrics"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        first = json.loads(process.stderr.readline())
+        url = re.search(r"http://\S+/", first["message"])[0]
+        with httpx2.Client(trust_env=False) as client:
+            answered = client.get(f"{url}health", headers={"x-request-id": "mine"}, timeout=120)
+            metrics = client.get(f"{url}metrics", timeout=120)
+        process.send_signal(signal.SIGINT)
+        lines = [json.loads(line) for line in process.stderr]
+    assert answered.status_code == metrics.status_code == 200
+    assert "heretix_jobs{" in metrics.text
+    (noted,) = [line for line in lines if line.get("request_id") == "mine"]
+    assert (noted["event"], noted["method"], noted["status"]) == ("request", "GET", 200)
+    assert lines[-1]["message"] == "Stopped."
+
+
+@pytest.mark.parametrize(
+    "args", [("serve", "--port", "0", "--metrics"), ("worker", "--metrics-port", "0")]
+)
+def test_metrics_need_the_extra(tmp_path, args):
+    """Asked for what isn't installed, a command says how to install it."""
+    (tmp_path / "opentelemetry.py").write_text("raise ImportError('not here')\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [HERETIX, *args, "--db", str(tmp_path / "s.sqlite")]
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "uv sync --extra otel" in done.stderr
+    assert "Traceback" not in done.stderr

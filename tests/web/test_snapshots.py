@@ -1,6 +1,7 @@
 """A page reads one snapshot of the store: one transaction, an episode loaded once."""
 
 import contextlib
+import math
 
 import pytest
 from economyplay import NOW, Play
@@ -42,37 +43,55 @@ def loads(monkeypatch):
 def test_a_claim_and_the_start_read_one_snapshot(measured_site):
     """However many look-ups a page is made of."""
     run = run_of(measured_site, lens="HEL")
-    for path in (f"/runs/{run.run_id}", f"/runs/{run.execution_id}", "/"):
+    # Whether there are accounts by now is asked again every other second; that isn't the page.
+    measured_site.state._looked_at = math.inf
+    compared = f"/compare?a={run.run_id}&b={run.execution_id}"
+    for path in (f"/runs/{run.run_id}", f"/runs/{run.execution_id}", "/", compared, "/anomalies"):
         measured_site.get(path)
         with transactions(measured_site.store) as begun:
             assert measured_site.get(path).status_code == 200
         assert (path, len(begun)) == (path, 1)
 
 
+def test_pages_of_a_person_read_one_snapshot(accounts_site):
+    """Forms too: what they offer, what is left of quotas and purses, as of one moment."""
+    accounts_site.state.clock = HeldClock(NOW)
+    play = Play(accounts_site)
+    offered = f"{play.path}/quote?side=heretic&amount=10"
+    fixed = ("/measure", "/jobs", "/account", "/profile", "/leaderboard", "/ledger", "/episodes")
+    for path in (*fixed, offered, f"{play.path}/challenge"):
+        assert (path, _count_begun(play, path)) == (path, 1)
+
+
 def test_an_episode_reads_one_snapshot_in_every_state(accounts_site, loads):
     """Its page loads the episode once: before bets, after them, and settled."""
     accounts_site.state.clock = HeldClock(NOW)
     play = Play(accounts_site)
-    visitor = play.alice
-    _look(play, visitor, loads)
+    _look(play, loads)
     play.to_frozen(evidence=False)
-    _look(play, visitor, loads)
+    _look(play, loads)
     play.worked(f"{play.path}/measure", {"key": "measure-first"})
     play.clock.advance(7 * 86_400_000)
     play.worked(f"{play.path}/measure", {"key": "measure-second"})
     play.clock.advance(2 * 86_400_000)
     play.move("settle")
-    _look(play, visitor, loads)
+    _look(play, loads)
 
 
-def _look(play, visitor, loads):
-    """The session of a visitor is looked up before; the page itself is one transaction."""
-    visitor.get("/account")
-    with transactions(play.town.store) as begun:
-        assert visitor.get("/method").status_code == 200
-    signing_in = len(begun)
+def _count_begun(play, path):
+    """Count a page's own transactions: the session of its visitor is looked up before."""
+    found = []
+    for each in ("/method", path):
+        play.alice.get(each)
+        with transactions(play.town.store) as begun:
+            assert play.alice.get(each).status_code == 200
+        found.append(len(begun))
+    return found[1] - found[0]
+
+
+def _look(play, loads):
+    """The page is one transaction, in which its episode is loaded once."""
+    assert _count_begun(play, play.path) == 1
     loads.clear()
-    with transactions(play.town.store) as begun:
-        assert visitor.get(play.path).status_code == 200
-    assert len(begun) - signing_in == 1
+    assert play.alice.get(play.path).status_code == 200
     assert loads == [play.id]

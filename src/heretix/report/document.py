@@ -16,13 +16,14 @@ from heretix.core.lenses import LENSES
 from heretix.measurement.record import Artifact
 from heretix.measurement.vector import unchanged_runs
 from heretix.measurement.verify import verify_artifact
-from heretix.report import charts, words
+from heretix.report import charts, figures, words
 from heretix.report.charts import figure as fig
 from heretix.report.charts.beliefs import claim_of, run_names
 from heretix.report.charts.figure import number
-from heretix.report.charts.studies import drift
+from heretix.report.charts.studies import drift, evidence_days, evidence_over_time
 from heretix.report.charts.theme import FONT, LIGHT, Theme, css_variables, dark_css
-from heretix.report.method import method_lines
+from heretix.report.findings import belief_finding, difference_finding, headline, short_model
+from heretix.report.method import METHOD, method_lines
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from heretix.measurement.record import RunRecord, SampleRecord
-    from heretix.measurement.verify import Verification
+    from heretix.measurement.verify import Comparison, Verification
     from heretix.report.charts import Chart
 
 
@@ -59,6 +60,23 @@ def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
         else:
             runs += [run for run in artifact.runs if not (run.evidence and run.evidence.variant)]
     return _once(runs)
+
+
+def _findings(
+    artifacts: Sequence[Artifact], plain: Sequence[RunRecord], *, several: bool
+) -> list[str]:
+    """Say what was found: a sentence for each model of a vector, and for each run of none."""
+    said: dict[str, str] = {}
+    whole = [artifact for artifact in artifacts if artifact.lenses is not None]
+    for artifact in whole:
+        for model in artifact.metrics or {}:
+            if found := headline(artifact, model):
+                said[found.sentence] = claim_of(artifact)
+    in_vectors = {run.execution_id for artifact in whole for run in artifact.runs}
+    for run in plain:
+        if run.execution_id not in in_vectors:
+            said[belief_finding(run).sentence] = run.claim
+    return [f"{claim} {sentence}" if several else sentence for sentence, claim in said.items()]
 
 
 def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -95,6 +113,22 @@ def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> l
         if len(same) > 1:
             chart = drift(same, theme=theme)
             pictures.append(Picture(title="Over time", chart=chart, runs=same, claim=same[0].claim))
+    return pictures + _evidence_pictures(artifacts, theme)
+
+
+def _evidence_pictures(artifacts: Sequence[Artifact], theme: Theme) -> list[Picture]:
+    """Draw how the record of evidence moved the belief of each claim and model over time."""
+    points = evidence_days(artifacts)
+    pictures = []
+    for claim, model in dict.fromkeys(one[:2] for one in points):
+        own = [one for one in artifacts if claim_of(one) == claim]
+        behind = tuple(_once([run for *of, _, run in points if of == [claim, model]]))
+        alone = [
+            one.model_copy(update={"runs": [run for run in one.runs if run.model == model]})
+            for one in own
+        ]
+        chart = evidence_over_time(alone, theme=theme)
+        pictures.append(Picture(title="Evidence over time", chart=chart, runs=behind, claim=claim))
     return pictures
 
 
@@ -155,7 +189,8 @@ class _Section:
 
 def report_html(artifacts: Sequence[Artifact]) -> str:
     """Write the whole report of these artifacts, verified while it is made."""
-    plain = plain_runs(artifacts)
+    # A report of an experiment alone is about that.
+    plain = plain_runs(artifacts) or [run for artifact in artifacts for run in artifact.runs]
     # After them those made to be compared with others: variants of bundles, and negations.
     runs = _once([*plain, *(run for artifact in artifacts for run in artifact.runs)])
     found = [check for artifact in artifacts for check in verify_artifact(artifact)]
@@ -170,9 +205,19 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
     ]
     by_execution = {section.run.execution_id: section for section in sections}
     claims = list(dict.fromkeys(run.claim for run in plain))
+    claim = claims[0] if len(claims) == 1 else f"{len(claims)} claims"
+    findings = _findings(artifacts, plain, several=len(claims) > 1)
     page = environment().get_template("report.html")
     return page.render(
-        title=claims[0] if len(claims) == 1 else f"{len(claims)} claims",
+        title=findings[0] if findings and len(claims) == 1 else claim,
+        claim=claim,
+        findings=findings,
+        day=max((run.finished_at[:10] for run in runs), default=""),
+        method=METHOD,
+        marks=[(name, mark) for name, run in zip(names, runs, strict=True) if (mark := _mark(run))],
+        dumbbell=figures.dumbbell,
+        axis=figures.axis,
+        lenses=[code.lower() for code in LENSES],
         sections=sections,
         shared=list(_shared_figures(artifacts, by_execution, several=len(claims) > 1)),
         bundles=[(claim_of(a), bundle) for a in artifacts for bundle in a.bundles or []],
@@ -184,6 +229,13 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         shown_differences=_SHOWN_DIFFERENCES,
         version=VERSION,
     )
+
+
+def _mark(run: RunRecord) -> figures.Mark | None:
+    belief = run.aggregates
+    if belief.prob_true_rpl is None or belief.ci95 is None:
+        return None
+    return figures.Mark(label=run.lens, prob=belief.prob_true_rpl, ci=belief.ci95, lens=run.lens)
 
 
 def _section(
@@ -280,7 +332,11 @@ def environment() -> Environment:
     )
     environment.globals["drop_detail"] = words.drop_detail
     environment.globals["no_estimate_reason"] = words.no_estimate_reason
+    environment.globals["not_assessed"] = words.NOT_ASSESSED
+    environment.globals["stance_text"] = words.stance_text
     environment.filters |= {
+        "weighed": figures.weighed,
+        "reliability": words.reliability_text,
         "span": lambda ends: words.span(*ends),
         "signed": lambda value: number(value, signed=True),
     }
@@ -353,13 +409,18 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     ]
     widest = max(size_of(drawing)[0] for drawing in drawings)
     sheet = Sheet(theme=theme, width=widest + 2 * MARGIN)
-    title = claims[0] if len(claims) == 1 else f"{len(claims)} claims, {len(runs)} runs"
+    findings = _findings(artifacts, runs, several=several) or claims
+    if several:
+        findings.insert(0, f"{len(claims)} claims, {len(runs)} runs")
+    title, *further = findings
     sheet.text(title, px=22, colour=theme.ink, bold=True)
+    for text in further if several else [f"The claim: {claims[0]}", *further]:
+        sheet.text(text, px=16, colour=theme.ink)
     if len(runs) == 1:
         _headline(sheet, runs[0])
     for drawing in drawings:
         sheet.drawing(drawing)
-    _made(sheet, artifacts, runs)
+    _write_making(sheet, artifacts, runs)
     return sheet.write(f"Report: {fig.drawable(title)}")
 
 
@@ -375,8 +436,11 @@ def _moved_lines(artifacts: Sequence[Artifact]) -> Iterator[str]:
     """Say of every lens whether evidence moved the belief, or any text would have."""
     for artifact in artifacts:
         for model, metrics in (artifact.metrics or {}).items():
-            for lens, placebo in (metrics.beside.placebo if metrics.beside else {}).items():
-                yield f"{claim_of(artifact)} · {model} · {lens}: {words.placebo_text(placebo)}"
+            for lens, said in words.placebo_texts(metrics).items():
+                yield f"{claim_of(artifact)} · {model} · {lens}: {said}"
+        for found in artifact.experiments or ():
+            if said := words.check_text(found):
+                yield f"{claim_of(artifact)} · {found.model} · {found.lens}: {said}"
 
 
 def _headline(sheet: Sheet, run: RunRecord) -> None:
@@ -403,7 +467,7 @@ def _headline(sheet: Sheet, run: RunRecord) -> None:
             sheet.text(label, px=14, colour=theme.warn)
 
 
-def _made(sheet: Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:
+def _write_making(sheet: Sheet, artifacts: Sequence[Artifact], runs: Sequence[RunRecord]) -> None:
     """Write how it was made, whether it verifies, and what it was made from."""
     theme = sheet.theme
     sheet.y += 10
@@ -451,7 +515,8 @@ def belief_html(run: RunRecord) -> str:
     belief = run.aggregates
     parts = [
         '<div style="font-family:sans-serif;max-width:34em">',
-        f"<strong>{escape(run.claim)}</strong>",
+        f"<strong>{escape(belief_finding(run).sentence)}</strong>",
+        f"<div>{escape(run.claim)}</div>",
         f'<div style="color:#666">{escape(run.model)} · {escape(run.prompt_version)}</div>',
     ]
     if belief.prob_true_rpl is None or belief.ci95 is None:
@@ -463,9 +528,64 @@ def belief_html(run: RunRecord) -> str:
             f"stability {belief.stability_score:.2f} ({belief.stability_band})</div>"
         )
         parts.append(_interval_bar(belief.prob_true_rpl, lo, hi))
-    legacy = words.LEGACY if run.aggregation.agg == "simple" else None
-    parts += [f"<div><em>{text}</em></div>" for text in (words.warning_label(run), legacy) if text]
+        if run.beside and (beside := words.beside_text(run.beside)):
+            parts.append(f'<div style="color:#666">beside it {escape(beside)}</div>')
+    parts += [f"<div><em>{escape(text)}</em></div>" for text in words.run_warnings(run)]
     return "".join([*parts, "</div>"])
+
+
+def vector_html(artifact: Artifact) -> str:
+    """Write what a model's lenses say together: the finding, what moved each, and every belief."""
+    model = artifact.runs[0].model
+    found = headline(artifact, model)
+    metrics = (artifact.metrics or {}).get(model)
+    parts = [f"<strong>{escape(found.sentence)}</strong>"] if found else []
+    parts += [
+        f"<div>what moved {lens}: {escape(said)}</div>"
+        for lens, said in words.placebo_texts(metrics).items()
+    ]
+    plain = [run for run in artifact.runs if not (run.evidence and run.evidence.variant)]
+    return "".join(parts + [belief_html(run) for run in plain])
+
+
+def difference_html(a: RunRecord, b: RunRecord, found: Comparison) -> str:
+    """Write the difference of two beliefs: sentence, paired t and its twin, warnings, both runs."""
+    said = [f"<strong>{escape(difference_finding(a, b, found).sentence)}</strong>"]
+    plain, trimmed = found.paired_template_t, found.paired_template_t_trimmed
+    for name, one in (("paired t", plain), ("trimmed", trimmed)):
+        if one is not None:
+            of = one.diff_prob
+            said.append(
+                f"<div>{name} {of.value:+.3f}, 95% CI {of.lo:+.3f} … {of.hi:+.3f}, "
+                f"{escape(words.p_text(of.p_value))}</div>"
+            )
+    warnings = words.difference_warnings(a, b, plain.n_pairs if plain else None)
+    said += [f"<div><em>{escape(text)}</em></div>" for text in warnings]
+    return "".join(said) + beliefs_html([a, b])
+
+
+def beliefs_html(runs: Sequence[RunRecord]) -> str:
+    """Write many runs as a table: claim, model, belief, and its interval drawn."""
+    rows = []
+    for run in runs:
+        belief = run.aggregates
+        cells = [escape(run.claim), escape(short_model(run.model)), run.lens]
+        if belief.prob_true_rpl is None or belief.ci95 is None:
+            cells += ["–", escape(words.no_estimate_reason(run.reason))]
+        else:
+            lo, hi = belief.ci95
+            clamped = " clamp-sensitive" if run.beside and run.beside.clamp_sensitive else ""
+            prob = f"{belief.prob_true_rpl:.3f}{clamped}"
+            cells += [prob, _interval_bar(belief.prob_true_rpl, lo, hi)]
+        by_t = run.beside.template_t if run.beside else None
+        cells.append(words.span(*by_t.ci95) if by_t else "–")
+        rows.append("".join(f"<td>{cell}</td>" for cell in cells))
+    names = ("claim", "model", "lens", "p(true)", "95% interval, from 0 to 1", "by t")
+    header = "".join(f"<th>{name}</th>" for name in names)
+    labels = {label for run in runs if (label := words.warning_label(run))}
+    below = "".join(f"<div><em>{escape(label)}</em></div>" for label in sorted(labels))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table style="font-family:sans-serif"><tr>{header}</tr>{body}</table>{below}'
 
 
 def _interval_bar(prob: float, lo: float, hi: float) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from heretix.core.canonical import canonical_json
 from heretix.core.errors import ConfigError, MissingPartError, RecordError
+from heretix.report.words import cell_text
 from heretix.sample import Sample
 from heretix.store import RunSummary
 from heretix.store import economy as queries
@@ -29,16 +30,19 @@ from heretix.store.runs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from sqlalchemy import Connection, RowMapping
 
+    from heretix.config import Claim
+    from heretix.measurement.record import Artifact, RunRecord
     from heretix.store import Store
 
-Format = Literal["csv", "jsonl", "parquet"]
+Format = Literal["csv", "tsv", "jsonl", "parquet"]
 FORMATS: Final[Mapping[Format, str]] = {  # Formats, and the media type of each
     "csv": "text/csv; charset=utf-8",
+    "tsv": "text/tab-separated-values; charset=utf-8",
     "jsonl": "application/jsonl",
     "parquet": "application/vnd.apache.parquet",
 }
@@ -156,6 +160,132 @@ def _execution_row(row: RowMapping) -> Row:
     return {name: known.get(name) for name, _ in _EXECUTION}
 
 
+_GIVEN: Final = frozenset({"claim", "claim_id", "created_at", "columns_json"})
+
+
+def belief_table(
+    wanted: Format, artifacts: Iterable[Artifact], claims: Sequence[Claim]
+) -> Iterator[bytes]:
+    """Make one row a run from artifacts, with the columns that the file of `claims` has.
+
+    A column of theirs that has the name of one of ours comes with `input_` before it.
+    """
+    own = _own_columns(claims)
+    ours = [column for column in _EXECUTION if column[0] not in _GIVEN]
+    taken = {"row", "id", "claim", *(name for name, _ in ours)}
+    named: dict[str, str] = {}
+    for name in own:
+        named[name] = name
+        while named[name] in taken or (named[name] != name and named[name] in own):
+            named[name] = f"input_{named[name]}"
+        taken.add(named[name])
+    columns: list[Column] = [("row", "int64"), ("id", "string"), ("claim", "string")]
+    columns += [(named[name], kind) for name, kind in own.items()] + ours
+    rows = (
+        {name: None for name, _ in columns} | _given(artifact, own, named) | _belief_row(run)
+        for artifact in artifacts
+        for run in artifact.runs
+    )
+    return write_columns(wanted, columns, _in_pages(rows))
+
+
+def _in_pages(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    found = iter(rows)
+    while page := list(itertools.islice(found, _RECORDS_PAGE)):
+        yield page
+
+
+_KINDS: Final = {bool: "bool_", int: "int64", float: "float64", str: "string"}
+
+
+def _own_columns(claims: Sequence[Claim]) -> dict[str, str]:
+    """Name the columns of a file of claims, in order, each with a type that fits all its cells."""
+    kinds: dict[str, str | None] = {}
+    for claim in claims:
+        for name, value in claim.columns:
+            kind = None if value is None else _KINDS.get(type(value), "string")
+            if kind == "int64" and not -(2**63) <= value < 2**63:
+                kind = "string"
+            known = kinds.get(name)
+            # An empty cell fits every type.
+            kinds[name] = known or kind if None in {known, kind} or known == kind else "string"
+    return {name: kind or "string" for name, kind in kinds.items()}
+
+
+def _given(artifact: Artifact, own: Mapping[str, str], named: Mapping[str, str]) -> Row:
+    """Tell what the file said in the row of an artifact."""
+    if artifact.row is None:
+        return {"row": 1, "id": artifact.runs[0].claim_id}
+    cells = {
+        named[name]: _text_of(value) if own[name] == "string" and value is not None else value
+        for name, value in artifact.row.columns.items()
+    }
+    return {"row": artifact.row.number, "id": artifact.row.id, **cells}
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _belief_row(run: RunRecord) -> Row:
+    belief, evidence = run.aggregates, run.evidence
+    ci_lo, ci_hi = belief.ci95 or (None, None)
+    parts = (run, run.sampling, run.aggregation, belief, run.usage)
+    known = {name: value for part in parts for name, value in part}
+    known |= {"variant": evidence.variant if evidence else None, "ci_lo": ci_lo, "ci_hi": ci_hi}
+    wanted = ["claim", *(name for name, _ in _EXECUTION if name not in _GIVEN)]
+    return {name: known[name] for name in wanted}
+
+
+def training_pages(store: Store, search: str | None, label: str) -> Iterator[list[Row]]:
+    """Read compliant answers to claims with a label, a page of executions at a time."""
+    from heretix.measurement.record import RunRecord
+
+    wanted, after = RunFilter(search=search), None
+    while True:
+        with store.reading() as connection:
+            rows = select_execution_rows(connection, wanted, limit=_RECORDS_PAGE, after=after)
+        if not rows:
+            return
+        found: list[Row] = []
+        for row in rows:
+            asked = json.loads(row["config_json"])
+            given = asked.get("columns", {}).get(label)
+            if given not in (None, "") and row["record_json"]:
+                run = RunRecord.model_validate_json(row["record_json"])
+                found += _training_rows(run, given)
+        yield found
+        after = rows[-1]["execution_id"]
+
+
+def _training_rows(run: RunRecord, label: Any) -> Iterator[Row]:
+    from heretix.measurement.verify import plan_of_record
+
+    plan = plan_of_record(run)
+    for sample in run.samples:
+        if not sample.compliant:
+            continue
+        prompt = plan.prompts[sample.paraphrase_idx]
+        said = (("system", prompt.system), ("user", prompt.user), ("assistant", sample.raw_answer))
+        yield {
+            "messages": [{"role": role, "content": content} for role, content in said],
+            "claim": run.claim,
+            "claim_id": run.claim_id,
+            "label": label,
+            "prob_true": sample.prob_true,
+            "prob_true_rpl": run.aggregates.prob_true_rpl,
+            "model": run.model,
+            "lens": run.lens,
+            "execution_id": run.execution_id,
+            "cache_key": sample.cache_key,
+        }
+
+
+def write_lines_of(pages: Iterator[list[Row]]) -> Iterator[bytes]:
+    """Make rows of any shape into pieces of JSON Lines."""
+    return (_lines(page) for page in pages)
+
+
 def _read_transfers(connection: Connection, episode: str | None, after: Any) -> list[Row]:
     found = queries.stream_transfers(connection, after_seq=after or 0, episode=episode)
     return [{name: row[name] for name, _ in _TRANSFER} for row in itertools.islice(found, _PAGE)]
@@ -183,16 +313,19 @@ _TABLES: Final[Mapping[str, _Table]] = {
 }
 
 
-def format_of(path: Path) -> Format:
-    """Return the format that a file's name asks for."""
+def format_of(path: Path, *, option: str = "--out") -> Format:
+    """Return the format that a file's name asks for; `option` is the one that named the file."""
     endings: Mapping[str, Format] = {
         ".csv": "csv",
+        ".tsv": "tsv",
         ".jsonl": "jsonl",
         ".ndjson": "jsonl",
         ".parquet": "parquet",
     }
     if (found := endings.get(path.suffix.lower())) is None:
-        raise ConfigError(f"`--out` must end in .csv, .jsonl or .parquet, got {path.name!r}")
+        raise ConfigError(
+            f"`{option}` must end in .csv, .tsv, .jsonl or .parquet, got {path.name!r}"
+        )
     return found
 
 
@@ -240,14 +373,15 @@ def _texts(wanted: Format, names: Sequence[str], pages: Iterator[list[Row]]) -> 
     if wanted == "jsonl":
         return (_lines(page) for page in pages)
     header = [dict(zip(names, names, strict=True))]
-    return (_separated(names, page) for page in itertools.chain([header], pages))
+    delimiter = "\t" if wanted == "tsv" else ","
+    return (_separated(names, page, delimiter) for page in itertools.chain([header], pages))
 
 
-def _separated(names: Sequence[str], page: Sequence[Row]) -> bytes:
-    """Write lines of CSV; what is missing is empty."""
+def _separated(names: Sequence[str], page: Sequence[Row], delimiter: str) -> bytes:
+    """Write lines of CSV or TSV; what is missing is empty."""
     sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerows([row[name] for name in names] for row in page)
+    writer = csv.writer(sink, lineterminator="\n", delimiter=delimiter)
+    writer.writerows([cell_text(row[name]) for name in names] for row in page)
     return sink.getvalue().encode("utf-8", "backslashreplace")
 
 

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from heretix.measurement.record import RunRecord
 
 
+METHOD: Final = (
+    "A claim is put in several wordings and asked again and again. Each answer is a probability; "
+    "they are averaged in log-odds within each wording and then over wordings, without the most "
+    "extreme fifth on both sides. Drawing wordings and answers anew, many times, gives the 95% "
+    "interval. What couldn't be read is dropped and counted, and nothing is filled in."
+)
+"""Way in which any number is made, for readers: reports say it once."""
+
+
 def method_lines(run: RunRecord) -> list[str]:
     """Tell, in a sentence or two a step, how a run went from the question to the interval."""
     estimated = run.aggregates.prob_true_rpl is not None
@@ -51,9 +60,10 @@ def _tell_evidence(run: RunRecord) -> Iterator[str]:
         )
         return
     variant = f", changed by an experiment ({shown.variant})" if shown.variant else ""
+    cut = f", and {shown.quotes_cut} more as far as a limit let them go" if shown.quotes_cut else ""
     quotes = (
         f"Of {shown.quotes_given} quotes in its answers, {shown.quotes_verified} stand in the "
-        "documents."
+        f"documents{cut}."
         if shown.quotes_given
         else "Its answers quote nothing."
     )

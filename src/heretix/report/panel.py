@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from heretix.core.lenses import RPL
 from heretix.report.charts.figure import number, shorten
+from heretix.report.findings import (
+    between,
+    chance,
+    moved_finding,
+    name_documents,
+    short_model,
+    tell_apart,
+)
+from heretix.report.studies import Case, Outcome, junit_xml
+from heretix.report.words import day_words
 from heretix.studies.panel import BASELINE_WAVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from markupsafe import Markup
     from rich.console import RenderableType
 
-    from heretix.studies.panel import Movement, PanelReport, Point, Series
+    from heretix.studies.panel import ModelMovement, Movement, PanelReport, Point, Series
 
 _CLAIM_CHARS: Final = 60
-_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def movement_words(movement: Movement) -> str:
@@ -39,25 +46,50 @@ def movement_words(movement: Movement) -> str:
     return f"{said}, overstated: it is near the noise" if movement.overstated else said
 
 
+def _since(movement: Movement) -> str:
+    """Say in words since when a series moved."""
+    when = day_words(movement.since_at) if movement.since_at else ""
+    return f"since wave {movement.since_wave}{f' ({when})' if when else ''}"
+
+
 def findings(report: PanelReport) -> Iterator[str]:
     """Say what was found, a sentence each, models first."""
+    yield from _tell_moved(report)
+    yield from _tell_rest(report)
+
+
+def _tell_moved(report: PanelReport) -> Iterator[str]:
+    named = tell_apart(series.model for series in report.series)
     for model in report.moved_models:
         assert model.movement is not None, "it moved"
-        yield f"the model moved: {model.model} {model.lens}, {movement_words(model.movement)}"
+        said = movement_words(model.movement)
+        yield f"the model moved: {named[model.model]} {model.lens}, {said}"
     for series in report.moved:
         assert series.movement is not None, "it moved"
         yield (
-            f"this claim moved: {shorten(series.claim, _CLAIM_CHARS)!r} ({series.model} "
+            f"this claim moved: {shorten(series.claim, _CLAIM_CHARS)!r} ({named[series.model]} "
             f"{series.lens}), {movement_words(series.movement)}"
         )
-    for change in report.served:
-        yield (
-            f"another model answers as {change.model} since wave {change.wave} "
-            f"({change.at[:10]}): {', '.join(change.after)}; before: {', '.join(change.before)}"
-        )
+
+
+def _tell_rest(report: PanelReport) -> Iterator[str]:
+    """Say what isn't a movement: another build that answers, a model that can't be read."""
+    named = tell_apart(series.model for series in report.series)
+    yield from _build_changes(report)
     for model_name, lens in report.unreadable:
         yield (
-            f"couldn't be read: {model_name} {lens} gave no answer between 0 and 1 in the last wave"
+            f"couldn't be read: {named[model_name]} {lens} gave no answer between 0 and 1 in the "
+            "last wave"
+        )
+
+
+def _build_changes(report: PanelReport) -> Iterator[str]:
+    """Say since when a provider names another model or build as the one that answers."""
+    named = tell_apart(series.model for series in report.series)
+    for change in report.served:
+        yield (
+            f"another model answers as {named[change.model]} since wave {change.wave} "
+            f"({change.at[:10]}): {', '.join(change.after)}; before: {', '.join(change.before)}"
         )
 
 
@@ -100,8 +132,8 @@ def panel_view(report: PanelReport) -> RenderableType:
 
     done = len(report.waves)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("claim", "model", "first", "last", "e-value", "since"):
-        right = name in {"first", "last", "e-value"}
+    for name in ("claim", "model", "first", "last", "by t", "e-value", "since"):
+        right = name in {"first", "last", "by t", "e-value"}
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for series in report.series:
         if series.truth is None or series.left_out:
@@ -125,7 +157,8 @@ def _row(series: Series) -> tuple[str, ...]:
     first, last = (series.points[0], series.points[-1]) if series.points else (None, None)
     e_value = "" if movement is None else f"{movement.e_value:,.3g}"
     name = series.model if series.lens == RPL else f"{series.model} {series.lens}"
-    return (label, shorten(name, 40), _prob(first), _prob(last), e_value, since)
+    by_t = _by_t(last)
+    return (label, shorten(name, 40), _prob(first), _prob(last), by_t, e_value, since)
 
 
 def _left_out(series: Series) -> str:
@@ -139,55 +172,51 @@ def _prob(point: Point | None) -> str:
     return f"{point.prob_true:.3f}{span}"
 
 
-def junit_xml(report: PanelReport) -> bytes:
+def _by_t(point: Point | None) -> str:
+    """Write the interval by Student's t; empty where there is none."""
+    if point is None or point.t_lo is None:
+        return ""
+    return f"[{point.t_lo:.3f}, {point.t_hi:.3f}]"
+
+
+def _beside(point: Point) -> str:
+    return f"{_prob(point)}{f', by t {found}' if (found := _by_t(point)) else ''}"
+
+
+def panel_junit(report: PanelReport) -> bytes:
     """JUnit's XML: a case for each claim and model, which fails where it moved.
 
     What can't be read is an error. A changed build is told in `system-out`, and fails nothing.
     """
-    suite = Element("testsuite", name=f"heretix panel {report.panel}")
-    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
-    for model in report.models:
-        name = f"{model.model} {model.lens} as a whole"
-        _add_case(suite, counts, name, "model", model.movement)
-    for series in report.series:
-        if series.truth is None:
-            name = f"{series.claim} ({series.model} {series.lens})"
-            _add_case(suite, counts, name, "claim", series.movement, readable=series.readable)
-    for key, count in counts.items():
-        suite.set(key, str(count))
-    if report.served:
-        told = [line for line in findings(report) if line.startswith("another model")]
-        SubElement(suite, "system-out").text = _xml_text("\n".join(told))
-    indent(suite)
-    made: bytes = tostring(suite, encoding="utf-8", xml_declaration=True)
-    return made + b"\n"
+    cases = [
+        _case("model", f"{model.model} {model.lens} as a whole", model.movement)
+        for model in report.models
+    ]
+    unread = {id(s) for s in report.series if report.waves and not s.readable}
+    cases += [
+        _case("claim", f"{s.claim} ({s.model} {s.lens})", s.movement, unread=id(s) in unread)
+        for s in report.series
+        if s.truth is None
+    ]
+    return junit_xml(f"heretix panel {report.panel}", cases, told="\n".join(_build_changes(report)))
 
 
-def _add_case(
-    suite: Element,
-    counts: dict[str, int],
-    name: str,
-    kind: str,
-    movement: Movement | None,
-    *,
-    readable: int = 1,
-) -> None:
-    case = SubElement(suite, "testcase", name=_xml_text(name), classname=f"panel.{kind}")
-    counts["tests"] += 1
+def unmeasured_junit(name: str, why: str) -> bytes:
+    """Write JUnit's XML of a wave that couldn't be measured: one error, which says why."""
+    case = Case(classname="panel.wave", name="the next wave", outcome="error", message=why)
+    return junit_xml(f"heretix panel {name}", [case])
+
+
+def _case(kind: str, name: str, movement: Movement | None, *, unread: bool = False) -> Case:
+    outcome: Outcome | None = None
+    message = ""
     if movement is not None and movement.drifted:
-        counts["failures"] += 1
-        SubElement(case, "failure", message=_xml_text(f"moved {movement_words(movement)}"))
-    elif not readable:
-        counts["errors"] += 1
-        SubElement(case, "error", message="no answer between 0 and 1 in the last wave")
+        outcome, message = "failure", f"moved {movement_words(movement)}"
+    elif unread:
+        outcome, message = "error", "no answer between 0 and 1 in the last wave"
     elif movement is None:
-        counts["skipped"] += 1
-        SubElement(case, "skipped", message="there is no second wave yet")
-
-
-def _xml_text(text: str) -> str:
-    """Text without what XML can't hold, even escaped."""
-    return _NOT_XML.sub("\ufffd", text)
+        outcome, message = "skipped", "there is no second wave yet"
+    return Case(classname=f"panel.{kind}", name=name, outcome=outcome, message=message)
 
 
 def notice(report: PanelReport) -> dict[str, Any]:
@@ -233,10 +262,9 @@ def panel_content(report: PanelReport) -> dict[str, Any]:
 
 # Pages: one body, in the web app and in the static site.
 
-_WIDTH: Final = 360
-_HEIGHT: Final = 140
-_LEFT: Final = 30
-_EDGE: Final = 10
+_PLOT: Final = 110
+_TOP: Final = 18
+"""Heights in pixels; places across are percents, so that words keep their size at any width."""
 
 
 def panel_body(report: PanelReport) -> Markup:
@@ -252,15 +280,20 @@ def panel_body(report: PanelReport) -> Markup:
     claims = [series for series in report.series if series.truth is None]
     # What moved comes first.
     claims.sort(key=lambda one: not (one.movement and one.movement.drifted))
+    moved: list[ModelMovement | Series] = [*report.moved_models, *report.moved]
     template = environment().get_template("panel.html")
     html = template.render(
         report=report,
-        findings=list(findings(report)),
+        moved=[moved_finding(one.movement, one).sentence for one in moved if one.movement],
+        told=[f"{line[0].upper()}{line[1:]}." for line in _tell_rest(report)],
+        numbers=list(_tell_moved(report)),
+        since=_since,
         advice=list(advice(report)),
         claims=[drawn(series) for series in claims],
         anchors=[drawn(series) for series in report.series if series.truth is not None],
-        movement_words=movement_words,
-        show_point=_prob,
+        show_point=_in_percent,
+        shown=lambda lens: "" if lens == RPL else f", shown {name_documents(lens)}",
+        short_model=short_model,
     )
     return Markup(html)  # noqa: S704 - the template escapes
 
@@ -280,7 +313,7 @@ def panel_site(report: PanelReport) -> dict[str, bytes]:
     return {
         "index.html": page.encode("utf-8", "replace"),
         "panel.json": f"{data}\n".encode("utf-8", "replace"),
-        "panel.xml": junit_xml(report),
+        "panel.xml": panel_junit(report),
     }
 
 
@@ -292,51 +325,65 @@ def series_svg(series: Series, report: PanelReport) -> str:
     last = max(len(report.waves) - 1, 1)
 
     def x(wave: float) -> float:
-        return round(_LEFT + _EDGE + wave / last * (_WIDTH - _LEFT - 2 * _EDGE), 1)
-
-    def y(prob: float) -> float:
-        return round(_EDGE + (1 - prob) * (_HEIGHT - 3 * _EDGE), 1)
+        return round(12 + 84 * wave / last, 2)
 
     parts = []
     movement = series.movement
     if movement is not None and movement.drifted:
         first, until = movement.since_waves[0], movement.since_waves[-1]
-        left, right = x(first - 0.5), x(until + 0.5)
+        left, right = x(first - 0.5), min(x(until + 0.5), 100)
         parts.append(
-            f'<rect x="{left}" y="{y(1)}" width="{round(right - left, 1)}" '
-            f'height="{y(0) - y(1)}" fill="currentColor" fill-opacity="0.15"/>'
+            f'<rect x="{left}%" y="{_y(1)}" width="{round(right - left, 2)}%" '
+            f'height="{_PLOT}" fill="currentColor" fill-opacity="0.12"/>'
         )
     parts += [
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _EDGE}" y1="{y(level)}" y2="{y(level)}" '
+        f'<line x1="0" x2="100%" y1="{_y(level)}" y2="{_y(level)}" '
         'stroke="currentColor" stroke-opacity="0.25"/>'
-        f'<text x="{_LEFT - 5}" y="{y(level) + 3.5}" text-anchor="end" font-size="10" '
-        f'fill="currentColor">{level:g}</text>'
+        f'<text x="0" y="{_y(level) - 4}" font-size="12" fill="currentColor">{level:.0%}</text>'
         for level in (0, 0.5, 1)
     ]
     parts += [
-        f'<text x="{x(wave)}" y="{_HEIGHT - 3}" text-anchor="middle" font-size="10" '
-        f'fill="currentColor">{wave}</text>'
+        f'<text x="{x(wave)}%" y="{_y(0) + 17}" text-anchor="{"end" if wave else "middle"}" '
+        f'font-size="12" fill="currentColor">wave {wave}</text>'
         for wave in sorted({0, len(report.waves) - 1})
     ]
-    parts += [_draw_point(point, x(point.wave), y) for point in series.points]
+    parts += [_draw_point(point, x(point.wave)) for point in series.points]
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
-        f'aria-label="{_told(series.points)}">{"".join(parts)}</svg>'
+        f'<svg class="fig" width="100%" height="{_y(0) + 24}" role="img" '
+        f'aria-label="{_tell_points(series.points)}">{"".join(parts)}</svg>'
     )
 
 
-def _draw_point(point: Point, x: float, y: Callable[[float], float]) -> str:
+def _y(prob: float) -> float:
+    return round(_TOP + (1 - prob) * _PLOT, 1)
+
+
+def _draw_point(point: Point, x: float) -> str:
     if point.prob_true is None:
         return ""
-    drawn = f'<circle cx="{x}" cy="{y(point.prob_true)}" r="3" fill="currentColor"/>'
-    if point.ci_lo is not None and point.ci_hi is not None:
-        drawn += (
-            f'<line x1="{x}" x2="{x}" y1="{y(point.ci_lo)}" y2="{y(point.ci_hi)}" '
-            'stroke="currentColor" stroke-width="1.5"/>'
-        )
+    drawn = f'<circle cx="{x}%" cy="{_y(point.prob_true)}" r="3.5" fill="currentColor"/>'
+    for ends, width, opacity in (
+        ((point.ci_lo, point.ci_hi), 7, 0.4),
+        ((point.t_lo, point.t_hi), 1.5, 1),
+    ):
+        lo, hi = ends
+        if lo is not None and hi is not None:
+            drawn += (
+                f'<line x1="{x}%" x2="{x}%" y1="{_y(lo)}" y2="{_y(hi)}" stroke="currentColor" '
+                f'stroke-width="{width}" stroke-opacity="{opacity}"/>'
+            )
     return drawn
 
 
-def _told(points: Sequence[Point]) -> str:
+def _in_percent(point: Point | None) -> str:
+    """Write a belief and its interval as the sentences do."""
+    if point is None or point.prob_true is None:
+        return "none"
+    if point.ci_lo is None or point.ci_hi is None:
+        return chance(point.prob_true)
+    return f"{chance(point.prob_true)} ({between(point.ci_lo, point.ci_hi)})"
+
+
+def _tell_points(points: Sequence[Point]) -> str:
     """Say the beliefs in numbers, for who can't see them."""
-    return "p(true) by wave: " + "; ".join(f"{point.wave}: {_prob(point)}" for point in points)
+    return "p(true) by wave: " + "; ".join(f"{point.wave}: {_beside(point)}" for point in points)

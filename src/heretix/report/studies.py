@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from heretix.belief.template_t import template_t
+from heretix.belief.student import template_t
 from heretix.core.errors import NoEstimateError
-from heretix.core.lenses import RPL
+from heretix.core.lenses import LENSES, RPL
 from heretix.providers.catalog import MADE_UP_BY
+from heretix.readouts import SAMPLED
 from heretix.report.charts.theme import LIGHT
+from heretix.report.findings import quote_models
 from heretix.report.terminal import facts_table, plain_table
-from heretix.report.words import DEMONSTRATION, MADE_UP, counted
+from heretix.report.words import DEMONSTRATION, MADE_UP, PLACEBO, counted
 from heretix.studies import study as s
 from heretix.studies.calibration import SCORES
-from heretix.studies.check import describe
+from heretix.studies.coherence import expect_violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from heretix.studies.study import StudyRecord
 
 Row = tuple[str, ...]
+_Subject = s.CalibrationOf | s.CoherenceOf | s.VarianceOf | s.CardOf
 
 _BEST: Final[Mapping[str, str]] = {
     "brier": "0 is best, .25 always says 1/2",
@@ -45,6 +52,7 @@ _STANDARDS: Final[Mapping[str, tuple[str, str]]] = {
     "coherence": ("violation of p + q = 1", "0 is best"),
     "uniformity": ("variance between wordings, log-odds²", "0 is best"),
     "evidence": ("log-odds towards the truth", "above 0 is best, 0 is no use of documents"),
+    "evidence_minus_sham": ("the same beyond irrelevant text", "0 is what any text does"),
 }
 _VERDICT_STYLE: Final = {"holds": "green", "fails": "bold red", "undecided": "yellow"}
 _SHOWN_PLANS: Final = 12
@@ -73,12 +81,27 @@ def study_warnings(record: StudyRecord) -> list[str]:
         warnings.append(
             f"ece comes out too small below {_ENOUGH_FOR_ECE} claims: read the slope first"
         )
+    shown = {run.lens for run in record.runs if LENSES[run.lens].needs_documents}
+    if record.kind == "calibration" and shown:
+        warnings.append(
+            f"{', '.join(sorted(shown))}: {PLACEBO['unchecked']}; any text may change a score as "
+            "much: `heretix card` and `heretix lens --sham` tell"
+        )
+    between = getattr(record.results, "comparisons", ())
+    if any(getattr(one.comparison, name) is None for one in between for name in SCORES):
+        warnings.append(
+            "— is a difference that can't be told: a side has no such score, or both put every "
+            "true claim above every false one (or below)"
+        )
     return warnings
 
 
 def study_facts(record: StudyRecord) -> list[tuple[str, str]]:
     """List what was measured, with what, and what it cost."""
-    plan = ", ".join(f"{name}={value}" for name, value in record.sampling.items() if value)
+    plans = []
+    for plan in record.plans:
+        sampling = ", ".join(f"{name}={value}" for name, value in plan.sampling.items() if value)
+        plans.append(("plan", f"{plan.readout}: {sampling}, bank {plan.prompt_version}"))
     costs = [run.cost_usd for run in record.runs]
     known = [cost for cost in costs if cost is not None]
     cost = f"${sum(known):.4f}" if len(known) == len(costs) else "unknown"
@@ -86,9 +109,70 @@ def study_facts(record: StudyRecord) -> list[tuple[str, str]]:
     return [
         ("study", " ".join(filter(None, [record.kind, record.name]))),
         ("claims", f"{len(record.items):,}, {counted(len(record.runs), 'run')}"),
-        ("plan", f"{plan}, bank {record.prompt_version}"),
+        *plans,
         ("calls", f"{calls:,} made now, cost {cost}"),
     ]
+
+
+def study_findings(record: StudyRecord) -> list[str]:
+    """Say in a sentence for each subject what was found, never more than its interval says."""
+    return [quote_models([one.model], _tell(one), []) for one in record.results.subjects]
+
+
+def _tell(one: _Subject) -> str:
+    match one:
+        case s.CalibrationOf():
+            return _tell_calibration(one)
+        case s.CoherenceOf():
+            return _tell_coherence(one)
+        case s.VarianceOf():
+            return _tell_variance(one)
+        case _:
+            told = "; ".join(f"{found.name} {with_interval(found)}" for found in one.standards)
+            return f"{_name(one)}: {told}"
+
+
+def _tell_calibration(one: s.CalibrationOf) -> str:
+    name, found = _name(one, one.lens), one.calibration
+    if found is None:
+        return f"{name}: nothing can be said, {one.reason}"
+    auroc, slope = found.auroc, found.slope
+    told = "can't be shown to tell true claims from false ones"
+    if auroc.lo is not None and auroc.lo > 0.5:
+        told = "tells true claims from false ones better than chance"
+    elif auroc.hi is not None and auroc.hi < 0.5:
+        told = "takes false claims for true more often than chance"
+    leaning = ""
+    if slope.hi is not None and slope.hi < 1:
+        leaning = f", and is too sure of itself (slope {with_interval(slope)})"
+    elif slope.lo is not None and slope.lo > 1:
+        leaning = f", and is too timid (slope {with_interval(slope)})"
+    of = f"AUROC {with_interval(auroc)}, {counted(found.n_claims, 'claim')}"
+    return f"{name} {told} ({of}){leaning}"
+
+
+def _tell_coherence(one: s.CoherenceOf) -> str:
+    name, found = _name(one), one.summary
+    broken = sum(rule.rule.verdict == "broken" for rule in one.rules)
+    rules = f"{broken} of {counted(len(one.rules), 'rule')} broken" if one.rules else ""
+    if found is None:
+        return f"{name}: {rules or 'too few pairs of a claim and its negation to say anything'}"
+    told = "can't be shown to lean to yes or to no"
+    if found.acquiescence.lo > 0:
+        told = "says yes to a claim and to its negation alike"
+    elif found.acquiescence.hi < 0:
+        told = "says no to a claim and to its negation alike"
+    of = with_interval(found.acquiescence, signed=True)
+    pairs = counted(found.n_pairs, "pair")
+    return f"{name} {told} (log-odds {of}, {pairs}){f'; {rules}' if rules else ''}"
+
+
+def _tell_variance(one: s.VarianceOf) -> str:
+    name = _name(one, one.lens)
+    if one.components is None:
+        return f"{name}: nothing can be said, {one.reason}"
+    told = ", ".join(f"{value} {reads}" for _, value, reads in _components(one))
+    return f"{name}: answers vary by {told} (variance in log-odds)"
 
 
 def study_sections(record: StudyRecord) -> Iterator[tuple[str, Row, list[Row]]]:
@@ -96,38 +180,55 @@ def study_sections(record: StudyRecord) -> Iterator[tuple[str, Row, list[Row]]]:
     found = record.results
     if isinstance(found, s.CalibrationResults):
         for one in found.subjects:
-            title = _title(one.model, one.lens, len(record.items) - one.left_out, one.left_out)
+            title = _title(one, one.lens, len(record.items) - one.left_out)
             yield title, ("score", "value [95% interval]", "reads"), _scores(one)
-        for between in found.comparisons:
-            title = f"{between.b} minus {between.a}, over {between.comparison.n_claims} claims"
-            yield title, ("score", "difference [95% interval]", "p"), _compared(between.comparison)
+        yield from _comparison_sections(found.comparisons)
     elif isinstance(found, s.CoherenceResults):
         for coherent in found.subjects:
             yield from _coherence_sections(coherent)
+        yield from _comparison_sections(found.comparisons)
     elif isinstance(found, s.VarianceResults):
         for varied in found.subjects:
-            title = _title(
-                varied.model, varied.lens, len(record.items) - varied.left_out, varied.left_out
-            )
+            title = _title(varied, varied.lens, len(record.items) - varied.left_out)
             yield title, ("component", "variance [95% interval]", "reads"), _components(varied)
     else:
         for card in found.subjects:
             rows: list[Row] = [
                 (
-                    one.name,
+                    one.name.removeprefix("evidence_").replace("_", " "),
                     _STANDARDS[one.name][0],
                     with_interval(one),
                     str(one.n_claims),
-                    _STANDARDS[one.name][1],
+                    _STANDARDS[one.name][1] + _beside_scatter(one.scatter_alone),
                 )
                 for one in card.standards
             ]
-            yield card.model, ("standard", "measure", "value [95% interval]", "n", "reads"), rows
+            columns = ("standard", "measure", "value [95% interval]", "n", "reads")
+            # A movement is told with what made it.
+            made_by = f"; shown documents: {PLACEBO[card.placebo]}" if card.placebo else ""
+            yield f"{_name(card)}{made_by}", columns, rows
 
 
-def _title(model: str, lens: str, n: int, left_out: int) -> str:
-    lacking = f", {left_out} left out without an estimate" if left_out else ""
-    return f"{model}, {lens}: {counted(n, 'claim')}{lacking}"
+def _beside_scatter(violation: float | None) -> str:
+    return "" if violation is None else f"; scatter of wordings alone gives {violation:.3f}"
+
+
+def _comparison_sections(
+    comparisons: Sequence[s.Between],
+) -> Iterator[tuple[str, Row, list[Row]]]:
+    for between in comparisons:
+        title = f"{between.b} minus {between.a}, over {between.comparison.n_claims} claims"
+        yield title, ("score", "difference [95% interval]", "p"), _compare_rows(between.comparison)
+
+
+def _name(one: _Subject, lens: str | None = None) -> str:
+    """Name a subject; of read-outs the one that goes without saying is `sampled`."""
+    return ", ".join(filter(None, [one.model, lens, "" if one.readout == SAMPLED else one.readout]))
+
+
+def _title(one: _Subject, lens: str, n: int) -> str:
+    lacking = f", {one.left_out} left out without an estimate" if one.left_out else ""
+    return f"{_name(one, lens)}: {counted(n, 'claim')}{lacking}"
 
 
 def _scores(one: s.CalibrationOf) -> list[Row]:
@@ -138,7 +239,7 @@ def _scores(one: s.CalibrationOf) -> list[Row]:
     return [(name, with_interval(getattr(found, name)), reads[name]) for name in SCORES]
 
 
-def _compared(found: Comparison) -> list[Row]:
+def _compare_rows(found: Comparison) -> list[Row]:
     rows: list[Row] = []
     for name in SCORES:
         one = getattr(found, name)
@@ -160,13 +261,15 @@ def _components(one: s.VarianceOf) -> list[Row]:
 
 
 def _coherence_sections(one: s.CoherenceOf) -> Iterator[tuple[str, Row, list[Row]]]:
-    title = _title(one.model, RPL, len(one.pairs) + len({r.claim for r in one.rules}), one.left_out)
+    title = _title(one, RPL, len(one.pairs) + len({r.claim for r in one.rules}))
     rows: list[Row] = []
     if one.summary is not None:
         summary = one.summary
         said = with_interval(summary.acquiescence, signed=True)
         rows.append(("acquiescence, log-odds", said, "0 is best; above: says yes to both"))
-        rows.append(("violation", with_interval(summary.violation), "0 is best"))
+        alone = expect_violation([pair.pair for pair in one.pairs])
+        reads = f"{_STANDARDS['coherence'][1]}{_beside_scatter(alone)}"
+        rows.append(("violation", with_interval(summary.violation), reads))
     for name, found in (("AUROC as said", one.as_said), ("AUROC freed", one.freed)):
         if found is not None:
             rows.append((name, with_interval(found.auroc), _BEST["auroc"]))
@@ -188,13 +291,22 @@ def study_view(record: StudyRecord) -> RenderableType:
     return Group(*parts)
 
 
+def _describe(finding: Finding) -> str:
+    """Say what became of an expectation, in a line."""
+    if finding.value is None or finding.lo is None or finding.hi is None:
+        return f"{finding.rule}: no estimate"
+    what = "p" if finding.about == "belief" else "difference"
+    found = f"{what} = {finding.value:.3f} [{finding.lo:.3f}, {finding.hi:.3f}]"
+    return f"{finding.rule}: {finding.verdict}, {found}"
+
+
 def checks_view(findings: Sequence[Finding]) -> RenderableType:
     """Show what became of each expectation."""
     lines = []
     for finding in findings:
         head = Text(f"{finding.verdict:<11}", style=_VERDICT_STYLE.get(finding.verdict, "bold red"))
         head.append(f"{finding.claim}  ", style="")
-        head.append(f"{' and '.join(finding.models)}  {describe(finding)}", style="dim")
+        head.append(f"{' and '.join(finding.models)}  {_describe(finding)}", style="dim")
         lines.append(head)
     return Group(*lines)
 
@@ -230,7 +342,8 @@ def design_view(
         ],
     )
     step = max(1, len(frontier) // _SHOWN_PLANS)
-    widest = max((plan.expected_width for plan in frontier), default=1.0)
+    # Nothing scatters where both variances are 0: every bar is as short as can be.
+    widest = max((plan.expected_width for plan in frontier), default=0.0) or 1.0
     bars = plain_table(
         ">calls",
         "best plan",
@@ -254,24 +367,29 @@ def design_view(
 
 _SHOWN_PAIRS: Final = 60
 _SHEET_PX: Final = 640
-_COLUMNS: Final = (
+STUDY_COLUMNS: Final = (
     *(("claim", "string"), ("label", "bool_"), ("relation", "string"), ("of_claim", "string")),
-    *(("model", "string"), ("lens", "string"), ("prob_true", "float64")),
-    *(("t_lo", "float64"), ("t_hi", "float64"), ("wordings", "int64"), ("answers", "int64")),
-    *(("calls", "int64"), ("cost_usd", "float64")),
+    *(("model", "string"), ("lens", "string"), ("readout", "string"), ("prob_true", "float64")),
+    *(("ci_lo", "float64"), ("ci_hi", "float64"), ("t_lo", "float64"), ("t_hi", "float64")),
+    *(("wordings", "int64"), ("answers", "int64"), ("calls", "int64"), ("cost_usd", "float64")),
     *(("execution_id", "string"), ("run_id", "string"), ("run_sha256", "string")),
+    ("variant", "string"),
 )
-"""Of a study's table; `relation` is what the claim is to `of_claim`."""
+"""Of a study's table; `relation` is what the claim is to `of_claim`, `ci_…` is the frozen interval
+and `t_…` is `template_t`."""
+_SHOWN: Final = tuple(name for name, _ in STUDY_COLUMNS[:14])
+"""Those on a page: up to `answers`."""
 
 
 def study_rows(record: StudyRecord) -> list[dict[str, Any]]:
-    """List one row a run: the claim, what is known of it, the belief with its `template_t`."""
+    """List one row a run: the claim, what is known of it, the belief with both its intervals."""
     labels = {item.claim: item.label for item in record.items}
     related = {text: item for item in record.items for text in item.others}
     rows = []
     for run in record.runs:
         item = related.get(run.claim)
-        lo, hi = _ends(run.logits) if run.prob_true is not None else (None, None)
+        ci_lo, ci_hi = run.ci95 or (None, None)
+        t_lo, t_hi = _ends(run.logits) if run.prob_true is not None else (None, None)
         rows.append(
             {
                 "claim": run.claim,
@@ -280,9 +398,12 @@ def study_rows(record: StudyRecord) -> list[dict[str, Any]]:
                 "of_claim": item.claim if item else None,
                 "model": run.model,
                 "lens": run.lens,
+                "readout": run.readout,
                 "prob_true": run.prob_true,
-                "t_lo": lo,
-                "t_hi": hi,
+                "ci_lo": ci_lo,
+                "ci_hi": ci_hi,
+                "t_lo": t_lo,
+                "t_hi": t_hi,
                 "wordings": len(run.logits),
                 "answers": sum(map(len, run.logits.values())),
                 "calls": run.calls,
@@ -290,6 +411,7 @@ def study_rows(record: StudyRecord) -> list[dict[str, Any]]:
                 "execution_id": run.execution_id,
                 "run_id": run.run_id,
                 "run_sha256": run.run_sha256,
+                "variant": run.variant,
             }
         )
     return rows
@@ -308,7 +430,7 @@ def write_table(record: StudyRecord, path: Path) -> int:
     from heretix.report.export import format_of, write_columns, write_export
 
     rows = study_rows(record)
-    write_export(path, write_columns(format_of(path), _COLUMNS, iter([rows])))
+    write_export(path, write_columns(format_of(path), STUDY_COLUMNS, iter([rows])))
     return len(rows)
 
 
@@ -324,15 +446,15 @@ def study_pictures(record: StudyRecord, theme: Theme = LIGHT) -> Iterator[tuple[
             judged = [
                 JudgedClaim(prob_true=run.prob_true, is_true=bool(labels[run.claim]))
                 for run in record.runs
-                if (run.model, run.lens) == (one.model, one.lens)
+                if (run.model, run.lens, run.readout) == (one.model, one.lens, one.readout)
             ]
-            title = f"Reliability of {one.model}, {one.lens}"
+            title = f"Reliability of {_name(one, one.lens)}"
             yield title, reliability_diagram(judged, title=title, theme=theme)
     elif isinstance(found, s.CoherenceResults):
         for coherent in found.subjects:
             if coherent.pairs:
                 yield (
-                    f"Acquiescence of {coherent.model}",
+                    f"Acquiescence of {_name(coherent)}",
                     _acquiescence_chart(coherent, theme),
                 )
     elif isinstance(found, s.VarianceResults):
@@ -343,8 +465,48 @@ def study_pictures(record: StudyRecord, theme: Theme = LIGHT) -> Iterator[tuple[
                     "16 × 1": plan_for(varied.components, T=16, R=1),
                 }
                 frontier = expected_widths(varied.components, max_calls=64)
-                title = f"Expected width for {varied.model}, {varied.lens}"
+                title = f"Expected width for {_name(varied, varied.lens)}"
                 yield title, expected_width(frontier, named, title=title, theme=theme)
+    else:
+        for card in found.subjects:
+            yield f"Card of {_name(card)}", _card_chart(card, theme)
+
+
+def _card_chart(one: s.CardOf, theme: Theme) -> Chart:
+    """Draw a standard a panel: each is measured on a scale of its own."""
+    from heretix.report.charts import figure as fig
+
+    panels = []
+    for standard in one.standards:
+        row = fig.IntervalRow(
+            label=standard.name.removeprefix("evidence_").replace("_", " "),
+            value=standard.value,
+            lo=standard.lo,
+            hi=standard.hi,
+            reason=standard.reason,
+            colour=theme.colour(RPL),
+        )
+        measure, signed = _STANDARDS[standard.name][0], standard.name.startswith("evidence")
+        probs = {"domain": [0, 1]}
+        axis = (
+            fig.quantity(measure, scale=probs, format=".2f")
+            if standard.name == "accuracy"
+            else fig.difference_axis(measure, [row])
+        )
+        reference = 0.5 if standard.name == "accuracy" else 0.0
+        drawn = fig.interval_panel(
+            [row], axis=axis, theme=theme, signed=signed, reference=reference
+        )
+        panels.append(drawn)
+    said = "; ".join(f"{found.name} {with_interval(found)}" for found in one.standards)
+    return fig.figure(
+        {"vconcat": panels, "spacing": 18},
+        title=f"Card of {_name(one)}",
+        subtitle=["Bars: 95% intervals; dashed lines: chance, or 0."],
+        description=f"Card of {_name(one)}: {said}.",
+        theme=theme,
+        wide=True,
+    )
 
 
 def _acquiescence_chart(one: s.CoherenceOf, theme: Theme) -> Chart:
@@ -366,12 +528,12 @@ def _acquiescence_chart(one: s.CoherenceOf, theme: Theme) -> Chart:
     said = with_interval(one.summary.acquiescence, signed=True) if one.summary else "—"
     return fig.figure(
         fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
-        title=f"Acquiescence of {one.model}",
+        title=f"Acquiescence of {_name(one)}",
         subtitle=[
             f"mean {said}; n = {counted(len(one.pairs), 'pair')}",
             "Half of the sum of both log-odds. Right of 0: yes to a claim and to its negation.",
         ],
-        description=f"Acquiescence of {one.model} for {len(pairs)} claims: mean {said}.",
+        description=f"Acquiescence of {_name(one)} for {len(pairs)} claims: mean {said}.",
         theme=theme,
         wide=True,
     )
@@ -392,8 +554,8 @@ def study_html(record: StudyRecord) -> str:
         figures=[
             draw_inline(chart, f"p{n}") for n, (_, chart) in enumerate(study_pictures(record))
         ],
-        columns=[name for name, _ in _COLUMNS[:11]],
-        rows=[[_cell(row[name]) for name, _ in _COLUMNS[:11]] for row in study_rows(record)],
+        columns=_SHOWN,
+        rows=[[_cell(row[name]) for name in _SHOWN] for row in study_rows(record)],
         verification=s.verify_study(record),
         record=record,
         palette=css_variables(),
@@ -455,3 +617,71 @@ def _cell(value: object) -> str:
     if value is None:
         return "—"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+# JUnit's XML, which CI systems show.
+
+Outcome = Literal["failure", "error", "skipped"]
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing that was looked at, and what was wrong with it."""
+
+    classname: str
+    name: str
+    outcome: Outcome | None
+    """None: nothing."""
+    message: str = ""
+    type: str = ""
+
+
+def junit_xml(name: str, cases: Sequence[Case], *, told: str = "") -> bytes:
+    """Write a suite of cases; `told` stands beside them and fails nothing."""
+    counts = Counter(case.outcome for case in cases)
+    suite = Element(
+        "testsuite",
+        name=_xml_text(name),
+        tests=str(len(cases)),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
+    )
+    for case in cases:
+        made = SubElement(suite, "testcase", classname=_xml_text(case.classname))
+        made.set("name", _xml_text(case.name))
+        if case.outcome is not None:
+            problem = SubElement(made, case.outcome, message=_xml_text(case.message))
+            if case.type:
+                problem.set("type", case.type)
+    if told:
+        SubElement(suite, "system-out").text = _xml_text(told)
+    indent(suite)
+    written: bytes = tostring(suite, encoding="utf-8", xml_declaration=True)
+    return written + b"\n"
+
+
+def _xml_text(text: str) -> str:
+    """Text without what XML can't hold, even escaped."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def checks_junit(findings: Sequence[Finding], name: str, *, allow_undecided: bool) -> bytes:
+    """Write the findings of a check; undecided is a failure unless that is allowed."""
+    outcomes: dict[str, Outcome | None] = {
+        "holds": None,
+        "no_estimate": "error",
+        "undecided": "skipped" if allow_undecided else "failure",
+    }
+    cases = [
+        Case(
+            classname=" and ".join(finding.models),
+            name=f"{finding.rule}: {finding.claim}",
+            outcome=(outcome := outcomes.get(finding.verdict, "failure")),
+            message=_describe(finding),
+            type="" if outcome in {None, "skipped"} else finding.verdict,
+        )
+        for finding in findings
+    ]
+    return junit_xml(name, cases)

@@ -12,14 +12,19 @@ from rich.measure import Measurement as Measured
 from rich.table import Table
 from rich.text import Text
 
-from heretix.core.lenses import LENSES, NUL, RPL
+from heretix.core.lenses import LENSES, NUL, RPL, SEARCHED
+from heretix.report.findings import belief_finding, headline
 from heretix.report.words import (
     DEMONSTRATION,
     MADE_UP,
     MISQUOTED,
     NO_ESTIMATE,
+    NOT_ASSESSED,
     QUOTED_NOTHING,
     beside_text,
+    check_text,
+    composition_text,
+    difference_warnings,
     drop_detail,
     feed_text,
     metric_text,
@@ -27,13 +32,14 @@ from heretix.report.words import (
     no_estimate_reason,
     p_text,
     percent,
-    placebo_text,
+    placebo_texts,
     readout_words,
+    reliability_text,
     run_warnings,
     span,
+    stance_text,
     twins_text,
     warn_clamp_sensitive,
-    warn_few_pairs,
     warning_label,
 )
 
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions
 
-    from heretix.belief.template_t import PairedT
+    from heretix.belief.student import PairedT
     from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import (
         Artifact,
@@ -53,9 +59,9 @@ if TYPE_CHECKING:
         RunRecord,
         TwinsRecord,
     )
-    from heretix.measurement.service import Estimate, Measurement
+    from heretix.measurement.service import Measurement
     from heretix.measurement.verify import Comparison, Verification
-    from heretix.plan import Plan
+    from heretix.plan import Estimate, Plan
     from heretix.store import RunSummary, StartedExecution
 
 T = TypeVar("T")
@@ -156,7 +162,8 @@ def run_headline(run: RunRecord) -> RenderableType:
     if run.readout:
         lens += f" · {run.readout.name}"
     about = f"{run.model}{lens} · {run.prompt_version} · {_shape(run)}"
-    lines: list[RenderableType] = [Text(run.claim, style="bold"), Text(about, style="dim")]
+    finding = Text(belief_finding(run).sentence)
+    lines: list[RenderableType] = [Text(run.claim, style="bold"), finding, Text(about, style="dim")]
     if belief.prob_true_rpl is None or belief.ci95 is None:
         lines.append(Text(f"No estimate: {no_estimate_reason(run.reason)}", style="bold red"))
     else:
@@ -172,13 +179,17 @@ def run_headline(run: RunRecord) -> RenderableType:
             lines.append(Text(f"beside it {said}", style="dim"))
     if beside := readout_words(run.readout):
         lines.append(Text(beside, style="dim"))
-    lines += [Text(warning, style="yellow") for warning in run_warnings(run)]
+    # The finding above has these in words, and the line beside it their numbers.
+    told = {warning_label(run), warn_clamp_sensitive(run.beside)}
+    lines += [Text(said, style="yellow") for said in run_warnings(run) if said not in told]
     lines.append(_counts(run))
     if (shown := run.evidence) and shown.items:
         used = ", ".join(f"{name} ×{count}" for name, count in shown.used.items() if count)
+        cut = f", {shown.quotes_cut} cut" if shown.quotes_cut else ""
         said = (
             f"{len(shown.items)} documents (heretix evidence show {str(shown.bundle_id)[:16]}) · "
             f"used: {used or 'none'} · {shown.quotes_verified}/{shown.quotes_given} quotes verified"
+            f"{cut}"
         )
         lines.append(Text(said, style="yellow" if shown.trusted is False else "dim"))
     return Group(*lines)
@@ -376,9 +387,12 @@ def difference_view(a: RunRecord, b: RunRecord, found: Comparison) -> Renderable
     verdict = (
         "the interval excludes 0"
         if lo > 0 or hi < 0
-        else "the interval holds 0: no difference can be told"
+        else "the interval holds 0: no difference can be shown"
     )
-    return Group(table, Text(""), line, Text(verdict, style="dim"), *_paired_lines(found))
+    plain = found.paired_template_t
+    warnings = difference_warnings(a, b, plain.n_pairs if plain else None)
+    told = [Text(warning, style="yellow") for warning in warnings]
+    return Group(table, Text(""), line, Text(verdict, style="dim"), *told, *_paired_lines(found))
 
 
 def _paired_lines(found: Comparison) -> Iterator[RenderableType]:
@@ -387,8 +401,6 @@ def _paired_lines(found: Comparison) -> Iterator[RenderableType]:
     if plain is None or trimmed is None:
         yield Text("no p-value: fewer than 2 wordings are shared", style="dim")
         return
-    if warning := warn_few_pairs(plain.n_pairs):
-        yield Text(warning, style="yellow")
     yield facts_table([("paired t", _t_text(plain)), ("  trimmed", _t_text(trimmed))])
 
 
@@ -508,12 +520,33 @@ def vector_view(artifact: Artifact, *, lacking_told: bool = False) -> Renderable
     parts: list[RenderableType] = [Text(artifact.claim or runs[0].claim, style="bold")]
     for model, found in artifact.metrics.items():
         lines = [lens for lens in artifact.lenses or [] if lens.model == model]
+        if finding := headline(artifact, model):
+            parts.append(Text(finding.sentence))
         parts += [Text(model, style="dim"), _vector_table(lines, lacking_told=lacking_told)]
         parts += _metric_lines(found)
+        parts.append(facts_table([*_source_facts(artifact, lines), *check_lines(artifact, model)]))
         parts += _experiment_lines(artifact, model)
         labels = (warning_label(run) for run in runs if run.model == model)
         parts += [Text(label, style="yellow") for label in dict.fromkeys(labels) if label]
     return Group(*parts)
+
+
+def _source_facts(artifact: Artifact, lines: Sequence[LensRecord]) -> Iterator[tuple[str, str]]:
+    """Name the classes of the documents that each lens showed, or had too few of."""
+    bundles = {bundle["bundle_id"]: bundle for bundle in artifact.bundles or ()}
+    for line in lines:
+        bundle = bundles.get(line.bundle_id or "")
+        if bundle is not None and line.lens in SEARCHED:
+            yield f"sources {line.lens}", composition_text(bundle)
+        if bundle is not None and (sides := stance_text(bundle)):
+            yield f"stance {line.lens}", sides
+
+
+def check_lines(artifact: Artifact, model: str | None = None) -> Iterator[tuple[str, str]]:
+    """Name each lens that was checked by a planted order or other places, and what that did."""
+    for found in artifact.experiments or ():
+        if model in {None, found.model} and (said := check_text(found)):
+            yield f"check {found.lens}", said
 
 
 def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
@@ -522,7 +555,7 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
     head = Text(f"{bundle['lens']} bundle {bundle['bundle_id'][:16]}", style="bold")
     if version := bundle["policy"]["version"]:
         head.append(f" (policy {version})", style="dim")
-    table = plain_table("id", "class", "r", "published", "stance", "~publisher")
+    table = plain_table("id", "class", "reliability", "published", "stance", "~publisher")
     # Beside the other columns a narrow terminal would leave a quote one word a line.
     quotes = Table.grid(padding=(0, 2))
     quotes.add_column(no_wrap=True)
@@ -531,7 +564,7 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
         table.add_row(
             item["id"],
             item["cls"],
-            f"{item['reliability']['r']:.2f}",
+            reliability_text(item["reliability"]),
             item["published"] or "undated",
             item["stance"] or "–",
             Text(item["publisher"]),
@@ -543,7 +576,12 @@ def bundle_view(bundle: Mapping[str, Any]) -> RenderableType:
         notes = [f"stance by: {', '.join(judges)}"] if judges else []
         if any(item["stance"] is None for item in items):
             notes.append("stance –: not judged")
+        if not all(item["reliability"]["judged"] for item in items):
+            notes.append(f"reliability as an interval: {NOT_ASSESSED}")
         parts += [table, Text("quotes", style="dim"), quotes, Text("; ".join(notes), style="dim")]
+    parts.append(Text(f"sources: {composition_text(bundle)}", style="dim"))
+    if sides := stance_text(bundle):
+        parts.append(Text(f"stance: {sides}", style="dim"))
     return Group(*parts, *_dropped_lines(bundle["dropped"]))
 
 
@@ -641,8 +679,8 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
 
 def _other_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     """Name what moved each lens, and the metrics that aren't differences."""
-    for lens, placebo in _in_order(found.beside.placebo if found.beside else {}):
-        yield f"what moved {lens}", placebo_text(placebo)
+    for lens, said in _in_order(placebo_texts(found)):
+        yield f"what moved {lens}", said
     if found.dispersion_bits:
         yield "dispersion", f"{_write_interval(found.dispersion_bits)} bits"
     for lens, sources in _in_order(found.source_concentration):

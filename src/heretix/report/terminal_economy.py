@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from heretix.core.clock import utc_text_of_ms
+from heretix.core.clock import span_text, utc_text_of_ms
+from heretix.core.lenses import RPL
+from heretix.economy.episode.moves import find_due
 from heretix.economy.episode.state import Fate, State
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
@@ -71,7 +73,8 @@ def ledger_view(report: LedgerReport) -> RenderableType:
 
 def breaches_view(subject: str, breaches: Sequence[Breach]) -> RenderableType:
     """List what doesn't hold."""
-    head = Text(f"{subject}: {len(breaches)} things don't hold", style="bold red")
+    count = "1 thing doesn't" if len(breaches) == 1 else f"{len(breaches)} things don't"
+    head = Text(f"{subject}: {count} hold", style="bold red")
     lines = [Text(f"  {b.rule}: {b.subject}: {b.detail}", style="red") for b in breaches]
     return Group(head, *lines)
 
@@ -113,9 +116,16 @@ def market_view(episode: Episode, positions: Sequence[Position]) -> RenderableTy
     return Group(*parts, table)
 
 
-def quote_view(quote: Quote, currency: str) -> RenderableType:
+def quote_view(quote: Quote, currency: str, typical: exchange.TypicalRate | None) -> RenderableType:
     """Show what a bet would buy, and what it can come to."""
     tau = quote.tau_max_ppm
+    usual = "not known: no side has won an episode here yet"
+    if typical is not None:
+        usual = (
+            f"{money(quote.floor_after_fee(typical.rate_ppm), currency)} or more, at "
+            f"{typical.rate_ppm / PPM:.2%}: the median rate of the last "
+            f"{counted(typical.episodes, 'episode')} that a side won"
+        )
     rows = {
         "stake": f"{money(quote.stake, currency)} on {quote.side.value}",
         "shares": f"{quote.shares / MICRO / 10 ** CURRENCIES[currency].exponent:,.4f}",
@@ -127,7 +137,10 @@ def quote_view(quote: Quote, currency: str) -> RenderableType:
             f"to at least {money(quote.floor_after_fee(tau), currency)} at the full rate of "
             f"{tau / PPM:.0%}, after a fee of {quote.fee_ppm / PPM:.0%}"
         ),
-        "worst case": f"{money(quote.worst_case, currency)} lost, if the other side wins at it",
+        "typical gain": usual,
+        "worst case": (
+            f"{money(quote.worst_case, currency)} lost, if the other side wins at the full rate"
+        ),
         "held or void": f"{money(quote.stake, currency)} comes back whole",
     }
     return facts_table(rows.items())
@@ -155,6 +168,7 @@ def episode_view(
     positions: Sequence[Position],
     told: Sequence[exchange.StoredMeasurement],
     *,
+    now_ms: int,
     whole: bool = True,
 ) -> RenderableType:
     """An episode: where it stands, what was measured, what comes next; with terms and times."""
@@ -171,7 +185,7 @@ def episode_view(
         parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
     executions = counted(sum(len(item.source.executions) for item in told), "execution")
     parts += [Text(""), Text(f"measured in {executions}", style="dim")]
-    parts += [Text(line, style="dim") for line in _next(episode)]
+    parts += [Text(line, style="dim") for line in _next(episode, positions, now_ms)]
     return Group(*parts)
 
 
@@ -209,7 +223,7 @@ def credited_view(credited: Credited) -> RenderableType:
     """Show what a finding earned, or why it didn't."""
     finding, crediting = credited.finding, credited.crediting
     facts = {"claim": finding.claim, "model": finding.model}
-    for lens, item in ((finding.lens, finding.evidence), ("RPL", finding.prior)):
+    for lens, item in ((finding.lens, finding.evidence), (RPL, finding.prior)):
         span = f"{_ppm(item.lo_ppm)} to {_ppm(item.hi_ppm)}"
         facts[f"{lens} 95% CI"] = span if item.stable else f"{span}, unstable"
     why = f" ({crediting.reason.value})" if crediting.reason else ""
@@ -280,7 +294,7 @@ def _challenges(episode: Episode) -> Table:
         table.add_row(
             str(challenge.number),
             Text(_person_of(challenge.account)),
-            challenge.direction.value,
+            challenge.direction.value if challenge.direction else "sealed",
             money(challenge.stake, episode.terms.currency),
             challenge.fate.value,
             f"{_ppm(moved.c_from_ppm)} to {_ppm(moved.c_to_ppm)}" if moved else "",
@@ -301,30 +315,50 @@ def _measurements(episode: Episode) -> Table:
     return table
 
 
-def _next(episode: Episode) -> list[str]:
-    """Name the commands that move the episode on."""
-    waiting = any(c.fate in {Fate.COMMITTED, Fate.REVEALED} for c in episode.challenges)
-    name, terms = episode.id, episode.terms
-    if episode.state is State.FROZEN:
-        return [f"next: heretix episode {'judge' if waiting else 'measure'} {name}"]
-    if episode.state is State.DISPUTED and episode.disputes[-1].upheld is None:
-        return [f"next: heretix episode rule {name}"]
-    bet = f"next: heretix market buy {name} heretic 10"
-    committed = any(c.fate is Fate.COMMITTED for c in episode.challenges)
-    reveal = ["then: heretix episode reveal FILE (whoever committed)"] if committed else []
-    steps = {
-        State.DRAFT: [f"next: heretix episode open {name}"],
-        State.OPEN: [bet],
-        State.CHALLENGE: [
-            f"{bet}, until {moment(terms.close_until_ms)}",
-            f"or: heretix episode challenge {name} --document FILE, until then",
-            *reveal,
-            f"then: heretix episode freeze {name}, from {moment(terms.freeze_at_ms)}",
-        ],
-        State.MEASURED: [f"next: heretix episode settle {name}, once it can't be disputed"],
-        State.DISPUTED: [f"next: heretix episode settle {name}"],
-    }
-    return steps.get(episode.state, [f"next: heretix rewards explain {name}"])
+_BY_HAND: Final = {
+    "begin": "freeze",
+    "freeze": "freeze",
+    "judge": "judge",
+    "conclude": "measure",
+    "first": "measure",
+    "second": "measure",
+    "rule": "rule",
+    "settle": "settle",
+}
+"""Command that makes each move that is due. Evidence may be committed as soon as its time comes."""
+
+
+def _next(episode: Episode, positions: Sequence[Position], now_ms: int) -> list[str]:
+    """Name the commands that move the episode on, and the moments that they wait for."""
+    name, terms, due = episode.id, episode.terms, find_due(episode, positions)
+    if due is None:
+        move = "episode open" if episode.state is State.DRAFT else "rewards explain"
+        return [f"next: heretix {move} {name}"]
+    lines = []
+    if episode.state in {State.OPEN, State.CHALLENGE} and now_ms <= terms.close_until_ms:
+        begin, until = terms.challenge_from_ms, f", until {_ahead(terms.close_until_ms, now_ms)}"
+        lines.append(f"heretix market buy {name} heretic 10{until}")
+        since = f", from {_ahead(begin, now_ms)}" if now_ms < begin else ""
+        lines.append(f"heretix episode challenge {name} --document FILE{since}{until}")
+    if any(c.fate is Fate.COMMITTED for c in episode.challenges) and now_ms <= terms.freeze_at_ms:
+        begin, until = terms.close_until_ms, f", until {_ahead(terms.freeze_at_ms, now_ms)}"
+        since = f", from {_ahead(begin, now_ms)}" if now_ms <= begin else ""
+        lines.append(f"heretix episode reveal FILE (whoever committed){since}{until}")
+    # By hand a dispute can be ruled on at once.
+    at_ms = terms.freeze_at_ms if due.step == "begin" else due.at_ms
+    waits = now_ms < at_ms and due.step != "rule"
+    since = f", from {_ahead(at_ms, now_ms)}" if waits else ""
+    lines.append(f"heretix episode {_BY_HAND[due.step]} {name}{since}")
+    firsts = ["next", *("or" for _ in lines[1:-1]), "then"]
+    if waits and due.step == "settle":
+        lines.append(f"heretix episode dispute {name}, until {_ahead(at_ms, now_ms)}")
+        firsts[-1] = "or"
+    return [f"{first}: {line}" for first, line in zip(firsts, lines, strict=False)]
+
+
+def _ahead(at_ms: int, now_ms: int) -> str:
+    """Write a moment, and how long it is until then."""
+    return f"{moment(at_ms)} (in {span_text(at_ms - now_ms)})"
 
 
 def _person_of(account: str) -> str:

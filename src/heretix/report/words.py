@@ -6,8 +6,11 @@ change and nothing has to parse it.
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from heretix.core.lenses import LENSES
 from heretix.providers.catalog import MADE_UP_BY
 
 if TYPE_CHECKING:
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
     from heretix.measurement.anomalies import Anomaly
     from heretix.measurement.record import (
         BesideRecord,
+        ExperimentRecord,
         MetricRecord,
-        PlaceboRecord,
+        MetricsBesideRecord,
+        MetricsRecord,
         ReadoutRecord,
         ReasonRecord,
         RunRecord,
@@ -57,8 +62,8 @@ _DROP_DETAILS: Final[Mapping[str, str]] = {
     "holds_nonce": "it holds the nonce of this run",
     "injection": "it looks like: {kinds}",
     "unread": "its page couldn't be fetched or read",
-    "off_topic": "it shares too few words with the claim",
-    "below_floor": "its reliability is {r:.3f}, the floor {floor:g}",
+    "off_topic": "it shares too little with the claim, in words or in meaning",
+    "below_floor": "its text shows a reliability of {r:.3f} at least, the floor is {floor:g}",
     "duplicate": "it is a copy of {of}",
     "publisher_cap": "{cap} better ones are from {publisher}",
     "over_budget": "{k} items of {chars_per_item} characters are chosen",
@@ -66,10 +71,17 @@ _DROP_DETAILS: Final[Mapping[str, str]] = {
 PLACEBO: Final[Mapping[str, str]] = {
     "evidence_driven": "evidence-driven",
     "any_text": "moved by any text",
-    "unmoved": "no movement can be told",
+    "unmoved": "no clear movement",
     "unchecked": "not checked against a placebo",
 }
-"""What became of a lens beside irrelevant text of the same length."""
+"""Outcomes of a lens beside irrelevant text of the same length."""
+_STANCES: Final[Mapping[str | None, str]] = {
+    "supports": "for",
+    "refutes": "against",
+    "neutral": "neither",
+}
+NOT_ASSESSED: Final = "not assessed further"
+"""Of a reliability that nobody placed inside its interval."""
 NO_ESTIMATE: Final[Mapping[str, str]] = {
     "calls_failed": "every call failed, the last with: {error}",
     "one_template": (
@@ -93,9 +105,66 @@ _MISSING: Final[Mapping[str, str]] = {
 }
 
 
+_CHECKS: Final[Mapping[str, Mapping[str, str]]] = {
+    "canary": {
+        "up": "obeys a planted order (answer 0.99)",
+        "down": "moved away from a planted order",
+        "none": "a planted order has no clear effect",
+    },
+    "swapped": {
+        **dict.fromkeys(("up", "down"), "depends on the order of its documents"),
+        "none": "the order of its documents has no clear effect",
+    },
+}
+"""By experiment: what the belief did, where its interval says so."""
+
+
 def drop_detail(reason: str, params: Mapping[str, Any]) -> str:
     """Say why this very document was left out of a bundle."""
     return _fill(_DROP_DETAILS[reason], params)
+
+
+def composition_text(bundle: Mapping[str, Any]) -> str:
+    """Count a bundle's documents by class, say which came on request, and how many of unknown
+    class were left out."""
+    counts = Counter(str(item["cls"]) for item in bundle["items"])
+    parts = [", ".join(f"{count} {cls}" for cls, count in counts.most_common()) or "no documents"]
+    requested = sorted(counts.keys() & LENSES[bundle["lens"]].on_request)
+    if requested:
+        parts.append(f"{' and '.join(requested)} on request")
+    left_out = sum(
+        drop["reason"] == "wrong_class" and drop["cls"] == "unknown" for drop in bundle["dropped"]
+    )
+    if left_out:
+        parts.append(f"{left_out} unknown left out")
+    return "; ".join(parts)
+
+
+def stance_text(bundle: Mapping[str, Any]) -> str:
+    """Count by class what a bundle's documents make of the claim; empty where nobody has said."""
+    sides: dict[str, Counter[str]] = {}
+    for item in bundle["items"]:
+        stance = item["stance"] and str(item["stance"])
+        sides.setdefault(str(item["cls"]), Counter())[_STANCES.get(stance, "not judged")] += 1
+    if all(counts.keys() == {"not judged"} for counts in sides.values()):
+        return ""
+    order = (*_STANCES.values(), "not judged")
+    return "; ".join(
+        f"{cls} " + ", ".join(f"{counts[side]} {side}" for side in order if counts[side])
+        for cls, counts in sides.items()
+    )
+
+
+def reliability_text(record: Mapping[str, Any]) -> str:
+    """Write a document's reliability: the interval that its text leaves open, unless a judge placed
+    it. The low end by itself would call a health agency worthless."""
+    # Imported where it is needed: most commands show no bundle.
+    from heretix.evidence.reliability import reliability_ends
+
+    if record["judged"]:
+        return f"{record['r']:.2f}"
+    lo, hi = reliability_ends(record["parts"])
+    return f"{lo:.2f}–{hi:.2f}"
 
 
 def no_estimate_reason(reason: ReasonRecord | None) -> str:
@@ -170,6 +239,28 @@ def warn_few_pairs(pairs: int) -> str | None:
     )
 
 
+def warn_unchecked(a: RunRecord, b: RunRecord) -> str | None:
+    """Warn of a difference between lenses: it doesn't tell whether any text would have made it."""
+    same = (a.claim, a.model) == (b.claim, b.model) and a.lens != b.lens
+    variants = {run.evidence.variant for run in (a, b) if run.evidence}
+    shown = any(LENSES[run.lens].needs_documents for run in (a, b))
+    if not (same and shown) or "sham" in variants:
+        return None
+    return (
+        f"{PLACEBO['unchecked']}: irrelevant text may move the model as far; "
+        "`heretix lens --sham` tells"
+    )
+
+
+def difference_warnings(a: RunRecord, b: RunRecord, pairs: int | None) -> list[str]:
+    """List what a reader of a difference has to be told: wordings, answers of 0 and 1, placebo."""
+    found = [None if pairs is None else warn_few_pairs(pairs)]
+    for name, run in (("A", a), ("B", b)):
+        if clamped := warn_clamp_sensitive(run.beside):
+            found.append(f"{name} is {clamped}")
+    return [warning for warning in (*found, warn_unchecked(a, b)) if warning]
+
+
 def beside_text(beside: BesideRecord) -> str:
     """Say what stands beside a belief: the interval by Student's t, and extreme answers."""
     found = beside.template_t
@@ -192,20 +283,41 @@ def twins_text(found: TwinsRecord, *, plus: bool = True) -> str:
     )
 
 
-def placebo_text(placebo: PlaceboRecord) -> str:
+def placebo_texts(metrics: MetricsRecord | None) -> dict[str, str]:
+    """Say of each lens what moved the belief."""
+    beside = metrics.beside if metrics else None
+    return {lens: placebo_text(beside, lens) for lens in beside.placebo} if beside else {}
+
+
+def placebo_text(beside: MetricsBesideRecord, lens: str) -> str:
     """Say whether evidence moved a belief, or any text would; with lens minus sham."""
-    said = PLACEBO[placebo.verdict]
-    if placebo.minus_sham is None:
+    said, minus_sham = PLACEBO[beside.made_by(lens)], beside.placebo[lens].minus_sham
+    if minus_sham is None:
         return said
-    found = placebo.minus_sham.paired_template_t
+    found = minus_sham.paired_template_t
     return f"{said}: minus sham {metric_text(found)} {p_text(found.p_value)}"
+
+
+def check_text(found: ExperimentRecord) -> str:
+    """Say what a planted order, or other places for the documents, did to a lens's belief; empty of
+    other experiments."""
+    told = _CHECKS.get(found.variant)
+    if told is None:
+        return ""
+    if found.beside is None:
+        return f"{found.variant}: not known, {missing_reason(found.reason)}"
+    whole_minus = found.beside.paired_template_t
+    # A belief that the order raised is above that of the lens as it is.
+    side = "up" if whole_minus.hi < 0 else "down" if whole_minus.lo > 0 else "none"
+    by_t = f"{metric_text(whole_minus)} {p_text(whole_minus.p_value)}"
+    return f"{told[side]}: minus {found.variant} {by_t}"
 
 
 def feed_text(anomaly: Anomaly) -> str:
     """Say why a claim stands in the feed of anomalies, or what keeps it out."""
     driven = [lens for lens, found in anomaly.placebo.items() if found == "evidence_driven"]
     if anomaly.listed:
-        return f"evidence-driven ({', '.join(driven)})"
+        return f"evidence-driven ({', '.join(LENSES[lens].label for lens in driven)})"
     verdicts = dict.fromkeys(PLACEBO[found] for found in anomaly.placebo.values())
     reasons = [
         "; ".join(verdicts) or gate if gate == "placebo" else gate for gate in anomaly.gates_failed
@@ -283,6 +395,28 @@ def span(lo: float, hi: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Write so many of something: one is one, and several have an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+
+
+def day_words(at: str | date) -> str:
+    """Write the day of a time stamp in words: 2 Jan 2026."""
+    # The same wherever it runs: `strftime` goes by its machine's language.
+    on = date.fromisoformat(at[:10]) if isinstance(at, str) else at
+    return f"{on.day} {_MONTHS[4 * on.month - 4 :][:3]} {on.year}"
+
+
+def cell_text(value: Any) -> Any:
+    """Write a value for a table that a spreadsheet may open: text that it would take for a formula,
+    which anybody may have put into a claim or an answer, gets the apostrophe that makes it text."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def percent(share: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -10,15 +11,19 @@ from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.responses import RedirectResponse
+from starlette.requests import Request  # noqa: TC002  (the framework reads it)
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match
 
+from heretix.accounts import Role
+from heretix.core.errors import StoreError
 from heretix.version import VERSION
 from heretix.web import middleware, problems
 from heretix.web.api import describe
-from heretix.web.assets import Assets, serve_asset
-from heretix.web.auth import identify_visitor
+from heretix.web.assets import Assets, serve_asset, serve_icon
+from heretix.web.auth import identify_visitor, require_role
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,7 +31,10 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute, Router
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from heretix.observability import Scraped
     from heretix.web.state import AppState
+
+log = logging.getLogger("heretix.web")
 
 THREADS: Final = 8
 """Pages that are made at the same time. What may take seconds has threads of its own."""
@@ -44,6 +52,8 @@ ROUTERS: Final = (  # Modules with a `router` each
     "heretix.web.pages.home",
     "heretix.web.pages.jobs",
     "heretix.web.pages.panels",
+    "heretix.web.pages.admin",
+    "heretix.web.pages.share",
 )
 
 
@@ -57,9 +67,14 @@ def _routes() -> tuple[BaseRoute, ...]:
 
 
 def create_app(
-    state: AppState, *, loopback_only: bool = True, limits: middleware.Limits | None = None
+    state: AppState,
+    *,
+    loopback_only: bool = True,
+    limits: middleware.Limits | None = None,
+    metrics: Scraped | None = None,
 ) -> FastAPI:
-    """Make the app over a state; `loopback_only` is for a server without accounts."""
+    """Make the app over a state; `loopback_only` is for a server without accounts. With `metrics`,
+    operators and what has their tokens read them at `/metrics`."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -79,23 +94,51 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
+            Middleware(middleware.RequestIds),
             Middleware(middleware.SecurityHeaders),
+            # Around what compresses: HEAD has the headers of GET, also when gzip is asked for.
+            Middleware(middleware.HeadAsGet),
+            Middleware(middleware.Compression),
             Middleware(middleware.Incidents),
+            Middleware(middleware.OneHost),
             *([Middleware(middleware.LoopbackOnly)] if loopback_only else []),
             Middleware(middleware.NoNul),
             Middleware(middleware.Utf8Only),
             Middleware(middleware.BodyLimits, limits=limits),
-            Middleware(middleware.HeadAsGet),
         ],
     )
     app.router.default = redirect_slashes(app.router)
     app.state.heretix = state
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
+    # What has no page around it, such as a card, can't name its icon: browsers then ask for this.
+    app.add_route("/favicon.ico", serve_icon, methods=["GET"])
+    app.add_route("/health", tell_health, methods=["GET"])
+    if metrics is not None:
+
+        async def tell_metrics(request: Request) -> Response:
+            await require_role(request, Role.OPERATOR)
+            text, kind = await run_in_threadpool(metrics.page)
+            return Response(text, headers={"content-type": kind, "cache-control": "no-store"})
+
+        app.add_route("/metrics", tell_metrics, methods=["GET"])
     app.router.routes.extend(_routes())
     describe(app)
     problems.install(app)
     return app
+
+
+def tell_health(request: Request) -> Response:
+    """Tell whoever watches this server, without signing in, whether it can read its store."""
+    state: AppState = request.app.state.heretix
+    told, status = {"status": "ok", "version": VERSION}, 200
+    try:
+        state.people.count()
+    except StoreError as exc:
+        # Where the store lies is nobody's business who isn't at the machine.
+        log.warning("%s", exc)
+        told["status"], status = "the store can't be read", 503
+    return JSONResponse(told, status, headers={"cache-control": "no-store"})
 
 
 def redirect_slashes(router: Router) -> ASGIApp:

@@ -2,6 +2,7 @@
 
 import hmac
 import secrets
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -128,15 +129,24 @@ async def identify_visitor(request: Request) -> Visit:
         visit = await _identify(request, app)
     except SignInError:
         # Whoever tries tokens is slowed down as anybody else is.
-        if app.limiter is not None:
-            app.limiter.check(_place(request))
+        _limit(request, app, _place(request))
         raise
     request.state.visit = visit
-    if app.limiter is not None and not visit.is_local:
-        app.limiter.check(visit.person.id if visit.person else _place(request))
+    if not visit.is_local:
+        _limit(request, app, visit.person.id if visit.person else _place(request))
     if request.method not in _SAFE and visit.via != "token":
         await _refuse_forgery(request, visit)
     return visit
+
+
+def _limit(request: Request, app: "AppState", who: str) -> None:
+    """Count a request, and have its answer tell what is left."""
+    if app.limiter is None:
+        return
+    try:
+        app.limiter.check(who)
+    finally:
+        request.state.allowance = app.limiter.look(who)
 
 
 CurrentVisit = Annotated[Visit, Depends(identify_visitor)]  # the visit, as an endpoint asks for it
@@ -154,6 +164,17 @@ def require(role: Role) -> Any:
 Reader = Annotated[Person, require(Role.READER)]
 Explorer = Annotated[Person, require(Role.EXPLORER)]
 Operator = Annotated[Person, require(Role.OPERATOR)]
+
+
+async def _hold_place(request: Request, visit: CurrentVisit) -> AsyncIterator[None]:
+    """Hold one of the places for costly work until the answer has been sent."""
+    app: AppState = request.app.state.heretix
+    person = visit.person.id if visit.person else _place(request)
+    async with app.costly.turn(person):
+        yield
+
+
+Costly = Depends(_hold_place)  # of a route whose answer takes long or much
 
 
 async def require_role(request: Request, role: Role) -> Person:
@@ -178,6 +199,11 @@ async def _identify(request: Request, app: "AppState") -> Visit:
     if scheme.lower() == "bearer":
         visit.secret, visit.via = secret.strip(), "token"
         visit.person = await run_in_threadpool(app.people.tokens.verify, visit.secret)
+        return visit
+    if app.published:
+        from heretix.web.publish import READER
+
+        visit.person = READER
         return visit
     visit.visitor = request.cookies.get(visit.cookie_name(_VISITOR)) or None
     if not await app.has_accounts():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from heretix.web.middleware import Limits
-from heretix.web.problems import ProblemResponse
+from heretix.web.problems import ProblemResponse, new_request_id
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,7 +83,9 @@ class BoundedConnection(Protocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         """Say why, and hang up: where the next request begins can't be told any more."""
-        problem = ProblemResponse(status, detail, headers={"connection": "close"})
+        request_id = new_request_id()
+        headers = {"connection": "close", "x-request-id": request_id}
+        problem = ProblemResponse(status, detail, headers=headers, request_id=request_id)
         lines = [b"%s: %s\r\n" % header for header in problem.raw_headers]
         status_line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
         self.transport.write(b"".join([status_line, *lines, b"\r\n", bytes(problem.body)]))

@@ -24,8 +24,8 @@ from heretix.evidence.bundle import Bundle, dump_bundle
 from heretix.evidence.demo import demo_documents
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.jobs import Jobs, JobState, MeasureRequest, Worker
-from heretix.measurement.service import prepare
-from heretix.store.documents import save_bundle
+from heretix.measurement.service import Results, measure, prepare
+from heretix.store.bundles import save_bundle
 from heretix.store.runs import count_runs
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ DST: Final = "Daylight saving time reduces electricity consumption."
 _COFFEE: Final = "Coffee beans are the seeds of a fruit."
 _SHARKS: Final = "Sharks don't get cancer."
 _LIGHTNING: Final = "Lightning never strikes the same place twice."
+_WHISKERS: Final = "Tin whiskers can cause short circuits in electronics."
+_GLASS: Final = "Glass is a liquid that flows slowly at room temperature."
 
 LENS_MODEL: Final = (
     "sim:demo-reader?prior=0.72&mel=0.3&hel=-1.7&template_sd=0.12&noise_sd=0.1&any_text=0"
@@ -74,13 +76,13 @@ _REQUESTS: Final[tuple[Mapping[str, Any], ...]] = (
             _COFFEE,
             _LIGHTNING,
             _SHARKS,
-            "Tin whiskers can cause short circuits in electronics.",
+            _WHISKERS,
         ),
         "models": ("mock:demo-a", "mock:demo-b"),
         "R": 2,
     },
     {
-        "claims": ("Glass is a liquid that flows slowly at room temperature.",),
+        "claims": (_GLASS,),
         "models": ("mock:demo-faulty?not_json=0.2&refused=0.1",),
         "K": 16,
         "R": 2,
@@ -92,7 +94,13 @@ _REQUESTS: Final[tuple[Mapping[str, Any], ...]] = (
 _LOST: Final = {"claims": (_COFFEE,), "models": ("mock:demo-out-of-order?rejected=1",)}
 _DROPPED: Final = {"claims": ("Bats are blind.",), "models": ("mock:demo-a",)}
 
-MEASURED_STEPS: Final = len(_REQUESTS) + 3  # steps that `measure_world` tells of
+_DRIFTER: Final = (
+    "sim:demo-drifter?prior=0.4&drift=1.2&since=5&drifting=0.35&template_sd=0.2&noise_sd=0.2"
+)
+_WAVES: Final = 6
+"""Of the panel: its model changes its mind about a claim in the last one."""
+
+MEASURED_STEPS: Final = len(_REQUESTS) + 4  # steps that `measure_world` tells of
 
 
 def measure_world(
@@ -120,11 +128,37 @@ def measure_world(
     for limit in range(1024, 1030):
         config = RunConfig.parse({**again, "R": 1, "B": 1000, "max_output_tokens": limit})
         run_async(prepare(config, settings, claims=[_COFFEE]).run(store))
+    tell("a panel: the same claims in waves")
+    run_async(_measure_waves(store, settings))
     tell("the embedded model")
     if embedded and _is_embedded_here(settings):
         # a few samples of a real, tiny model: it shows that the machine works, and knows nothing.
         model = f"local:{_EMBEDDED}"
         work({"claims": (_COFFEE,), "models": (model,), "K": 8, "R": 1}, "embedded")
+
+
+async def _measure_waves(store: Store, settings: Settings) -> None:
+    # Every server loads this file to look for a demonstration; few need the mathematics of panels.
+    from heretix.studies import panel as panels
+    from heretix.studies.drift import ALPHA
+
+    panel = panels.Panel(
+        name="demo-weekly",
+        claims=(_COFFEE, _LIGHTNING, _SHARKS, _WHISKERS, _GLASS),
+        anchors=(),
+        horizon=2 * _WAVES,
+        alpha=ALPHA,
+        variant="cells",
+        webhook=None,
+        config=RunConfig.parse({"models": (_DRIFTER,), "K": 16, "T": 16, "R": 1, "B": 1000}),
+    )
+    for _ in range(_WAVES):
+        wave, measurement = await panels.prepare_wave(
+            panel, panels.prepare_panel(panel, settings), store
+        )
+        results = Results()
+        await measure(measurement, store, results)
+        panels.keep_wave(panel, store, wave, results.executions.values())
 
 
 def _is_embedded_here(settings: Settings) -> bool:
@@ -187,7 +221,7 @@ class Story:
         self._stage = stage
         self._exchange = stage.exchange
         self._id = ""
-        self._sealed: dict[str, tuple[int, bytes, Bundle]] = {}
+        self._sealed: dict[str, tuple[int, bytes, Direction, Bundle]] = {}
         """By person: the number of the challenge, its nonce, and what it hides."""
 
     async def draft(self, claim: str, direction: Direction, begin_after_days: float = 0.0) -> None:
@@ -196,10 +230,10 @@ class Story:
         drafted = await self._stage.workflow.draft(
             Proposal(
                 claim=claim,
-                models=(f"sim:demo-lens?prior=0.5&hel={sign * 0.9}&template_sd=0.2",),
+                models=(f"sim:demo-lens?prior=0.5&hel={sign * 0.9}&template_sd=0.2&any_text=0",),
                 judge_pool=tuple(
                     f"sim:demo-judge-{n}?prior={0.3 + 0.05 * n:.2f}&hel={sign * shift}"
-                    "&template_sd=0.2"
+                    "&template_sd=0.2&any_text=0"
                     for n, shift in enumerate(_SHIFTS, 1)
                 ),
                 R=1,
@@ -240,19 +274,20 @@ class Story:
         taken = self._exchange.commit(
             self._id,
             person,
-            direction=direction,
-            commitment=evidence_commitment(nonce, bundle.bundle_id, account),
+            commitment=evidence_commitment(nonce, bundle.bundle_id, direction, account),
             amount=units * 10**PLAY.exponent,
             key=self._stage.next_key(),
         )
-        self._sealed[person] = taken.number, nonce, bundle
+        self._sealed[person] = taken.number, nonce, direction, bundle
 
     async def reveal(self, person: str) -> None:
         """Show what was committed to. The bundle first: whoever judges must find it."""
-        number, nonce, bundle = self._sealed[person]
+        number, nonce, way, bundle = self._sealed[person]
         sha256, text = bundle.bundle_id, dump_bundle(bundle)
         self._stage.store.write(save_bundle, sha256, bundle.claim, bundle.lens, text)
-        self._exchange.reveal(self._id, number, person, nonce=nonce, bundle_sha256=sha256)
+        self._exchange.reveal(
+            self._id, number, person, nonce=nonce, bundle_sha256=sha256, direction=way
+        )
 
     async def freeze(self) -> None:
         """Draw the close and the judges, hear every challenge, and measure what is due."""
@@ -311,11 +346,11 @@ SCRIPTS: Final[Mapping[str, tuple[tuple[Any, ...], ...]]] = {
     # Evidence moved the judges up, and they stayed there: the Heretics win.
     "settled": (
         (-24.0, ("open", EXERCISE, _UP), ("bet", ADA, _HERETIC, 400), ("bet", BEN, _ORTHODOX, 350)),
-        (-23.0, ("commit", ADA, _UP, 0, 600), ("bet", CLEO, _HERETIC, 120)),
+        (-23.0, ("commit", ADA, _UP, 0, 900), ("bet", CLEO, _HERETIC, 120)),
         (-21.5, ("commit", EVA, _UP, 1, 300), ("bet", DOV, _ORTHODOX, 200)),
-        (-20.0, ("reveal", ADA), ("reveal", EVA)),
         # So late in the last day that it most likely comes after the close, and is given back.
         (-19.01, ("bet", DOV, _HERETIC, 900)),
+        (-18.5, ("reveal", ADA), ("reveal", EVA)),
         (-18.0, ("freeze",)),
         (-11.0, ("measure",)),
         (-9.0, ("close",)),
@@ -323,17 +358,17 @@ SCRIPTS: Final[Mapping[str, tuple[tuple[Any, ...], ...]]] = {
     # The judges went down, somebody disputed it in vain: the Orthodox win.
     "disputed, then settled": (
         (-20.5, ("open", DST, _DOWN), ("bet", CLEO, _ORTHODOX, 300), ("bet", EVA, _HERETIC, 280)),
-        (-19.5, ("commit", DOV, _UP, 0, 80), ("commit", CLEO, _DOWN, 0, 500)),
-        (-18.5, ("reveal", DOV), ("reveal", CLEO)),
+        (-19.5, ("commit", DOV, _UP, 0, 80), ("commit", CLEO, _DOWN, 0, 900)),
+        (-15.0, ("reveal", DOV), ("reveal", CLEO)),
         (-14.5, ("freeze",)),
         (-7.5, ("measure",)),
         (-7.0, ("dispute", EVA, Ground.RECOMPUTATION_MISMATCH, 60)),
         (-6.5, ("rule",)),
         (-4.0, ("close",)),
     ),
-    # Nobody bet against it, so there was nothing to measure for.
+    # Nobody bet against it or brought evidence, so there was nothing to measure for.
     "void": (
-        (-12.0, ("open", WALL, _DOWN), ("bet", BEN, _ORTHODOX, 250)),
+        (-12.0, ("open", _SHARKS, _DOWN), ("bet", BEN, _ORTHODOX, 250)),
         (-11.0, ("bet", ADA, _ORTHODOX, 75)),
         (-6.0, ("freeze",)),
         (-3.5, ("close",)),
@@ -346,8 +381,8 @@ SCRIPTS: Final[Mapping[str, tuple[tuple[Any, ...], ...]]] = {
             ("bet", BEN, _HERETIC, 220),
             ("bet", DOV, _ORTHODOX, 260),
         ),
-        (-13.5, ("commit", BEN, _UP, 0, 400)),
-        (-12.5, ("reveal", BEN)),
+        (-13.5, ("commit", BEN, _UP, 0, 900)),
+        (-9.0, ("reveal", BEN)),
         (-8.5, ("freeze",)),
         (-1.5, ("measure",)),
         (-0.5, ("dispute", DOV, Ground.WRONG_LENS_OR_MODEL, 50)),
@@ -355,23 +390,23 @@ SCRIPTS: Final[Mapping[str, tuple[tuple[Any, ...], ...]]] = {
     # Measured twice; until tomorrow the result can be disputed.
     "measured": (
         (-14.0, ("open", WALL, _DOWN), ("bet", ADA, _ORTHODOX, 180), ("bet", EVA, _HERETIC, 90)),
-        (-13.0, ("commit", ADA, _DOWN, 0, 350)),
-        (-12.0, ("reveal", ADA)),
+        (-13.0, ("commit", ADA, _DOWN, 0, 900)),
+        (-8.5, ("reveal", ADA)),
         (-8.0, ("freeze",)),
         (-1.0, ("measure",)),
     ),
-    # Measured once; the second measurement shows whether it lasts.
+    # Measured once; the second measurement shows whether it lasts. What the settled episode of this
+    # claim paid for is shown before, so the same again moves nobody.
     "frozen": (
         (-8.2, ("open", EXERCISE, _UP), ("bet", DOV, _HERETIC, 140), ("bet", CLEO, _ORTHODOX, 160)),
-        (-7.2, ("commit", DOV, _UP, 1, 250)),
-        (-6.2, ("reveal", DOV)),
+        (-7.2, ("commit", DOV, _UP, 2, 250)),
+        (-2.7, ("reveal", DOV)),
         (-2.2, ("freeze",)),
     ),
-    # Bets and evidence are taken: one challenge is revealed, another still sealed.
+    # Bets and evidence are taken, which stays sealed until no bet is taken any more.
     "in its challenge period": (
         (-2.0, ("open", DST, _DOWN), ("bet", BEN, _HERETIC, 130), ("bet", CLEO, _ORTHODOX, 210)),
-        (-1.2, ("commit", CLEO, _DOWN, 1, 300), ("bet", ADA, _ORTHODOX, 95)),
-        (-0.8, ("reveal", CLEO)),
+        (-1.2, ("commit", CLEO, _DOWN, 1, 900), ("bet", ADA, _ORTHODOX, 95)),
         (-0.3, ("commit", EVA, _UP, 0, 120)),
     ),
     # Bets are taken; evidence is from tomorrow on.

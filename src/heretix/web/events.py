@@ -80,14 +80,19 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-EVENT_SCHEMA: Final = {  # One event of a stream, as the API's document has it
+EVENT_SCHEMA: Final = {  # Each event of the stream, as the API's document has it
     "type": "object",
+    "description": "A server-sent event. `id` is the job's revision, for `Last-Event-ID`.",
     "properties": {
-        "id": {"type": "string", "description": "The job's revision, for `Last-Event-ID`."},
-        "event": {"type": "string", "enum": ["progress", "end"]},
-        "data": {"type": "string", "description": "JSON: state, progress, error, ended."},
-        "retry": {"type": "integer"},
+        "event": {"enum": ["progress", "end"]},
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "description": "State, progress, error, ended.",
+        },
     },
+    "required": ["event", "id", "data"],
 }
 
 BEAT_S: Final = 15.0  # silence that a proxy or a reader may take for a lost connection
@@ -127,7 +132,7 @@ async def job_events(
                 event = coming.result()
                 if event is None:
                     return
-                yield _written(event)
+                yield _write(event)
                 coming = asyncio.ensure_future(anext(events, None))
             elif clock() - spoke_at < beat_s:
                 continue
@@ -141,7 +146,7 @@ async def job_events(
         await events.aclose()
 
 
-def _written(event: JobEvent) -> bytes:
+def _write(event: JobEvent) -> bytes:
     # JSON without line breaks is one line of data; whatever an error says can't begin a field.
     data = json.dumps(event.as_dict(), separators=(",", ":"))
     kind = "end" if event.ended else "progress"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -11,13 +13,11 @@ from heretix.core.clock import UNITS_MS, parse_duration_ms, utc_now
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, RPL, SEL, SHOWING, WITHOUT_FILES
 from heretix.economy.episode.state import Parameters
-from heretix.economy.judging.panel import MAX_ITEMS, EpisodeLens, arrange, find_objection
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.economy.ledger import parse_amount
 from heretix.economy.market import MAX_POOL
 from heretix.economy.sentences import sentence
 from heretix.evidence.bundle import Bundle
-from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
 from heretix.jobs import MeasureRequest
 from heretix.providers.catalog import parse_model
@@ -30,14 +30,20 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.economy.judging.panel import ShownDocuments
     from heretix.evidence.document import Document
+    from heretix.store import Store
 
+_KEYED: Final = (
+    ("OPENAI_API_KEY", "gpt-5", "OpenAI"),
+    ("ANTHROPIC_API_KEY", "claude-sonnet-5-5", "Anthropic"),
+    ("GEMINI_API_KEY", "gemini-2.5-pro", "Google"),
+)
 DOCUMENTS: Final = 3  # documents that a form has room for at first
 _NUMBERS: Final[Mapping[str, type[int] | type[float]]] = {
     **dict.fromkeys(("K", "R", "T", "seed", "max_samples"), int),
     **dict.fromkeys(("until_width", "budget_usd"), float),
 }
 _TEXTS: Final = ("negation", "corpus", "as_of", "reasoning_effort")
-_TICKS: Final = ("influence", "canary", "sham")
+_TICKS: Final = ("influence", "canary", "swap", "sham", "unchecked")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,12 +76,13 @@ class MeasureForm:
     def from_data(cls, data: FormData) -> MeasureForm:
         """Read the form as somebody sent it."""
         return cls(
-            claims=_text(data, "claims"),
-            models=_text(data, "models"),
+            claims="\n".join(filter(None, [_text(data, "claims").strip(), *_read_upload(data)])),
+            # A model that is named and ticked is one.
+            models=" ".join(dict.fromkeys([*_text(data, "models").split(), *_read_ticked(data)])),
             lenses=_lenses([str(lens) for lens in data.getlist("lenses")]),
             fields={name: _text(data, name) for name in (*_NUMBERS, *_TEXTS)},
             ticks=frozenset(name for name in _TICKS if data.get(name)),
-            documents=[{"title": title, "text": text} for title, text in _typed(data)],
+            documents=[{"title": title, "text": text} for title, text in _read_typed(data)],
         )
 
     def value(self, name: str) -> str:
@@ -94,7 +101,8 @@ class MeasureForm:
                     what = "a whole number" if kind is int else "a number"
                     raise ConfigError(f"`{name}` must be {what}, got {text!r}") from exc
         values |= {name: text for name in _TEXTS if (text := self.value(name).strip())}
-        values |= dict.fromkeys(self.ticks, True)
+        values |= dict.fromkeys(self.ticks - {"unchecked"}, True)
+        values["checks"] = "unchecked" not in self.ticks
         documents = [d for d in self.documents if d["text"].strip()]
         # SEL can't be ticked: it follows from bringing documents.
         lenses = [lens for lens in self.lenses if lens != SEL] + [SEL] * bool(documents)
@@ -115,12 +123,7 @@ def suggested_models(settings: Settings) -> list[tuple[str, str]]:
     from heretix.providers.catalog import default_model
 
     found = {default_model(settings).identity: "the default here"}
-    keyed = (
-        ("OPENAI_API_KEY", "gpt-5", "OpenAI"),
-        ("ANTHROPIC_API_KEY", "claude-sonnet-5-5", "Anthropic"),
-        ("GEMINI_API_KEY", "gemini-2.5-pro", "Google"),
-    )
-    for variable, name, who in keyed:
+    for variable, name, who in _KEYED:
         if settings.env.get(variable):
             found.setdefault(name, f"{who}, costs money")
     for name in gguf.KNOWN:
@@ -132,8 +135,88 @@ def suggested_models(settings: Settings) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """Facts that somebody who chooses a model wants to know."""
+
+    name: str
+    said: str
+    price: str
+    key: str  # empty where none is needed
+    ready: bool
+    speed: str
+
+
+def describe_models(settings: Settings, store: Store) -> list[ModelCard]:
+    """Describe the models that can be asked here, and what the others lack."""
+    from heretix.providers.catalog import load_prices
+    from heretix.store.jobs import select_mean_latency_ms
+
+    prices, cards = load_prices(settings), []
+    offered = dict(suggested_models(settings))
+    for _, name, who in _KEYED:
+        offered.setdefault(name, who)
+    for name, said in offered.items():
+        model = parse_model(name)
+        price, variable = prices.find(model), model.endpoint.key_variable
+        needs = variable if model.endpoint.needs_key else None
+        latency_ms = store.read(select_mean_latency_ms, model.identity)
+        if price is None:
+            cost = "price unknown"
+        elif price.is_free:
+            cost = "free"
+        else:
+            ends = f"${price.input_usd_per_mtok:.2f} in, ${price.output_usd_per_mtok:.2f} out"
+            cost = f"{ends}, a million tokens"
+        cards.append(
+            ModelCard(
+                name=name,
+                said=said,
+                price=cost,
+                key=needs or "",
+                ready=not needs or bool(settings.env.get(needs)),
+                speed="not asked here yet" if latency_ms is None else f"{latency_ms / 1000:.1f} s",
+            )
+        )
+    return cards
+
+
 def _lenses(given: list[str]) -> tuple[str, ...]:
     return tuple(lens for lens in WITHOUT_FILES if lens in given)
+
+
+_MOST_BYTES: Final = 1_000_000
+
+
+def _read_upload(data: FormData) -> list[str]:
+    """Read claims from a file that was sent: a CSV with a column `claim`, or one claim a line."""
+    sent = data.get("file")
+    if sent is None or isinstance(sent, str) or not sent.filename:
+        return []
+    content = sent.file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"`file` may have at most {_MOST_BYTES:,} bytes")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise ConfigError("`file` must be text in UTF-8: a CSV, or one claim a line") from exc
+    if not sent.filename.lower().endswith(".csv"):
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    try:
+        rows = list(csv.reader(io.StringIO(text), strict=True))
+    except csv.Error as exc:
+        raise ConfigError(f"`file` isn't a CSV that can be read: {exc}") from exc
+    header = [name.strip().lower() for name in rows[0]] if rows else []
+    if "claim" not in header:
+        raise ConfigError("`file` must have a column `claim` in its first line")
+    place = header.index("claim")
+    # A claim stands on one line of the form.
+    cells = [" ".join(row[place].split()) for row in rows[1:] if len(row) > place]
+    return [cell for cell in cells if cell]
+
+
+def _read_ticked(data: FormData) -> list[str]:
+    return [str(name)[:200] for name in data.getlist("model")][:20]
 
 
 def _text(form: FormData, name: str) -> str:
@@ -141,7 +224,7 @@ def _text(form: FormData, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _typed(data: FormData) -> list[tuple[str, str]]:
+def _read_typed(data: FormData) -> list[tuple[str, str]]:
     """Pair the titles and texts of the documents that were typed."""
     pairs = zip(data.getlist("doc_title"), data.getlist("doc_text"), strict=False)
     return [(str(title), str(text)) for title, text in pairs]
@@ -256,6 +339,8 @@ class EpisodeForm:
             raise ConfigError(f"`lens` must be one of {', '.join(SHOWING)}, got {clause!r}")
         if bundle and not _BUNDLE.fullmatch(bundle):
             raise ConfigError(f"`bundle` must be the id of a stored bundle, got {bundle[:80]!r}")
+        from heretix.economy.judging.panel import EpisodeLens
+
         return str(EpisodeLens(clause=clause, bundle_id=bundle or None))
 
     def _base_rate_ppm(self) -> int:
@@ -303,7 +388,7 @@ class EvidenceForm:
         form = cls(
             direction=_text(data, "direction")[:100],
             stake=_text(data, "stake")[:100],
-            typed=[(title[:_MAX_TITLE], text) for title, text in _typed(data)],
+            typed=[(title[:_MAX_TITLE], text) for title, text in _read_typed(data)],
         )
         for part in data.getlist("files"):
             if not isinstance(part, str) and part.filename:
@@ -320,6 +405,10 @@ class EvidenceForm:
     def bring(self, claim: str) -> tuple[Bundle, ShownDocuments]:
         """Make the bundle of the documents, if it can be brought, and what models would be shown
         of it."""
+        # Imported where it is used: judging brings all that measures, and pages need none of it.
+        from heretix.economy.judging.panel import MAX_ITEMS, arrange, find_objection
+        from heretix.evidence.retrieval import retrieve_provided
+
         given = [(title, text) for title, text in self.typed if text.strip()] + self.uploaded
         if not given:
             raise ConfigError("`documents` is empty: write or upload at least one")

@@ -3,7 +3,8 @@
 import json
 import logging
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,8 +20,10 @@ from starlette.types import Scope
 
 from heretix.core import errors
 from heretix.core.errors import HeretixError
+from heretix.core.validation import explain
 from heretix.web.templating import fragment
 
+PREFIX: Final = "/api/v1"
 MEDIA_TYPE: Final = "application/problem+json"
 
 
@@ -46,6 +49,7 @@ class Problem(BaseModel):
     problems: list[Misfit] = Field(
         default=[], description="Everything that is wrong with the request, where that is known."
     )
+    request_id: str | None = Field(default=None, description="`X-Request-ID` of this answer.")
 
 
 _MEANINGS: Final = {
@@ -73,7 +77,7 @@ _MEANINGS: Final = {
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Document that an operation may refuse with these."""
     return {
-        status: {
+        str(status): {
             "description": _MEANINGS.get(status, HTTPStatus(status).phrase),
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
@@ -81,10 +85,15 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-# Documented by every operation, also by those that can do less: a client reads all alike.
-REFUSALS: Final = refusals(
-    400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 502, 503, 504, 507
-)
+_ALWAYS: Final = (400, 401, 421, 422, 429, 431, 503, 507)
+_OF_WRITES: Final = (403, 408, 409, 413, 415)
+
+
+def refusals_of(method: str, path: str) -> dict[int | str, dict[str, Any]]:
+    """Document what every operation with such a method and address may refuse; what else one may
+    answer, it declares itself."""
+    writes = () if method in {"get", "head"} else _OF_WRITES
+    return refusals(*_ALWAYS, *writes, *((404,) if "{" in path else ()))
 
 
 log = logging.getLogger("heretix.web")
@@ -109,9 +118,14 @@ STATUS: Final[Mapping[str, int]] = {
     "ProviderError": 502,
     "RateLimitedError": 503,
     "CallTimeoutError": 504,
+    "StoppedError": 503,
+    "ClusterError": 503,
     "StoreError": 503,
     "StoreFullError": 507,
 }
+
+_SECRETS: Final = frozenset({"password", "old", "new"})
+"""Fields of forms in which passwords are typed: what stands there is repeated nowhere."""
 
 _FORMS: Final = re.compile(r"(/(?:jobs|episodes)/[\w-]+|/measure|/account|/profile)/", re.ASCII)
 """Pages whose forms send to addresses below them."""
@@ -158,6 +172,11 @@ class ProblemResponse(Response):
         super().__init__(text.encode("utf-8", "replace"), status, headers=headers)
 
 
+def new_request_id() -> str:
+    """Make an id for a request that brought none."""
+    return secrets.token_hex(8)
+
+
 def status_of(error: HeretixError) -> int:
     """Find the HTTP status of an error, by what kind it is."""
     for kind in type(error).__mro__:
@@ -171,7 +190,8 @@ def problem_response(
 ) -> Response:
     """Refuse in the form that suits who asked: /api speaks JSON, everything else HTML."""
     if _wants_json(scope):
-        return ProblemResponse(status, detail, headers=headers, **more)
+        request_id = scope.get("state", {}).get("request_id")
+        return ProblemResponse(status, detail, headers=headers, **more, request_id=request_id)
     # The page that a refused form belongs to shows how things stand by now.
     form = _FORMS.match(scope["path"]) if scope["method"] == "POST" and status != 404 else None
     page = fragment(
@@ -188,7 +208,8 @@ def problem_response(
 
 
 def _wants_json(scope: Scope) -> bool:
-    return str(scope["path"]).startswith("/api/")
+    # A program that reads metrics would take the page to sign in for an answer.
+    return str(scope["path"]).startswith("/api/") or scope["path"] == "/metrics"
 
 
 def install(app: FastAPI) -> None:
@@ -196,6 +217,10 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HeretixError, _on_heretix_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _on_http_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _on_invalid)  # type: ignore[arg-type]
+
+
+_UNREADABLE: Final = "There was an error parsing the body"
+"""Words of the framework for a body that its decoder gave up on."""
 
 
 async def _on_heretix_error(request: Request, error: HeretixError) -> Response:
@@ -226,30 +251,77 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     detail = str(error.detail)
     if error.status_code == 404 and detail == _phrase(404):
         detail = f"`{request.url.path}` leads nowhere"
+    if error.status_code == 400 and detail == _UNREADABLE:
+        detail = (
+            "the body isn't JSON in UTF-8 that can be read here: packed, nested too deep, or with "
+            "a number of too many digits"
+        )
     headers = error.headers
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # The framework names those of the first route of this address, and there may be more.
         router, path = request.app.router, str(request.scope["path"])
         found = {method for method in _METHODS if match_route(router, path, method) is Match.FULL}
-        allowed = sorted(found | {"HEAD"} if "GET" in found else found)
-        headers = {**(headers or {}), "Allow": ", ".join(allowed)}
+        allowed = ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))
+        headers = {**(headers or {}), "Allow": allowed}
+        detail = f"`{request.method}` isn't taken at this address; it takes {allowed}"
     return problem_response(request.scope, error.status_code, detail, headers=headers)
 
 
 async def _on_invalid(request: Request, error: RequestValidationError) -> Response:
+    known = _keys_of_body(request)
     problems = [
         {
             "where": ".".join(str(part) for part in found["loc"]),
-            "problem": str(found["msg"]).removeprefix("Value error, "),
+            "problem": _misfit(found, known),
         }
         for found in error.errors()
     ]
     # a header that several parts of an endpoint ask for is missing once.
     problems = [found for index, found in enumerate(problems) if found not in problems[:index]]
-    detail = "; ".join(f"`{found['where']}`: {found['problem']}" for found in problems)
+    detail = "; ".join(found["problem"] for found in problems)
     return problem_response(
         request.scope, 422, detail or "the request isn't valid", kind="Invalid", problems=problems
     )
+
+
+def _misfit(found: Any, known: Sequence[str]) -> str:
+    """Say what is wrong with one part of a request, as a configuration's reader would."""
+    kind, (_, *place) = found["type"], found["loc"]
+    if kind == "json_invalid":
+        return f"the body isn't JSON: {found['ctx']['error']}, at character {place[-1]}"
+    if not place and isinstance(found["input"], bytes):
+        return "the body must be JSON, sent with `Content-Type: application/json`"
+    if not place and kind != "value_error":
+        place = ["body"]
+    if place and place[-1] in _SECRETS:
+        return explain({**found, "loc": place}).partition(", got ")[0]
+    return explain({**found, "loc": place}, known if len(place) == 1 else ())
+
+
+def pattern_of(scope: Scope) -> str | None:
+    """Find the address that a request was routed by, such as `/api/v1/runs/{ref}`; None: none."""
+    path: str | None = getattr(scope.get("route"), "path", None)
+    # A route may only know how it is called within its router.
+    if path is not None and scope["path"].startswith(f"{PREFIX}/") and PREFIX not in path:
+        return PREFIX + path
+    return path
+
+
+def operation_of(request: Request) -> Mapping[str, Any]:
+    """Look up the description of the operation that answers a request; a page has none."""
+    operations = request.app.openapi()["paths"].get(pattern_of(request.scope), {})
+    found: Mapping[str, Any] = operations.get(request.method.lower(), {})
+    return found
+
+
+def _keys_of_body(request: Request) -> tuple[str, ...]:
+    """Names that the body of a request may hold, for hints."""
+    content = operation_of(request).get("requestBody", {}).get("content", {})
+    schema = json.dumps(content.get("application/json", {}).get("schema", {}))
+    named = re.search(r'"#/components/schemas/(\w+)"', schema)
+    if named is None:
+        return ()
+    return tuple(request.app.openapi()["components"]["schemas"][named[1]].get("properties", ()))
 
 
 def _phrase(status: int) -> str:

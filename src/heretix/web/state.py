@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar, cast
 
 from fastapi import Depends
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request  # noqa: TC002  (the framework reads it)
 
 from heretix.accounts import People, RateLimiter
-from heretix.core.clock import SystemClock
+from heretix.core.clock import SystemClock, utc_text
+from heretix.core.errors import TooManyRequestsError
 from heretix.economy.exchange import Exchange
 from heretix.economy.exploration_service import ExplorationService
 from heretix.economy.moves import Actor
 from heretix.evidence.bundle import load_bundle
 from heretix.jobs import Feed, Jobs
 from heretix.measurement.record import RunRecord
-from heretix.store.documents import find_bundle
+from heretix.report.findings import leading_interval
+from heretix.store.bundles import find_bundle
 from heretix.store.runs import find_record, select_runs
 from heretix.web.events import OpenStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import AsyncIterator, Callable, Hashable
 
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.anomalies import Anomaly
+    from heretix.measurement.anomalies import Anomaly, Shift
     from heretix.measurement.record import Artifact
     from heretix.store import Store
 
@@ -104,6 +108,13 @@ class PageCache:
 
         return self._records.get(execution_id, load)
 
+    def leading(self, execution_id: str) -> tuple[float, float] | None:
+        """Tell the interval that stands in place of a number that hangs on the wording."""
+        known = self.values.get(
+            ("leading", execution_id), lambda: leading_interval(self.record(execution_id))
+        )
+        return cast("tuple[float, float] | None", known)
+
     def short_record(self, execution_id: str, max_chars: int) -> RunRecord | None:
         """Load a record, or None if its text is longer than that: parsing it would take long."""
         if execution_id in self._records:
@@ -120,6 +131,7 @@ class PageCache:
         )
 
 
+_WEEK: Final = timedelta(days=7)
 _REST: Final = 20.0
 """Ranking rests for so many times as long as it took: it never takes more than a twentieth."""
 
@@ -130,6 +142,8 @@ class Anomalies:
 
     found: tuple[Anomaly, ...]
     """All claims with evidence lenses, the strongest first; `listed` says which pass."""
+    shifts: tuple[Shift, ...]
+    """Recipes whose belief moved this week, the furthest first."""
     complete: bool  # False while something newer is being worked out
 
     @property
@@ -144,9 +158,10 @@ class AnomalyBoard:
     found last."""
 
     def __init__(self, store: Store, *, wait_s: float = 0.3) -> None:
-        self._store, self._wait_s = store, wait_s
+        self._store, self.wait_s = store, wait_s
         self._lock = threading.Lock()
         self._found: tuple[Anomaly, ...] = ()
+        self._shifts: tuple[Shift, ...] = ()
         self._ranked_at: str | None = None  # the newest change of the store that `_found` knows of
         self._rested_at = 0.0
         self._work: threading.Thread | None = None
@@ -157,25 +172,28 @@ class AnomalyBoard:
         changed_at = latest[0].updated_at if latest else ""
         with self._lock:
             if changed_at == self._ranked_at:
-                return Anomalies(found=self._found, complete=True)
+                return Anomalies(found=self._found, shifts=self._shifts, complete=True)
             if self._work is None and time.monotonic() >= self._rested_at:
                 self._work = threading.Thread(target=self._rank, args=(changed_at,), daemon=True)
                 self._work.start()
             work = self._work
         if work is not None:
-            work.join(self._wait_s)
+            work.join(self.wait_s)
         with self._lock:
-            return Anomalies(found=self._found, complete=self._ranked_at == changed_at)
+            complete = self._ranked_at == changed_at
+            return Anomalies(found=self._found, shifts=self._shifts, complete=complete)
 
     def _rank(self, changed_at: str) -> None:
         # Imported where it is used: the mathematics behind it would keep the first page waiting.
-        from heretix.measurement.anomalies import find_anomalies
+        from heretix.measurement.anomalies import find_anomalies, find_shifts
 
         began = time.monotonic()
         try:
             found = tuple(find_anomalies(self._store))
+            week = utc_text(datetime.now(UTC) - _WEEK)
+            shifts = tuple(find_shifts(self._store, since=week))
             with self._lock:
-                self._found, self._ranked_at = found, changed_at
+                self._found, self._shifts, self._ranked_at = found, shifts, changed_at
         finally:
             with self._lock:
                 ended = time.monotonic()
@@ -183,6 +201,48 @@ class AnomalyBoard:
                 self._work = None
 
 
+class CostlyWork:
+    """Turns at what takes long or much: so many at once in all, fewer a person. Whoever asks for
+    more waits a short while, and is then told to come back."""
+
+    def __init__(self, *, at_once: int = 4, each: int = 2, patience_s: float = 5.0) -> None:
+        self.at_once, self.each, self._patience_s = at_once, each, patience_s
+        self._under_way: Counter[str] = Counter()
+        self._given_back = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, person: str) -> AsyncIterator[None]:
+        """Hold a place while the work lasts."""
+        async with self._given_back:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await self._given_back.wait_for(lambda: not self._full(person))
+            except TimeoutError:
+                raise self._refusal(person) from None
+            self._under_way[person] += 1
+        try:
+            yield
+        finally:
+            self._under_way[person] -= 1
+            if not self._under_way[person]:
+                del self._under_way[person]
+            async with self._given_back:
+                self._given_back.notify_all()
+
+    def _full(self, person: str) -> bool:
+        return self._under_way[person] >= self.each or self._under_way.total() >= self.at_once
+
+    def _refusal(self, person: str) -> TooManyRequestsError:
+        who = "you" if self._under_way[person] >= self.each else "others"
+        return TooManyRequestsError(
+            f"exports, verifications and the like are made {self.each} at a time for each "
+            f"person and {self.at_once} in all, and {who} have as many under way; "
+            "try again in a moment",
+            retry_after_s=_COME_BACK_S,
+        )
+
+
+_COME_BACK_S: Final = 2.0
 _LOOK_AGAIN_S: Final = 2.0
 _PLANS: Final = 4
 
@@ -200,14 +260,18 @@ class AppState:
     cache: PageCache
     anomalies: AnomalyBoard
     demonstration: bool = False  # the store holds the demonstration: every page says so
+    published: bool = False  # the pages are being written to files: nothing can be asked of them
+    base_url: str = ""  # where published pages are going to stand
     limiter: RateLimiter | None = None
     """Requests of people with accounts; the one user of this machine isn't limited."""
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PLANS))
     """Plans that are made at the same time: gathering evidence may take seconds."""
     render_lock: RenderLock = field(default_factory=RenderLock)
+    costly: CostlyWork = field(default_factory=CostlyWork)
     streams: OpenStreams = field(default_factory=OpenStreams)  # event streams that are open
     stopping: bool = False  # the server is about to end; open event streams end too
     _exchange: Exchange | None = None
+    _exploration: ExplorationService | None = None
     _accounts: bool = False
     _looked_at: float = float("-inf")
 
@@ -237,8 +301,10 @@ class AppState:
 
     @property
     def exploration(self) -> ExplorationService:
-        """Everybody's standing and credits."""
-        return ExplorationService(self.exchange)
+        """Everybody's standing and credits: one object, because it keeps the leaderboard."""
+        if self._exploration is None:
+            self._exploration = ExplorationService(self.exchange)
+        return self._exploration
 
     def actor(self, person: str, key: str = "") -> Actor:
         """Make the actor of a person's moves."""

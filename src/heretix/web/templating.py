@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from heretix.core.clock import UNITS_MS
+from heretix.core.canonical import sha256_text
+from heretix.core.clock import span_text
 from heretix.core.errors import HeretixError
 from heretix.core.lenses import LENSES, RPL
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
@@ -20,9 +21,7 @@ from heretix.economy.market import MICRO
 from heretix.economy.sentences import Surface
 from heretix.economy.sentences import sentence as write_reason
 from heretix.providers.catalog import DEMONSTRATION_MODELS, MADE_UP_BY
-from heretix.report import words
-from heretix.report.charts import chart_json
-from heretix.report.charts.theme import LIGHT, TEXT_PX
+from heretix.report import figures, findings, words
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from heretix.economy.ledger import Reason
+    from heretix.web.state import AppState
 
 CODES: Final[Mapping[str, str]] = {
     "issue": "issued",
@@ -42,7 +42,6 @@ CODES: Final[Mapping[str, str]] = {
     "challenge": "challenge",
     "challenge_refund": "challenge, given back",
     "challenge_fee": "fee of a failed challenge",
-    "resilience_yield": "resilience yield",
     "bond": "bond",
     "bond_return": "bond, given back",
     "clawback": "clawed back",
@@ -74,16 +73,6 @@ def plain_amount(amount: int, currency: str) -> str:
     """Write an amount as it is typed into a form."""
     exponent = CURRENCIES[currency].exponent
     return str(Decimal(amount).scaleb(-exponent).quantize(Decimal(1).scaleb(-exponent)))
-
-
-def span(ms: int) -> str:
-    """Write a length of time in its two largest whole units."""
-    parts, left = [], ms
-    for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, UNITS_MS[unit])
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "at once"
 
 
 def shares(micro: int, currency: str) -> str:
@@ -132,18 +121,11 @@ def reason(given: Reason, currency: str) -> str:
     return write_reason(given, PageSurface(currency))
 
 
-def page_chart(chart: Mapping[str, Any]) -> bytes:
-    """Write a chart without the headline that stands on the page already; what it is of stays."""
-    title = chart.get("title")
-    if not isinstance(title, dict) or not title.get("subtitle"):
-        return chart_json(dict(chart)).encode()
-    # All of it in one voice: a line that was broken in two is still one line.
-    style = {"fontSize": TEXT_PX, "fontWeight": "normal", "lineHeight": 17, "color": LIGHT.muted}
-    return chart_json({**chart, "title": {"text": title["subtitle"], **style}}).encode()
-
-
 _TICKS: Final = "".join(f'<path d="M{x} 16v{8 if x % 500 else 14}"/>' for x in range(0, 1001, 100))
-_MONTHS: Final = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_ODDS_TICKS: Final = "".join(
+    f'<path d="M{10 * figures.Scale(True).at(prob):.0f} 16v{14 if prob == 0.5 else 8}"/>'
+    for prob, _ in figures.Scale(True).ticks
+)
 
 
 class Place(NamedTuple):
@@ -189,15 +171,29 @@ def environment() -> Environment:
         "navigation": NAVIGATION,
         "lenses_known": LENSES,
         "rule": rule,
+        "axis": figures.axis,
+        "difference": figures.difference,
+        "dumbbell": figures.dumbbell,
+        "scale_of": lambda marks: figures.Scale.of(mark.prob for mark in marks),
+        "scale_of_all": lambda found, marks_of: figures.Scale.of(
+            mark.prob for one in found for mark in marks_of(one)[1]
+        ),
         "drop_detail": words.drop_detail,
+        "not_assessed": words.NOT_ASSESSED,
+        "stance_text": words.stance_text,
         "beside_text": words.beside_text,
+        "check_text": words.check_text,
         "clamp_sensitive": words.warn_clamp_sensitive,
         "feed_text": words.feed_text,
+        "finding_of": findings.belief_finding,
+        "leading_interval": findings.leading_interval,
+        "shift_finding": findings.shift_finding,
         "few_pairs": words.warn_few_pairs,
         "few_wordings": words.warn_few_wordings,
         "p_text": words.p_text,
         "placebo_text": words.placebo_text,
         "twins_text": words.twins_text,
+        "unchecked": words.warn_unchecked,
         "label_of": words.warning_label,
         "missing_reason": words.missing_reason,
         "no_estimate_reason": words.no_estimate_reason,
@@ -227,13 +223,30 @@ def page(
     template = environment().get_template(name)
     assets = request.app.state.assets
     html = template.render(
-        request=request, path=request.url.path, visit=visit, app=app, assets=assets, **values
+        request=request,
+        path=request.url.path,
+        address_of=partial(address_of, request),
+        visit=visit,
+        app=app,
+        assets=assets,
+        **values,
     )
     response = fresh(request, html.encode("utf-8", "replace"), "text/html", status=status)
     for key, value in (headers or {}).items():
         response.headers[key] = value
     visit.set_cookies(response)
     return response
+
+
+def address_of(request: Request, path: str) -> str:
+    """Name the whole address of a page or file; of a published site its file, where the place of
+    the site is known, and else nothing."""
+    app: AppState = request.app.state.heretix
+    if not app.published:
+        return f"{request.url.scheme}://{request.url.netloc}{path}"
+    from heretix.web.publish import file_of
+
+    return f"{app.base_url}/{file_of(path)}" if app.base_url else ""
 
 
 def fragment(name: str, /, **values: Any) -> Markup:
@@ -296,13 +309,8 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _date(at: date) -> str:
-    # The same wherever the server runs: `strftime` goes by its machine's language.
-    return f"{at.day} {_MONTHS[4 * at.month - 4 :][:3]} {at.year}"
-
-
 def _time_tag(at: datetime, exact: str) -> Markup:
-    shown = f"{_date(at)}, {at.hour:02}:{at.minute:02} UTC"
+    shown = f"{words.day_words(at)}, {at.hour:02}:{at.minute:02} UTC"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, shown)
 
 
@@ -332,13 +340,13 @@ def day(given: str | date | None) -> str:
     if not given:
         return NONE
     if not isinstance(given, str):
-        return _date(given)
+        return words.day_words(given)
     try:
         bare = len(given) == len("2026-01-01")
         at = date.fromisoformat(given) if bare else datetime.fromisoformat(given).astimezone(UTC)
     except ValueError:
         return given
-    return _date(at)
+    return words.day_words(at)
 
 
 def lasted(begun: str, ended: str) -> str:
@@ -376,17 +384,20 @@ def rule(
     lens: str = RPL,
     *,
     ghost: float | None = None,
+    scale: figures.Scale = figures.EVEN,
 ) -> Markup:
     """Draw a belief on a rule from 0 to 1: the point, its interval, and another one's place."""
     if value is None or ci is None:
         return Markup('<span class="rule rule-empty" aria-hidden="true"></span>')
-    lo, hi = (round(1000 * edge) for edge in ci)
-    at = round(1000 * value)
-    other = "" if ghost is None else f'<path class="rule-ghost" d="M{round(1000 * ghost)} 2v26"/>'
+    lo, hi, at = (round(10 * scale.at(prob)) for prob in (*ci, value))
+    other = (
+        "" if ghost is None else f'<path class="rule-ghost" d="M{10 * scale.at(ghost):.0f} 2v26"/>'
+    )
+    ticks = _TICKS if not scale.log_odds else _ODDS_TICKS
     return Markup(  # noqa: S704
         f'<svg class="rule lens-{escape(lens.lower())}" viewBox="-12 0 1024 32" '
         f'preserveAspectRatio="none" role="img" aria-label="{value:.3f}, 95% interval '
-        f'{ci[0]:.3f} to {ci[1]:.3f}"><g class="rule-scale"><path d="M0 16h1000"/>{_TICKS}</g>'
+        f'{ci[0]:.3f} to {ci[1]:.3f}"><g class="rule-scale"><path d="M0 16h1000"/>{ticks}</g>'
         f'{other}<path class="rule-span" d="M{lo} 16H{max(hi, lo + 4)}"/>'
         f'<path class="rule-caps" d="M{lo} 9v14M{hi} 9v14"/>'
         f'<path class="rule-point" d="M{at} 4v24"/></svg>'
@@ -394,12 +405,18 @@ def rule(
 
 
 _FILTERS: Final[Mapping[str, Callable[..., str]]] = {
+    "reliability": words.reliability_text,
     "chance": lambda value: f"{float(value):.1%}",
     "code": lambda value: CODES.get(value, value),
+    "percent_of": lambda value: NONE if value is None else findings.chance(value),
+    "short_model": findings.short_model,
+    "weighed": figures.weighed,
     "count": lambda value: NONE if value is None else f"{value:,}",
     "day": day,
+    "digest": lambda claim: sha256_text(claim)[:16],
     "duration": duration,
     "holder": holder,
+    "between": lambda ci: findings.between(*ci),
     "interval": lambda ci: NONE if ci is None else f"{ci[0]:.3f} – {ci[1]:.3f}",
     "lasted": lasted,
     "lens_name": lambda code: LENSES[code].name if code in LENSES else code,
@@ -417,7 +434,7 @@ _FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "shares": shares,
     "short_id": short_id,
     "signed": signed,
-    "span": span,
+    "span": span_text,
     "ticked": ticked,
     "usd": usd,
     "when": when,

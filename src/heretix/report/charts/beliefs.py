@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from heretix.belief.bootstrap import Floats, cluster_bootstrap, plain_bootstrap
-from heretix.belief.estimator import order_templates, trim_cut
+from heretix.belief.estimator import (
+    cluster_bootstrap,
+    order_templates,
+    plain_bootstrap,
+    trim_cut,
+)
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL
 from heretix.measurement.vector import lens_records, metrics_by_model, unchanged_runs
@@ -26,6 +30,7 @@ from heretix.report.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from heretix.belief.estimator import Floats
     from heretix.measurement.record import (
         Artifact,
         BesideRecord,
@@ -484,9 +489,7 @@ def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
     beside = metrics.beside
-    said = (
-        {lens: PLACEBO[found.verdict] for lens, found in beside.placebo.items()} if beside else {}
-    )
+    said = {lens: PLACEBO[beside.made_by(lens)] for lens in beside.placebo} if beside else {}
     if metrics.wrapper_effect is not None:
         t = beside.wrapper_effect if beside else None
         yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, t, NUL, theme)
@@ -536,6 +539,7 @@ def _heading(text: str, theme: Theme) -> Part:
 _WITHOUT: Final = "without:"
 _CONTROLS: Final = {
     "canary": "canary: a document that gives orders",
+    "swapped": "swapped: the same documents in reverse order",
     "sham": "sham: irrelevant text of that length",
     "negation": "negation: the opposite claim, complemented",
 }
@@ -587,7 +591,7 @@ def evidence_controls(
         artifact,
         model,
         what="The lens as it is minus its variant; near 0 the variant makes no difference.",
-        nothing="No control was measured: `heretix lens … --canary --sham --negation` does.",
+        nothing="No control was measured: `heretix lens … --canary --swap --sham --negation` does.",
         theme=theme,
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from heretix.core.clock import utc_text
 from heretix.core.errors import RecordError
 from heretix.core.lenses import NUL
 from heretix.economy.ledger import PPM
@@ -80,8 +81,7 @@ def _rows(positions: Sequence[Position], currency: Currency) -> list[Part]:
             continue
         heretic, orthodox = (held[side] for side in (Side.HERETIC, Side.ORTHODOX))
         market = Market(money=sum(pools.values()), heretic=heretic, orthodox=orthodox)
-        moment = datetime.fromtimestamp(position.at_ms / 1000, UTC)
-        at = moment.isoformat(timespec="milliseconds")
+        at = utc_text(position.at_ms / 1000)
         rows += [
             {
                 "bet": number,
@@ -153,7 +153,7 @@ _PATH_FEW: Final = 12
 def credited_path(
     episode: Episode, outcome: Outcome | None = None, *, theme: Theme = LIGHT
 ) -> Chart:
-    """Draw every accepted step, with what the lens wanted where the bond was too short for it."""
+    """Draw every accepted step."""
     rows = _path_rows(episode, theme)
     durable, missing = _durable(outcome)
     # A step is a whole number: where there are few, the axis would put halves between them.
@@ -177,7 +177,7 @@ def credited_path(
         subtitle=[
             f"Episode {fig.shorten(episode.id, 40)}: n = {steps}",
             f"From {start:.1%} to {end:.1%}; {said}",
-            "▲ raised the belief, ▼ lowered it; hollow: where the lens went beyond the bond.",
+            "▲ raised the belief, ▼ lowered it.",
         ],
         description=f"Credited belief from {start:.1%} to {end:.1%} in {steps}; {said}.",
         theme=theme,
@@ -187,14 +187,13 @@ def credited_path(
 def _path_rows(episode: Episode, theme: Theme) -> list[Part]:
     start = episode.terms.c0_ppm / PPM
     opened = {"shape": "circle", "colour": theme.ink, "account": "at open"}
-    rows: list[Part] = [{"step": 0, "belief": start, "wanted": start, **opened}]
+    rows: list[Part] = [{"step": 0, "belief": start, **opened}]
     for number, step in enumerate(episode.steps, 1):
         side = "heretic" if step.c_to_ppm >= step.c_from_ppm else "orthodox"
         rows.append(
             {
                 "step": number,
                 "belief": step.c_to_ppm / PPM,
-                "wanted": step.c_wanted_ppm / PPM,
                 "shape": SHAPES[side],
                 "colour": theme.colour(side),
                 "account": fig.shorten(step.account, 40),
@@ -214,23 +213,13 @@ def _durable(outcome: Outcome | None) -> tuple[float | None, str]:
 
 def _path_layers(rows: Rows, x: Part, y: Part, theme: Theme) -> list[Part]:
     at, shape = {"x": x, "y": y}, {"shape": fig.literal("shape")}
-    told = fig.tooltip(
-        ("step", "quantitative"), ("account", "nominal"), ("belief", ".1%"), ("wanted", ".1%")
-    )
+    told = fig.tooltip(("step", "quantitative"), ("account", "nominal"), ("belief", ".1%"))
     point = {**at, **shape, "color": fig.literal("colour"), "tooltip": told}
     line = {"interpolate": "step-after", "color": theme.ink, "strokeWidth": 2}
-    layers = [
+    return [
         fig.layer("line", rows, at, **line),
         fig.layer("point", rows, point, filled=True, size=110, opacity=1),
     ]
-    short = [row for row in rows if row["wanted"] != row["belief"]]
-    if short:
-        wanted = {**at, "y2": {"field": "wanted"}}
-        hollow = {"color": theme.muted, "fill": theme.paper}
-        end = {"x": x, "y": {**y, "field": "wanted"}, **shape}
-        layers.append(fig.layer("rule", short, wanted, color=theme.muted, strokeDash=[2, 2]))
-        layers.append(fig.layer("point", short, end, size=90, **hollow, opacity=1))
-    return layers
 
 
 # Wealth by strategy: how ways of playing fare, episode by episode.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ _TIME_FORMAT: Final = {
     "milliseconds": "%H:%M:%S.%L",
 }
 _JOINERS: Final = {"\u200c", "\u200d"}
+_SPACES: Final = re.compile(r"[^\S\u00a0]+")
+"""All but the space at which no line may break."""
 
 
 def figure(
@@ -168,7 +171,7 @@ def drawable(text: str) -> str:
     would turn the reading direction of what stands beside them."""
     shown = (
         "�" if unicodedata.category(char)[0] == "C" and char not in _JOINERS else char
-        for char in " ".join(text.split())
+        for char in " ".join(_SPACES.split(text.strip()))
     )
     return "".join(shown)
 

@@ -25,6 +25,10 @@ VL_VERSION: Final = "6.4"
 PNG_SCALE: Final = 2.0  # Pixels for each of the drawing's own: sharp on a dense screen and in print
 FORMATS: Final = (".html", ".json", ".pdf", ".png", ".svg")
 
+_ROOM: Final = 0.04
+"""Part of a drawing's width that is left free at either side: readers without the font in which
+text was measured see it in a wider one."""
+_SIZE: Final = re.compile(r'width="(\d+)" (height="\d+") viewBox="0 0 \1 (\d+)"><rect width="\1"')
 _ID: Final = re.compile(r'(\bid="|url\(#|xlink:href="#|href="#)')
 
 
@@ -44,10 +48,10 @@ def save_chart(chart: Chart, path: Path) -> None:
     write_file(path, content)
 
 
-def drawing_bytes(svg: str, suffix: str) -> bytes:
+def drawing_bytes(svg: str, suffix: str, *, scale: float = PNG_SCALE) -> bytes:
     """A drawing as the bytes of a .svg, .png or .pdf file; a PDF has one page of its size."""
     if suffix == ".png":
-        return bytes(_engine().svg_to_png(svg, scale=PNG_SCALE))
+        return bytes(_engine().svg_to_png(svg, scale=scale))
     return bytes(_engine().svg_to_pdf(svg)) if suffix == ".pdf" else svg.encode()
 
 
@@ -57,10 +61,21 @@ def chart_svg(chart: Chart, *, prefix: str = "") -> str:
     svg: str = _engine().vegalite_to_svg(
         chart, vl_version=VL_VERSION, allowed_base_urls=[], show_warnings=False
     )
+    svg = _SIZE.sub(_with_room, svg, count=1)
     if prefix:
         svg = _ID.sub(rf"\g<1>{prefix}-", svg)
     label = html.escape(str(chart["description"]), quote=True)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+
+def _with_room(size: re.Match[str]) -> str:
+    width, height, viewed = int(size[1]), size[2], size[3]
+    free = round(width * _ROOM)
+    wide = width + 2 * free
+    return (
+        f'width="{wide}" {height} viewBox="{-free} 0 {wide} {viewed}">'
+        f'<rect x="{-free}" width="{wide}"'
+    )
 
 
 def chart_json(chart: Chart) -> str:

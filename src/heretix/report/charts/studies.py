@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import ConfigError, RecordError
-from heretix.core.lenses import RPL
+from heretix.core.lenses import LENSES, RPL
 from heretix.report.charts import figure as fig
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, Part, Rows
 from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
@@ -17,7 +17,7 @@ from heretix.report.words import counted, missing_reason
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heretix.measurement.record import RunRecord
+    from heretix.measurement.record import Artifact, RunRecord
     from heretix.studies.design import Plan as DesignPlan
 
 # Drift: the same recipe, measured again and again.
@@ -119,6 +119,86 @@ def _known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part
         fig.layer("rule", rows, span, color=colour, strokeWidth=2.5, opacity=0.75),
         fig.layer("point", rows, point, size=95, strokeWidth=2, stroke=colour, opacity=1),
     ]
+
+
+# Evidence over time: the same claim and lens, with documents up to one day and another.
+
+
+def evidence_over_time(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> Chart:
+    """Draw what documents up to each day make of a claim: one line a lens, and the raw prior."""
+    points = evidence_days(artifacts)
+    if not points:
+        raise RecordError(
+            "`artifacts` must show evidence of a lens up to two days at least; measure with --as-of"
+        )
+    (claim, model), *others = dict.fromkeys((one[0], one[1]) for one in points)
+    if others:
+        raise RecordError("`artifacts` must be of one claim and model, got several")
+    rows: list[Part] = [
+        {"at": day, "lens": run.lens, "colour": theme.colour(run.lens), **_ends_of(run)}
+        for _, _, day, run in sorted(points, key=lambda one: (one[3].lens, one[2]))
+    ]
+    x = fig.time_axis("at", "documents published up to")
+    y = {**fig.prob_axis(), "field": "prob"}
+    lens = {
+        "field": "lens",
+        "type": "nominal",
+        "scale": {
+            "domain": (codes := list(dict.fromkeys(row["lens"] for row in rows))),
+            "range": [theme.colour(code) for code in codes],
+        },
+        "legend": {"title": "lens", "orient": "bottom"},
+    }
+    told = fig.tooltip(("at", "temporal", "documents up to"), ("prob", ".3f"), ("lens", "nominal"))
+    shape = {**lens, "scale": {"domain": codes, "range": [LENSES[code].shape for code in codes]}}
+    at = {"x": x, "y": y, "color": lens}
+    span = {**at, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
+    layers = [
+        fig.layer("line", rows, at, opacity=0.35),
+        fig.layer("rule", rows, span, strokeWidth=2.5, opacity=0.75),
+        fig.layer("point", rows, {**at, "shape": shape, "tooltip": told}, size=95, filled=True),
+    ]
+    days = ", ".join(dict.fromkeys(row["at"] for row in rows))
+    said = "; ".join(f"{row['lens']} {row['at']} {row['prob']:.3f}" for row in rows[:20])
+    return fig.figure(
+        {"width": WIDTH, "height": HEIGHT, "layer": layers},
+        title=claim,
+        subtitle=[
+            fig.join_parts([model, f"documents up to {days}"]),
+            "Bars: 95% intervals. RPL is shown nothing, so days are alike to it.",
+        ],
+        description=f"p(true) with documents up to a day: {said}.",
+        theme=theme,
+    )
+
+
+def evidence_days(artifacts: Sequence[Artifact]) -> list[tuple[str, str, str, RunRecord]]:
+    """Claim, model, day and run of lenses whose documents end on two days at least; the raw prior
+    stands on each of those days."""
+    dated: list[tuple[str, str, str, RunRecord]] = []
+    priors: list[tuple[str, str, str, RunRecord]] = []
+    for artifact in artifacts:
+        day_of = {b["bundle_id"]: b["as_of"] for b in artifact.bundles or () if b["as_of"]}
+        for run in artifact.runs:
+            shown = run.evidence
+            if run.aggregates.prob_true_rpl is None or run.claim != artifact.claim:
+                continue
+            if run.lens == RPL:
+                days = dict.fromkeys(day_of.values())
+                priors += [(run.claim, run.model, str(day), run) for day in days]
+            elif shown and shown.variant is None and shown.bundle_id in day_of:
+                dated.append((run.claim, run.model, str(day_of[shown.bundle_id]), run))
+    days_of: dict[tuple[str, str, str], set[str]] = {}
+    for claim, model, day, run in dated:
+        days_of.setdefault((claim, model, run.lens), set()).add(day)
+    kept = [one for one in dated if len(days_of[one[0], one[1], one[3].lens]) > 1]
+    named = {(claim, model, day) for claim, model, day, _ in kept}
+    return kept + [one for one in priors if one[:3] in named]
+
+
+def _ends_of(run: RunRecord) -> Part:
+    lo, hi = run.aggregates.ci95 or (None, None)
+    return {"prob": run.aggregates.prob_true_rpl, "lo": lo, "hi": hi}
 
 
 # The reliability diagram: of claims believed to a degree, how many are true?

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 
 from heretix.version import VERSION
 from heretix.web.api import episodes, evidence, jobs, ledger, people, runs
-from heretix.web.api.resource import PREFIX, once_each
-from heretix.web.problems import Misfit, Problem
+from heretix.web.problems import PREFIX, Misfit, Problem, refusals_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-router = APIRouter(prefix=PREFIX, dependencies=[Depends(once_each)])
+router = APIRouter(prefix=PREFIX)
 for _resource in (
     runs.router,
     runs.executions,
@@ -29,7 +28,11 @@ for _resource in (
     episodes.changes,
     episodes.operations,
     ledger.router,
+    ledger.exploration,
     people.router,
+    people.changes,
+    people.accounts,
+    people.limits,
     runs.exports,
 ):
     router.include_router(_resource)
@@ -42,9 +45,11 @@ _TAGS: Final = {
     "planning": "Before a measurement: models, calls, price and time.",
     "jobs": "Measurements that are asked for, followed and stopped.",
     "episodes": "Markets on whether evidence moves a belief, and moves made as oneself.",
-    "proceedings": "What operators do with episodes.",
+    "operations": "What operators do with episodes.",
     "ledger": "Who holds what, every transfer, and everybody's standing.",
-    "people": "Who asks.",
+    "exploration": "Credits for findings: a belief that evidence moves for certain.",
+    "people": "Who asks, with one's own tokens and bets.",
+    "accounts": "Who is here, and what they may use: for operators.",
     "export": "Whole tables.",
 }
 _DESCRIPTION: Final = """\
@@ -83,6 +88,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         version=VERSION,
         description=_DESCRIPTION,
         routes=app.routes,
+        servers=[{"url": "/", "description": "The server that this description comes from."}],
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         license_info={"name": "MIT", "identifier": "MIT"},
     )
@@ -94,6 +100,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
         schemas[model.__name__].pop("$defs", None)
     document["components"]["securitySchemes"] = _SECURITY
     document["security"] = [{name: []} for name in _SECURITY]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            operation["responses"] |= refusals_of(method, path)
     # What the framework would answer to bad input; here that is a problem as well.
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

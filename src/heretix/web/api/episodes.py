@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from heretix.accounts import Role
 from heretix.core.canonical import canonical_json, encode
-from heretix.core.lenses import HEL, SHOWING
+from heretix.core.lenses import HEL, SHOWN_AS
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import (
     HOUR_MS,
@@ -21,7 +21,7 @@ from heretix.economy.episode.state import (
     Parameters,
     State,
 )
-from heretix.economy.exchange import StoredStatement
+from heretix.economy.exchange import StoredStatement, TypicalRate
 from heretix.economy.judging.workflow import DAY_MS, PRACTICE_JUDGES, PRACTICE_MODELS, Proposal
 from heretix.economy.ledger import Code
 from heretix.economy.market import MAX_POOL, Quote, Side, price_ppm
@@ -29,7 +29,7 @@ from heretix.economy.moves import MOVES, Move
 from heretix.economy.sentences import Surface, sentence
 from heretix.web.api import resource
 from heretix.web.api.jobs import BEGUN, JobView
-from heretix.web.auth import CurrentVisit, Explorer
+from heretix.web.auth import Costly, CurrentVisit, Explorer
 from heretix.web.moves import (
     EpisodeId,
     body_model,
@@ -39,6 +39,7 @@ from heretix.web.moves import (
     submit_draft,
     submit_move,
 )
+from heretix.web.problems import refusals
 from heretix.web.state import App
 from heretix.web.templating import fresh
 
@@ -70,11 +71,11 @@ class ChallengeView(resource.View):
 
     number: int
     account: str
-    direction: Direction
+    direction: Direction | None  # sealed until the reveal
     commitment: str
     stake: int
+    least: int  # of it, what is lost if it fails
     at_ms: int
-    positions_before: int
     bundle_sha256: str | None
     fate: Fate
 
@@ -86,7 +87,6 @@ class StepView(resource.View):
     account: str
     evidence: str
     c_from_ppm: int
-    c_wanted_ppm: int
     c_to_ppm: int
     bond: int
 
@@ -199,10 +199,12 @@ class QuoteView(BaseModel):
     fee_ppm: int
     floor: int  # the least gain, before the fee, if the side wins at the full rate
     floor_after_fee: int
+    typical_rate_ppm: int | None  # median of the latest episodes that a side won; None: none yet
+    typical_gain: int | None  # the least gain at that rate, after the fee
     worst_case: int  # the most that it can lose
 
     @classmethod
-    def of(cls, offer: Quote) -> "QuoteView":
+    def of(cls, offer: Quote, typical: TypicalRate | None) -> "QuoteView":
         """Show a quote in whole numbers."""
         as_is = ("side", "stake", "shares", "tau_max_ppm", "fee_ppm", "worst_case")
         return cls(
@@ -212,6 +214,8 @@ class QuoteView(BaseModel):
             implied_ppm=price_ppm(offer.probability),
             floor=offer.floor(offer.tau_max_ppm),
             floor_after_fee=offer.floor_after_fee(offer.tau_max_ppm),
+            typical_rate_ppm=typical.rate_ppm if typical else None,
+            typical_gain=offer.floor_after_fee(typical.rate_ppm) if typical else None,
         )
 
 
@@ -264,8 +268,14 @@ def list_positions(
     app: App, episode_id: EpisodeId, limit: resource.Limit = 100, cursor: resource.Cursor = None
 ) -> resource.Page[PositionView]:
     """An episode's bets, in their order; who made each is in its account's id."""
-    found = read_episode(app.exchange.positions, episode_id)
-    return resource.slice_of(found, PositionView.model_validate, limit=limit, cursor=cursor)
+    (start,) = resource.read_cursor(cursor, int) or (0,)
+    found = read_episode(
+        lambda found: app.exchange.positions_from(found, start, limit=limit + 1), episode_id
+    )
+    # Bets are numbered in their order, and none is ever dropped.
+    return resource.page_of(
+        found, limit, lambda last: (last.number + 1,), PositionView.model_validate
+    )
 
 
 @router.get("/episodes/{episode_id}/statements")
@@ -290,12 +300,14 @@ def list_statements(
     "/episodes/{episode_id}/record", response_model=dict[str, Any], responses=resource.NOT_CHANGED
 )
 def get_episode_record(request: Request, app: App, episode_id: EpisodeId) -> Response:
-    """Everything that is needed to redo an episode elsewhere. Its ETag changes with every move."""
+    """Everything that is needed to redo an episode elsewhere, and the chain since its first event.
+
+    Its ETag changes with every move, of other episodes too."""
     text = canonical_json(read_episode(app.exchange.record, episode_id))
     return fresh(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 
-@router.get("/episodes/{episode_id}/verify")
+@router.get("/episodes/{episode_id}/verify", dependencies=[Costly])
 def audit_episode(app: App, episode_id: EpisodeId) -> EpisodeAuditView:
     """Redo an episode from its record, and say where it differs."""
     record = read_episode(app.exchange.record, episode_id)
@@ -311,7 +323,7 @@ def quote_stake(
 ) -> QuoteView:
     """Quote of a bet: what it buys now, and what it can come to."""
     offer = read_episode(lambda found: app.exchange.quote(found, side, amount), episode_id)
-    return QuoteView.of(offer)
+    return QuoteView.of(offer, app.exchange.typical_rate())
 
 
 @router.get("/episodes/{episode_id}/least-challenge")
@@ -321,7 +333,7 @@ def least_challenge(app: App, episode_id: EpisodeId, person: Explorer) -> LeastS
     return LeastStake(amount=least)
 
 
-operations = resource.writes("proceedings", role=Role.OPERATOR)
+operations = resource.writes("operations", role=Role.OPERATOR)
 _VIEWS: Final[dict[str, Any]] = {
     "challenge": ChallengeView,
     "dispute": DisputeView,
@@ -383,7 +395,7 @@ class ProposalGiven(BaseModel):
     claim: str = Field(min_length=1, max_length=2_000)
     models: list[Model] = Field(default=list(PRACTICE_MODELS), min_length=1, max_length=8)
     judge_pool: list[Model] = Field(default=list(PRACTICE_JUDGES), min_length=3, max_length=64)
-    lens: str = Field(default=HEL, pattern=rf"^({'|'.join(SHOWING)})(@[0-9a-f]{{64}})?$")
+    lens: str = Field(default=HEL, pattern=SHOWN_AS)
     bank: str = Field(default="rpl_v1", pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)
     K: int = Field(default=16, ge=1, le=64, strict=True)
     R: int = Field(default=2, ge=1, le=32, strict=True)
@@ -424,7 +436,7 @@ class ProposalGiven(BaseModel):
         return Proposal(**given, parameters=parameters)
 
 
-@operations.post("/episodes", status_code=202, responses=BEGUN)
+@operations.post("/episodes", status_code=202, responses=BEGUN | refusals(404))
 def create_episode(
     given: ProposalGiven, app: App, visit: CurrentVisit, key: resource.Key
 ) -> JobView:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.policy.publisher import MAX_URL_CHARS
 from heretix.measurement.record import MetricRecord
-from heretix.store.documents import find_bundle
+from heretix.store.bundles import find_bundle
 from heretix.web.api import resource
 from heretix.web.state import App
 
@@ -50,6 +50,7 @@ class AnomalyView(resource.View):
     p_value: float
     gates_failed: list[str]
     listed: bool
+    credited_to: str | None = None  # who was first to claim the credits of it
 
 
 class AnomalyPage(resource.Page[AnomalyView]):
@@ -80,7 +81,7 @@ def get_bundle(
     """A bundle of evidence: what was shown and what was left out, each with why."""
     text = app.store.read(find_bundle, bundle_id)
     whole = str(json.loads(text)["bundle_id"])
-    return resource.unchanging(request, text, whole, exact=bundle_id == whole)
+    return resource.send_unchanging(request, text, whole, exact=bundle_id == whole)
 
 
 @router.get("/anomalies")
@@ -96,7 +97,9 @@ def list_anomalies(
     known = app.anomalies.read()
     found = [a for a in known.found if listed is None or a.listed is listed]
     some = resource.slice_of(found, AnomalyView.model_validate, limit=limit, cursor=cursor)
-    return AnomalyPage(items=some.items, next=some.next, complete=known.complete)
+    taken = app.exploration.credited_to(one.claim for one in some.items)
+    items = [one.model_copy(update={"credited_to": taken.get(one.claim)}) for one in some.items]
+    return AnomalyPage(items=items, next=some.next, complete=known.complete)
 
 
 @router.get("/policy/explain", response_model_by_alias=True)

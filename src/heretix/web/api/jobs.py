@@ -10,12 +10,13 @@ from starlette.responses import Response, StreamingResponse
 from heretix.accounts import Role
 from heretix.jobs import EpisodeRequest, Job, JobRun, JobState, MeasureRequest, Progress
 from heretix.jobs.job import JobKind
-from heretix.measurement.service import Estimate
+from heretix.plan import Estimate
 from heretix.providers import gguf
 from heretix.providers.catalog import default_model, endpoints
 from heretix.web.api import resource
 from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import EVENT_SCHEMA, event_stream
+from heretix.web.problems import PREFIX
 from heretix.web.state import App
 
 planning = resource.reads("planning")
@@ -139,7 +140,7 @@ class JobView(BaseModel):
     @classmethod
     def of(cls, job: Job) -> "JobView":
         """A job as its owner may see it."""
-        href = f"{resource.PREFIX}/jobs/{job.id}"
+        href = f"{PREFIX}/jobs/{job.id}"
         apart: dict[str, Any] = {"owner": job.owner_name, "href": href}
         same = {name: getattr(job, name) for name in cls.model_fields if name not in apart}
         return cls.model_construct(**apart, **same)
@@ -223,7 +224,7 @@ def resume_job(
     "/jobs/{job_id}/events",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}},
+        200: {"content": {"text/event-stream": {"itemSchema": EVENT_SCHEMA}}},
         204: {"description": "The job has ended, and the reader has seen it."},
     },
 )

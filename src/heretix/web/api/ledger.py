@@ -1,18 +1,25 @@
-"""The ledger: who holds what, every transfer, whether it adds up, and everybody's standing."""
+"""The ledger and the exploration track: who holds what, every transfer, whether it adds up,
+everybody's standing, and credits for findings."""
 
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
+from heretix.config import MAX_CLAIM_CHARS, check_claim
+from heretix.core.lenses import LensCode
 from heretix.economy.exchange import Entry, Holding
+from heretix.economy.exploration import NoCredit
 from heretix.economy.exploration_service import Standing
 from heretix.economy.ledger import AccountKind, Code
 from heretix.web.api import resource
 from heretix.web.api.episodes import BreachView
+from heretix.web.auth import Costly, Explorer
+from heretix.web.problems import refusals
 from heretix.web.state import App
 
 router = resource.reads("ledger")
+exploration = resource.writes("exploration")
 
 
 class TransferView(BaseModel):
@@ -100,16 +107,56 @@ def list_balances(
     return resource.page_of(found, limit, lambda _: (start + limit,), show)
 
 
-@router.get("/ledger/verify")
+@router.get("/ledger/verify", dependencies=[Costly])
 def verify_ledger(app: App) -> LedgerView:
     """Read the chain from its first transfer, and hold everything that is kept against it."""
     return LedgerView.model_validate(app.exchange.verify())
 
 
-@router.get("/leaderboard")
+@router.get("/leaderboard", dependencies=[Costly])
 def list_standings(
     app: App, limit: resource.Limit = 50, cursor: resource.Cursor = None
 ) -> resource.Page[Standing]:
     """Everybody who explored or challenged: by reputation, then by credits."""
     found = app.exploration.leaderboard(limit=None)
     return resource.slice_of(found, lambda standing: standing, limit=limit, cursor=cursor)
+
+
+class CreditGiven(BaseModel):
+    """A claim measured with and without evidence; model and lens where there are several."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claim: str = Field(min_length=1, max_length=MAX_CLAIM_CHARS)
+    model: str | None = Field(default=None, max_length=200)
+    lens: LensCode | None = None
+
+
+class CreditView(BaseModel):
+    """Reward of a finding, in whole minor units of XC."""
+
+    claim: str
+    model: str
+    lens: str
+    executions: tuple[str, str] = Field(description="Of the evidence lens, then of the raw prior.")
+    found: int = Field(description="What it is worth by itself.")
+    amount: int
+    reason: NoCredit | None = Field(description="Why that isn't all of what was found.")
+    balance: int
+
+
+@exploration.post("/exploration/credits", responses=refusals(404))
+def claim_credits(app: App, given: CreditGiven, person: Explorer) -> CreditView:
+    """Claim the credits of a finding of `/anomalies`. A claim is credited once, to whoever asks
+    first."""
+    found = app.exploration.credit(
+        person.name,
+        check_claim(given.claim),
+        model=given.model,
+        lens=given.lens,
+        # Planted beliefs are for practice, and practice is alone.
+        simulated=person.is_local,
+    )
+    same = {name: getattr(found.finding, name) for name in ("claim", "model", "lens", "executions")}
+    earned = {name: getattr(found.crediting, name) for name in ("found", "amount", "reason")}
+    return CreditView(**same, **earned, balance=found.balance)

@@ -3,11 +3,13 @@
 import base64
 import binascii
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Generic, TypeVar
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.routing import APIRoute
@@ -19,12 +21,12 @@ from starlette.responses import Response
 from heretix.accounts import Replies, Role
 from heretix.accounts.limits import MAX_KEY_CHARS, check_key
 from heretix.core.errors import UsageError
+from heretix.core.yaml_lines import hint
 from heretix.web.auth import identify_visitor, require
-from heretix.web.problems import REFUSALS
+from heretix.web.problems import operation_of, refusals
 from heretix.web.state import app_state
 from heretix.web.templating import fresh
 
-PREFIX: Final = "/api/v1"
 FOR_EVER: Final = "private, max-age=31536000, immutable"
 NOT_CHANGED: Final[dict[int | str, dict[str, Any]]] = {
     304: {"description": "The copy that `If-None-Match` names is the present one."}
@@ -52,6 +54,10 @@ Cursor = Annotated[
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_NEXT: Final = re.compile(rb'"next":"([\w-]+)"(?:,"complete":(?:true|false))?\}$', re.ASCII)
+"""Cursor at the end of a page's text: reading all of it again would take as long as making it."""
+
 
 class View(BaseModel):
     """A record as the API shows it, read from its attributes."""
@@ -66,22 +72,58 @@ class Page(BaseModel, Generic[_Item]):
     next: str | None = Field(description="`cursor` of the page behind this one.")
 
 
-def reads(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = APIRoute) -> APIRouter:
+class ReadRoute(APIRoute):
+    """An operation whose pages also tell by `Link` where the next one and the first one are."""
+
+    def get_route_handler(self) -> Handler:
+        """Put the addresses beside the cursor."""
+        do = super().get_route_handler()
+        model = self.response_model
+        if not (isinstance(model, type) and issubclass(model, Page)):
+            return do
+
+        async def link(request: Request) -> Response:
+            response = await do(request)
+            kept = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+            path = quote(request.scope["path"])
+            cursor = _NEXT.search(bytes(response.body))
+            following = [("next", [*kept, ("cursor", cursor[1].decode())])] if cursor else []
+            links = [
+                f'<{path}{"?" if query else ""}{urlencode(query)}>; rel="{rel}"'
+                for rel, query in (*following, ("first", kept))
+            ]
+            response.headers["link"] = ", ".join(links)
+            return response
+
+        return link
+
+
+def reads(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = ReadRoute) -> APIRouter:
     """Make a router whose operations go by the names of their functions."""
     return APIRouter(
         tags=[tag],
-        dependencies=[require(role)],
-        responses=REFUSALS,
+        # Who asks comes first: strangers are told nothing else.
+        dependencies=[require(role), Depends(once_each)],
+        responses=refusals(403) if role > Role.READER else None,
         route_class=route,
         generate_unique_id_function=lambda found: found.name,
     )
 
 
 async def once_each(request: Request) -> None:
-    """Refuse a parameter that is given twice: which one is meant can't be told."""
+    """Refuse a parameter that nobody knows, and one that is given twice: which is meant can't be
+    told."""
     given = Counter(name for name, _ in request.query_params.multi_items())
     if twice := [name for name, times in given.items() if times > 1]:
         raise UsageError(f"`{twice[0][:100]}` must be given once in a query, got it several times")
+    if given:
+        known = [
+            one["name"]
+            for one in operation_of(request).get("parameters", ())
+            if one["in"] == "query"
+        ]
+        for name in given.keys() - known:
+            raise UsageError(f"unknown parameter `{name[:100]}`{hint(name[:100], known)}")
 
 
 def page_of(
@@ -136,7 +178,7 @@ def read_cursor(cursor: str | None, *kinds: type) -> Any:
     return tuple(keys)
 
 
-def unchanging(request: Request, text: str, etag: str, *, exact: bool = True) -> Response:
+def send_unchanging(request: Request, text: str, etag: str, *, exact: bool = True) -> Response:
     """Send JSON that was stored and never changes, as it was stored. Under its whole id it may be
     kept for ever; under a part of the id, which may come to fit something else, it must be asked
     for again."""
@@ -154,8 +196,6 @@ def _is_storable(key: str) -> bool:
 
 KEY_HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"  # says that an answer was given before
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _Given = Annotated[
     str,
@@ -200,7 +240,7 @@ class WriteRoute(APIRoute):
             body = await request.body()
             known = await run_in_threadpool(replies.begin, scope, key, body)
             if known is not None:
-                return _located(
+                return _add_location(
                     Response(
                         known.response_json.encode("utf-8", "backslashreplace"),
                         known.status,
@@ -216,7 +256,7 @@ class WriteRoute(APIRoute):
                     finish = partial(replies.finish, status=status, response_json=text)
                     await run_in_threadpool(finish, scope, key)
                     kept = True
-                return _located(response)
+                return _add_location(response)
             finally:
                 if not kept:
                     await run_in_threadpool(replies.abandon, scope, key)
@@ -224,7 +264,7 @@ class WriteRoute(APIRoute):
         return once
 
 
-def _located(response: Response) -> Response:
+def _add_location(response: Response) -> Response:
     """Say where to ask how far it is of what was only begun, each time that it is answered."""
     if response.status_code == HTTPStatus.ACCEPTED:
         response.headers["location"] = json.loads(bytes(response.body))["href"]

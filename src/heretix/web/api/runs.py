@@ -1,8 +1,11 @@
 """Runs over HTTP: claims, runs, executions, samples, comparisons and exports."""
 
 import json
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from fastapi import Path, Query
 from pydantic import BaseModel
@@ -10,17 +13,20 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from heretix.belief.paired import PairedDifference, UnpairedDifference
-from heretix.belief.template_t import PairedT
+from heretix.belief.student import PairedT
 from heretix.core.errors import RecordError
 from heretix.core.lenses import LensCode
 from heretix.measurement.record import RunRecord, SampleRecord, read_sample
-from heretix.measurement.verify import Comparison, compare, verify_run
 from heretix.report.export import FORMATS, Format, export
 from heretix.store import ExecutionSummary, RunSummary, StoredRecord
 from heretix.store import runs as store_runs
 from heretix.web.api import resource
+from heretix.web.auth import Costly
 from heretix.web.problems import refusals
 from heretix.web.state import App, AppState
+
+if TYPE_CHECKING:
+    from heretix.measurement.verify import Comparison
 
 router = resource.reads("runs")
 
@@ -100,8 +106,8 @@ def get_execution(request: Request, app: App, ref: resource.Ref) -> Response:
 
     It never changes: its ETag is the execution's id.
     """
-    stored = _stored(app, ref)
-    return resource.unchanging(
+    stored = _read_stored(app, ref)
+    return resource.send_unchanging(
         request, stored.record_json, stored.execution_id, exact=ref == stored.execution_id
     )
 
@@ -111,14 +117,16 @@ def list_samples(
     app: App, ref: resource.Ref, limit: resource.Limit = 100, cursor: resource.Cursor = None
 ) -> resource.Page[SampleRecord]:
     """The samples of an execution in the order of its plan, with the raw answers."""
-    samples = json.loads(_stored(app, ref).record_json)["samples"]
+    samples = json.loads(_read_stored(app, ref).record_json)["samples"]
     return resource.slice_of(samples, read_sample, limit=limit, cursor=cursor)
 
 
-@executions.get("/executions/{ref}/verify")
+@executions.get("/executions/{ref}/verify", dependencies=[Costly])
 def verify_execution(app: App, ref: resource.Ref) -> VerificationView:
     """Derive everything in a record again, from the record alone, and say where it differs."""
-    execution_id = _stored(app, ref).execution_id
+    from heretix.measurement.verify import verify_run
+
+    execution_id = _read_stored(app, ref).execution_id
     verified = app.cache.values.get(
         ("api verify", execution_id),
         lambda: VerificationView.model_validate(verify_run(app.cache.record(execution_id))),
@@ -126,7 +134,7 @@ def verify_execution(app: App, ref: resource.Ref) -> VerificationView:
     return cast("VerificationView", verified)
 
 
-def _stored(app: AppState, ref: str) -> StoredRecord:
+def _read_stored(app: AppState, ref: str) -> StoredRecord:
     """Read a record by the whole id at once, else by whatever the reference fits."""
     return app.store.read(store_runs.select_record, ref) or app.store.read(
         store_runs.find_record, ref
@@ -150,9 +158,11 @@ class ComparisonView(BaseModel):
     paired_template_t_trimmed: PairedT | None
 
 
-@comparisons.get("/compare")
+@comparisons.get("/compare", responses=refusals(404, 409))
 def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     """The difference of two runs; paired by wording where they used the same bank."""
+    from heretix.measurement.verify import compare
+
     one, other = (app.store.read(store_runs.find_record, ref).execution_id for ref in (a, b))
     found = app.cache.values.get(
         ("api compare", one, other), lambda: compare(app.cache.record(one), app.cache.record(other))
@@ -161,11 +171,28 @@ def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
 
 
 exports = resource.reads("export")
+_TURN = threading.Lock()
+_MOST_REST_S = 0.5
+
+
+def _in_turn(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Make one piece at a time, whoever asked, and rest for as long as it took: exports never take
+    more than half a processor from those who look at pages."""
+    while True:
+        with _TURN:
+            began = time.perf_counter()
+            piece = next(pieces, None)
+            took_s = time.perf_counter() - began
+        if piece is None:
+            return
+        yield piece
+        time.sleep(min(took_s, _MOST_REST_S))
 
 
 @exports.get(
     "/export/{table}.{ending}",
     response_class=StreamingResponse,
+    dependencies=[Costly],
     responses={200: {"content": {media: {} for media in FORMATS.values()}}, **refusals(501)},
 )
 def export_table(
@@ -179,7 +206,7 @@ def export_table(
     if table == "samples" and only is not None:
         only = store.read(store_runs.find_execution, only).run_id
     return StreamingResponse(
-        export(store, table, ending, chosen=only),
+        _in_turn(export(store, table, ending, chosen=only)),
         media_type=FORMATS[ending],
         headers={
             "content-disposition": f'attachment; filename="{table}.{ending}"',

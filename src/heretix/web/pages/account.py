@@ -130,15 +130,18 @@ def _account(
     status: int = 200,
 ) -> Response:
     app = app_state(request)
+    with app.store.snapshot():
+        tokens = [] if person.is_local else app.people.tokens.list(person.id)
+        usage = app.jobs.usage(person)
     return page(
         request,
         "account.html",
         status=status,
         headers={"cache-control": "no-store"},
         person=person,
-        tokens=[] if person.is_local else app.people.tokens.list(person.id),
+        tokens=tokens,
         now=time.time(),
-        usage=app.jobs.usage(person),
+        usage=usage,
         issued=issued,
         problem=problem,
     )

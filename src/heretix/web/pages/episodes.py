@@ -2,29 +2,33 @@
 
 import json
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
-from starlette.exceptions import HTTPException
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Person, Role
 from heretix.core.errors import HeretixError
 from heretix.economy.audit import verify_episode
+from heretix.economy.episode.moves import DueStep, find_due
+from heretix.economy.episode.settlement import summarize
 from heretix.economy.episode.state import ENDED, Episode, Fate, State
-from heretix.economy.exchange import StoredMeasurement
-from heretix.economy.judging.inputs import recheck
-from heretix.economy.ledger import CURRENCIES, Transfer, user_account
+from heretix.economy.exchange import LISTED, EpisodeSnapshot, EpisodeSummary, Tally
+from heretix.economy.ledger import PPM, user_account
 from heretix.economy.market import Position, Side
 from heretix.economy.moves import DISPUTE, MOVES
 from heretix.economy.rewards import explain
-from heretix.web.auth import Reader, require
+from heretix.report.figures import Line, Mark, axis, dumbbell, timeline
+from heretix.report.share import share_episode
+from heretix.web.auth import Costly, Reader, require
 from heretix.web.moves import EpisodeId, read_episode
 from heretix.web.state import App, AppState, app_state
-from heretix.web.templating import fresh, page, page_chart
+from heretix.web.templating import fresh, page
 
 _STEPS: Final = {  # Steps of an operator: the name of the move, and the label of its button
     "open": ("open", "Open it"),
@@ -45,25 +49,24 @@ _WHY: Final[Mapping[str, str]] = {
     "drawn from it; what came after the close is given back whole.",
     "judge": "The models of the lens are asked without and with each piece of evidence, in the "
     "order of commitment.",
-    "conclude": "On one side nobody but the house has a stake, so there is nothing to measure "
-    "for: everything will be given back.",
+    "conclude": "On one side nobody but the house has a stake, and no evidence was accepted, so "
+    "there is nothing to measure for: everything will be given back.",
     "first": "Models that took no part are asked without and with all accepted evidence.",
     "second": "The same judges again, after the durability window: only what lasts counts.",
     "rule": "A larger panel of judges is asked, twice; its word stands.",
     "settle": "Everybody is paid, once, line by line.",
 }
 
-
-def find_pools(episode: Episode, positions: Sequence[Position]) -> list[dict[str, Any]]:
-    """Sum the two sides, with the stakes that count."""
-    kept = episode.select_positions(positions)
-    found = []
-    for side in Side:
-        own = [position for position in kept if position.side is side]
-        house = [position.stake for position in own if position.house]
-        stakes, bets = sum(position.stake for position in own), len(own) - len(house)
-        found.append({"side": side, "stakes": stakes, "bets": bets, "house": sum(house)})
-    return found
+_DUE: Final[Mapping[DueStep, str]] = {
+    "begin": "evidence can be committed",
+    "freeze": "the freeze, which draws the close and the judges",
+    "judge": "challenges are judged",
+    "conclude": "it is concluded, since there is nothing to measure for",
+    "first": "the judges are measured",
+    "second": "the judges are measured again",
+    "rule": "the dispute is ruled on",
+    "settle": "the settlement",
+}
 
 
 def find_options(episode: Episode, person: str, now: int) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def find_options(episode: Episode, person: str, now: int) -> dict[str, Any]:
     taking = state in {State.OPEN, State.CHALLENGE} and now <= terms.close_until_ms
     begun = state is State.CHALLENGE or (state is State.OPEN and now >= terms.challenge_from_ms)
     own = user_account(person, terms.currency).id
-    revealing = state is State.CHALLENGE and now <= terms.freeze_at_ms
+    revealing = state is State.CHALLENGE and terms.close_until_ms < now <= terms.freeze_at_ms
     last = episode.disputes[-1] if episode.disputes else None
     return {
         "bet": taking,
@@ -93,33 +96,16 @@ def find_next_move(
     episode: Episode, positions: Sequence[Position], now: int
 ) -> dict[str, Any] | None:
     """Find what an operator does next, and from when; None when nothing is left to do."""
-    terms, rules = episode.terms, episode.terms.parameters
-    pending = [c for c in episode.challenges if c.fate in {Fate.COMMITTED, Fate.REVEALED}]
-    kept = episode.select_positions(positions)
-    due = 0
-    match episode.state:
-        case State.DRAFT if now <= terms.challenge_from_ms:
-            step = "open"
-        case State.OPEN:
-            step, due = "begin", terms.challenge_from_ms
-        case State.CHALLENGE:
-            step, due = "freeze", terms.freeze_at_ms
-        case State.FROZEN if pending:
-            step = "judge"
-        case State.FROZEN if {p.side for p in kept if not p.house} != set(Side):
-            step = "conclude"
-        case State.FROZEN if not episode.measurements:
-            step = "first"
-        case State.FROZEN:
-            assert episode.frozen_ms is not None
-            step, due = "second", episode.frozen_ms + rules.durability_ms
-        case State.DISPUTED if episode.disputes[-1].upheld is None:
-            step = "rule"
-        case State.MEASURED | State.DISPUTED:
-            ruled = len(episode.disputes) >= rules.dispute_rounds
-            step, due = "settle", 0 if ruled else _dispute_end(episode)
-        case _:
-            return None
+    pending = [challenge for challenge in episode.challenges if not challenge.is_judged]
+    # By hand a dispute can be ruled on at once, whatever its ground.
+    found = find_due(episode, positions)
+    step: str
+    if found is not None:
+        step, due = found.step, 0 if found.step == "rule" else found.at_ms
+    elif episode.state is State.DRAFT and now <= episode.terms.challenge_from_ms:
+        step, due = "open", 0
+    else:
+        return None
     name, label = _STEPS[step]
     return {
         "name": name,
@@ -130,10 +116,19 @@ def find_next_move(
     }
 
 
-def make_timeline(
-    episode: Episode, positions: Sequence[Position], told: Sequence[StoredMeasurement], now: int
-) -> list[dict[str, Any]]:
+def find_next_due(
+    episode: Episode, positions: Sequence[Position], now: int
+) -> dict[str, Any] | None:
+    """Find what workers do next by themselves, and from when, unless that is now."""
+    due = find_due(episode, positions)
+    if due is None:
+        return None
+    return {"label": _DUE[due.step], "at_ms": due.at_ms if now < due.at_ms else None}
+
+
+def make_timeline(snapshot: EpisodeSnapshot, now: int) -> list[dict[str, Any]]:
     """Tell the life of an episode: the moment of each point, or the earliest that it can be."""
+    episode, told = snapshot.episode, snapshot.measurements
     terms, rules = episode.terms, episode.terms.parameters
     first = next((item.at_ms for item in told if item.stage == "first"), None)
     frozen, measured = episode.frozen_ms, episode.measured_ms
@@ -144,7 +139,7 @@ def make_timeline(
     ended = episode.clock_ms if episode.state in ENDED else None
     late = "what comes after the effective close is given back"
     points: list[tuple[str, int | None, int | None, bool, str]] = [
-        ("Opened", positions[0].at_ms if positions else None, None, bool(positions), ""),
+        ("Opened", opened := snapshot.opened_ms, None, opened is not None, ""),
         ("Evidence from", terms.challenge_from_ms, None, now >= terms.challenge_from_ms, ""),
         ("The close may fall from", terms.close_from_ms, None, now >= terms.close_from_ms, ""),
         ("Bets and commitments until", at := terms.close_until_ms, None, now >= at, late),
@@ -168,20 +163,6 @@ def make_timeline(
     ]
 
 
-def sum_flows(transfers: Iterable[Transfer]) -> list[dict[str, Any]]:
-    """Sum what each account put in and got back, from an episode's transfers; all is 0."""
-    paid: Counter[str] = Counter()
-    got: Counter[str] = Counter()
-    for transfer in transfers:
-        paid[transfer.debit] += transfer.amount
-        got[transfer.credit] += transfer.amount
-    people_first = sorted(paid.keys() | got.keys(), key=lambda a: (not a.startswith("user:"), a))
-    return [
-        {"account": one, "paid": paid[one], "got": got[one], "net": got[one] - paid[one]}
-        for one in people_first
-    ]
-
-
 def _dispute_end(episode: Episode) -> int:
     assert episode.measured_ms is not None
     return episode.measured_ms + episode.terms.parameters.dispute_window_ms
@@ -189,8 +170,6 @@ def _dispute_end(episode: Episode) -> int:
 
 router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
 _PAGE: Final = 25
-_SHOWN: Final = 200  # bets and payments that the page shows; the record has all of them
-_ALL: Final = 2**31
 
 
 @router.get("/episodes")
@@ -207,6 +186,7 @@ def episodes(
         request,
         "episodes.html",
         episodes=found[:_PAGE],
+        ended=_tell_ended(app, found[:_PAGE]),
         sides=tuple(Side),
         states=tuple(State),
         state=state,
@@ -215,6 +195,19 @@ def episodes(
         page_size=_PAGE,
         person=person,
     )
+
+
+def _tell_ended(app: AppState, found: Sequence[EpisodeSummary]) -> dict[str, str]:
+    """Say of episodes that are over how they ended, which never changes."""
+
+    def tell(episode_id: str) -> str:
+        return share_episode(*read_episode(app.exchange.outcome, episode_id)).sentence
+
+    return {
+        item.id: str(app.cache.values.get(("ended", item.id), partial(tell, item.id)))
+        for item in found
+        if item.state in ENDED
+    }
 
 
 @router.get("/episodes/{episode_id}")
@@ -240,77 +233,89 @@ def episode_page(
     app = app_state(request)
     # One transaction, and the snapshot first: on PostgreSQL it fixes the moment that all see.
     with app.store.snapshot():
-        snapshot = read_episode(app.exchange.snapshot, episode_id)
-        found, positions = snapshot.episode, snapshot.positions
+        snapshot = read_episode(partial(app.exchange.snapshot, person=person.name), episode_id)
+        found, outsiders = snapshot.episode, snapshot.outsiders
         purse = purse_of(app, person, found.terms.currency)
-        job = app.jobs.moving(episode_id)
+        job = app.jobs.find_moving(episode_id)
         settlement, drafted = snapshot.settlement, found.state is State.DRAFT
-        entries = app.exchange.history(episode=episode_id, limit=_ALL) if settlement else []
         pots = [] if drafted else app.exchange.balances(episode=episode_id)
-    flows = sum_flows(entry.transfer for entry in entries)
-    book = settlement.rewards if settlement else None
+    outcome, book = (settlement.outcome, settlement.rewards) if settlement else (None, None)
     now_ms = app.clock.now_ms()
     now = max(now_ms, found.clock_ms)
-    account = user_account(person.name, found.terms.currency).id
-    own = [position for position in positions if position.account == account]
+    options = find_options(found, person.name, now)
     return page(
         request,
         "episode.html",
         problem=problem,
         episode=found,
         terms=found.terms,
+        market_drawn=draw_market(snapshot.tally),
+        path_drawn=draw_path(found),
+        said=share_episode(found, outcome).sentence,
         person=person,
         purse=purse,
-        own=own,
-        took=next((position for position in own if position.number == took), None),
-        positions=positions,
-        shown=_SHOWN,
-        pools=find_pools(found, positions),
-        can=find_options(found, person.name, now),
-        move=find_next_move(found, positions, now),
+        account=user_account(person.name, found.terms.currency).id,
+        own=snapshot.own,
+        took=next((position for position in snapshot.own if position.number == took), None),
+        positions=snapshot.latest,
+        shown=LISTED,
+        tally=snapshot.tally,
+        can=options,
+        move=find_next_move(found, outsiders, now),
+        next=find_next_due(found, outsiders, now),
+        forfeit=sum(min(c.least, c.stake) for c in options["reveal"]),
         job=job,
-        timeline=make_timeline(found, positions, snapshot.measurements, now),
+        timeline=make_timeline(snapshot, now),
         told=snapshot.measurements,
         now_ms=now_ms,
         dispute=DISPUTE,
         key=secrets.token_urlsafe(18),
         ended=found.state in ENDED,
-        mine=next((flow for flow in flows if flow["account"] == account), None),
+        mine=snapshot.own_sum,
         statements=snapshot.statements,
         settlement=settlement,
+        lines=snapshot.lines,
+        short=summarize(found, settlement) if settlement else (),
         rewards=tuple((item, explain(item)) for item in (book.rewards if book else ())),
-        flows=flows,
         pots=pots,
     )
 
 
-@router.get("/episodes/{episode_id}/{name}.json")
-def chart(request: Request, app: App, episode_id: EpisodeId, name: str) -> Response:
-    """Send a chart of an episode, or its whole record."""
-    from heretix.report.charts import credited_path, market_history
-
-    if name == "record":
-        record = read_episode(app.exchange.record, episode_id)
-        content = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        response = fresh(request, content.encode(), "application/json")
-        response.headers["content-disposition"] = f'attachment; filename="{episode_id}.json"'
-        return response
-    snapshot = read_episode(app.exchange.snapshot, episode_id)
-    found = snapshot.episode
-    if name == "market" and found.market is not None:
-        # Like the pools beside it: what came after the close was given back.
-        kept = found.select_positions(snapshot.positions)
-        made = market_history(kept, currency=CURRENCIES[found.terms.currency])
-    elif name == "path":
-        made = credited_path(found, snapshot.settlement.outcome if snapshot.settlement else None)
-    else:
-        raise HTTPException(404, f"`{name}` isn't a chart of this episode")
-    return fresh(request, page_chart(made), "application/json")
+@router.get("/episodes/{episode_id}/record.json")
+def record(request: Request, app: App, episode_id: EpisodeId) -> Response:
+    """Send the whole record of an episode, to verify it elsewhere."""
+    whole = read_episode(app.exchange.record, episode_id)
+    content = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    response = fresh(request, content.encode(), "application/json")
+    response.headers["content-disposition"] = f'attachment; filename="{episode_id}.json"'
+    return response
 
 
-@router.get("/episodes/{episode_id}/verification")
+def draw_market(tally: Tally) -> Markup:
+    """Draw the probability that the market implied, from the house's seed on."""
+    points: list[tuple[datetime, float, tuple[float, float]]] = []
+    for at_ms, market in tally.course:
+        implied = float(market.probability(Side.HERETIC))
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        points.append((at, implied, (implied, implied)))
+    return timeline([Line(label="the belief goes up", lens="heretic", points=points)])
+
+
+def draw_path(episode: Episode) -> Markup:
+    """Draw the credited belief: where it began, and where each accepted step took it."""
+    path = [episode.terms.c0_ppm, *(step.c_to_ppm for step in episode.steps)]
+    marks = [
+        Mark(label=f"step {number}" if number else "first", prob=ppm / PPM, ci=(ppm / PPM,) * 2)
+        for number, ppm in enumerate(path)
+    ]
+    return dumbbell(marks) + axis() if len(marks) > 1 else Markup("")
+
+
+@router.get("/episodes/{episode_id}/verification", dependencies=[Costly])
 def verification(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Redo the episode from its record, and its measurements from their samples."""
+    from heretix.economy.judging.inputs import recheck
+
     with app.store.snapshot():
         record = read_episode(app.exchange.record, episode_id)
         found, told = app.exchange.episode(episode_id), app.exchange.measurements(episode_id)

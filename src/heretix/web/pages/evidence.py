@@ -55,6 +55,7 @@ def bundle(
         request,
         "bundle.html",
         bundle=found,
+        record=found.to_json(),
         rules={rule.id: rule for known in policies[:1] for rule in known.rules},
         runs=[run for run in runs if run.variant is None],
         influence=_influence(runs),

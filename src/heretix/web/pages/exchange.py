@@ -1,7 +1,7 @@
 """The exchange around episodes: one's own profile, the leaderboard, the ledger and its chain."""
 
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
@@ -13,17 +13,23 @@ from heretix.core.errors import ConfigError, HeretixError, RecordError, RefusedE
 from heretix.core.lenses import EARNING
 from heretix.economy.exchange import STARTING_PURSE, Exchange
 from heretix.economy.exploration_service import Credited
+from heretix.economy.heads import Head, dump_head, find_key
 from heretix.economy.ledger import user_account
-from heretix.web.auth import Explorer, Reader, require
+from heretix.web.auth import Costly, Explorer, Reader, require
 from heretix.web.pages.episodes import purse_of
-from heretix.web.state import App, app_state
-from heretix.web.templating import page
+from heretix.web.state import App, AppState, app_state
+from heretix.web.templating import fresh, page
 
-router = APIRouter(include_in_schema=False, dependencies=[require(Role.READER)])
+router = APIRouter(include_in_schema=False)  # Heads are for everybody, the rest is for readers
+_READERS: Final = [require(Role.READER)]
 
 Filter = Annotated[str, Query(max_length=300)]
 
 _ENTRIES: Final = 50
+_UNSIGNED: Final = (
+    "no head is signed here: nothing was written yet, or this server has no key; "
+    "`heretix ledger head` on its machine makes one"
+)
 
 
 @router.get("/profile")
@@ -58,14 +64,14 @@ def credit(
     return _profile(request, person, credited=found)
 
 
-@router.get("/leaderboard")
+@router.get("/leaderboard", dependencies=[*_READERS, Costly])
 def leaderboard(request: Request, app: App, person: Reader) -> Response:
     """Rank everybody who challenged or explored, by what lasted."""
     standings = app.exploration.leaderboard(limit=50)
     return page(request, "leaderboard.html", standings=standings, person=person)
 
 
-@router.get("/ledger")
+@router.get("/ledger", dependencies=_READERS)
 def ledger(
     request: Request,
     app: App,
@@ -83,14 +89,16 @@ def ledger(
     account, episode, group = account.strip(), episode.strip(), group.strip()
     if account and ":" not in account:
         account = user_account(account, "PLAY").id
-    found = exchange.history(
-        account=account or None,
-        episode=episode or None,
-        group=group or None,
-        limit=_ENTRIES + 1,
-        before_seq=before,
-    )
-    newest = exchange.history(limit=1)
+    with app.store.snapshot():
+        found = exchange.history(
+            account=account or None,
+            episode=episode or None,
+            group=group or None,
+            limit=_ENTRIES + 1,
+            before_seq=before,
+        )
+        newest = exchange.history(limit=1)
+        held = _read_balances(exchange, account, episode)
     return page(
         request,
         "ledger.html",
@@ -101,11 +109,33 @@ def ledger(
         account=account,
         episode=episode,
         group=group,
-        held=_held(exchange, account, episode),
+        held=held,
     )
 
 
-@router.get("/ledger/verification")
+@router.get("/ledger/heads")
+def heads(request: Request, app: App) -> Response:
+    """Publish the latest heads of the chain, signed: to anybody, for they are to be kept."""
+    return page(request, "heads.html", heads=_sign_heads(app))
+
+
+@router.get("/ledger/head.json")
+def newest_head(request: Request, app: App) -> Response:
+    """Send the newest head as the file that `heretix ledger verify --against` reads."""
+    found = _sign_heads(app, limit=1)
+    if not found:
+        raise RecordError(_UNSIGNED)
+    response = fresh(request, dump_head(found[0]).encode(), "application/json")
+    response.headers["content-disposition"] = 'attachment; filename="head.json"'
+    return response
+
+
+def _sign_heads(app: AppState, *, limit: int = 10) -> list[Head]:
+    key_file = find_key(app.settings.env)
+    return [] if key_file is None else app.exchange.heads(key_file, limit=limit)
+
+
+@router.get("/ledger/verification", dependencies=_READERS)
 def verification(request: Request, app: App) -> Response:
     """Replay every transfer from the first, and hold every balance against it."""
     return page(request, "ledger_verification.html", report=app.exchange.verify())
@@ -121,7 +151,14 @@ def _profile(
     app = app_state(request)
     exchange = app.exchange
     account = user_account(person.name, "PLAY").id
-    entries = exchange.history(account=account, limit=30)
+    with app.store.snapshot():
+        entries = exchange.history(account=account, limit=30)
+        held: dict[str, Any] = {
+            "purse": purse_of(app, person, "PLAY"),
+            "positions": exchange.positions_of(person.name),
+            "reasons": exchange.reasons(e.transfer.group for e in entries if e.transfer.episode),
+            "standing": app.exploration.standing(person.name),
+        }
     return page(
         request,
         "profile.html",
@@ -129,21 +166,13 @@ def _profile(
         credited=credited,
         person=person,
         account=account,
-        purse=purse_of(app, person, "PLAY"),
         starting=STARTING_PURSE,
-        positions=exchange.positions_of(person.name),
         entries=entries,
-        reasons={
-            line.transfer: line.reason
-            for name in sorted({entry.transfer.episode or "" for entry in entries} - {""})
-            for statement in exchange.statements(name)
-            for line in statement.lines
-        },
-        standing=app.exploration.standing(person.name),
+        **held,
     )
 
 
-def _held(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int, str]]:
+def _read_balances(exchange: Exchange, account: str, episode: str) -> list[tuple[str, int, str]]:
     """Read the accounts that were asked for, what is in them, and in which currency."""
     if account:
         with suppress(RefusedError):

@@ -2,6 +2,8 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Header, Path, Query
@@ -11,19 +13,24 @@ from starlette.responses import RedirectResponse, Response
 
 from heretix.accounts import Person
 from heretix.core.errors import ConfigError, HeretixError, UsageError
-from heretix.core.lenses import WITHOUT_FILES
-from heretix.jobs import JobPlan, MeasureRequest
+from heretix.core.lenses import RPL, WITHOUT_FILES
+from heretix.jobs import JobPlan, JobRun, JobState, MeasureRequest
+from heretix.report.figures import Mark
+from heretix.report.findings import belief_finding
 from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import event_stream
-from heretix.web.forms import MeasureForm, suggested_models
-from heretix.web.state import App, app_state
+from heretix.web.forms import MeasureForm, describe_models, suggested_models
+from heretix.web.pages.home import picture_of
+from heretix.web.pages.runs import between_of, claim_view
+from heretix.web.state import App, AppState, app_state
 from heretix.web.templating import page
 
 router = APIRouter(include_in_schema=False)
 JobId = Annotated[str, Path(max_length=80)]
 _OBJECT: Final = TypeAdapter(dict[str, Any])
 _PAGE: Final = 40
+_FINDINGS: Final = 12
 
 
 @router.get("/measure")
@@ -35,7 +42,12 @@ def new(request: Request, person: Explorer) -> Response:
 @router.post("/measure")
 async def plan(request: Request, person: Explorer) -> Response:
     """Show what it would take: calls, tokens, price and time. Nothing is started."""
-    form, app = MeasureForm.from_data(await request.form()), app_state(request)
+    app = app_state(request)
+    try:
+        async with request.form() as data:
+            form = MeasureForm.from_data(data)
+    except UsageError as exc:
+        return _page(request, person, MeasureForm(), problem=exc)
 
     def plan_form() -> Response:
         try:
@@ -76,17 +88,20 @@ def _page(
     plan: JobPlan | None = None,
 ) -> Response:
     app = app_state(request)
+    with app.store.snapshot():
+        cards, usage = describe_models(app.settings, app.store), app.jobs.usage(person)
     return page(
         request,
         "measure.html",
         form=form,
         lenses=WITHOUT_FILES,
         models=suggested_models(app.settings),
+        cards=cards,
         problem=problem,
         wanted=wanted,
         plan=plan,
         reasons=DROP_PHRASES,
-        usage=app.jobs.usage(person),
+        usage=usage,
         person=person,
         asked=wanted.canonical if wanted else None,
         key=secrets.token_urlsafe(18),
@@ -101,13 +116,15 @@ def jobs(
     before: Annotated[str | None, Query(max_length=80)] = None,
 ) -> Response:
     """List the jobs that this person may see, the newest first."""
-    found = app.jobs.list(by=person, limit=_PAGE + 1, before=before)
+    with app.store.snapshot():
+        found = app.jobs.list(by=person, limit=_PAGE + 1, before=before)
+        usage = app.jobs.usage(person)
     return page(
         request,
         "jobs.html",
         jobs=found[:_PAGE],
         after=found[_PAGE - 1].id if len(found) > _PAGE else None,
-        usage=app.jobs.usage(person),
+        usage=usage,
         person=person,
     )
 
@@ -115,9 +132,42 @@ def jobs(
 @router.get("/jobs/{job_id}")
 def job(request: Request, app: App, job_id: JobId, person: Reader) -> Response:
     """Show one job, live while it runs."""
-    found = app.jobs.get(job_id, by=person)
-    runs = app.jobs.runs(job_id, by=person)
-    return page(request, "job.html", job=found, runs=runs)
+    with app.store.snapshot():
+        found = app.jobs.get(job_id, by=person)
+        runs = app.jobs.runs(job_id, by=person)
+        said = _findings(app, runs) if found.state.ended else []
+        place = app.jobs.queue_place(found) if found.state is JobState.QUEUED else None
+    return page(request, "job.html", job=found, runs=runs, found=said, place=place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The finding of a job on a claim and a model, and where it is shown."""
+
+    claim: str
+    sentence: str
+    address: str
+    marks: tuple[Mark, ...]
+
+
+def _findings(app: AppState, runs: Sequence[JobRun]) -> list[Found]:
+    """Say what a job found, a sentence for each claim and model."""
+    said: dict[tuple[str, str], Found] = {}
+    plain = [run for run in runs if run.variant is None]
+    for run in sorted(plain, key=lambda run: run.lens != RPL):
+        if (run.claim, run.model) in said or len(said) == _FINDINGS:
+            continue
+        record = app.cache.record(run.execution_id)
+        view = claim_view(app, record)
+        between = between_of(app, record, view)
+        finding = (between and between.finding) or belief_finding(record)
+        said[run.claim, run.model] = Found(
+            claim=run.claim,
+            sentence=finding.sentence,
+            address=f"/runs/{run.execution_id}",
+            marks=picture_of(record, view),
+        )
+    return list(said.values())
 
 
 @router.post("/jobs/{job_id}/cancel")

@@ -102,19 +102,13 @@ def join(
 @router.get("/episodes/{episode_id}/quote")
 def quote(
     request: Request,
-    app: App,
     episode_id: EpisodeId,
     person: Explorer,
     side: Annotated[Side, Query()],
     amount: Annotated[str, Query(max_length=30)] = "",
 ) -> Response:
     """Show what a bet would buy at this moment, and what it can come to."""
-    currency = find_episode(app, episode_id).terms.currency
-    try:
-        stake = parse_amount(amount, currency, name="amount", most=MAX_POOL)
-    except errors.UsageError as exc:
-        return episode_page(request, person, episode_id, problem=exc)
-    return _quote(request, person, episode_id, side=side, amount=stake)
+    return _quote(request, person, episode_id, side=side, amount=amount)
 
 
 def _quote(
@@ -123,19 +117,27 @@ def _quote(
     episode_id: str,
     *,
     side: Side | None = None,
-    amount: int = 0,
+    amount: int | str = 0,
     problem: errors.HeretixError | None = None,
     **_: object,
 ) -> Response:
     """Show a bet, also one that was refused, as it would be taken now."""
     app = app_state(request)
-    found = find_episode(app, episode_id)
     if side is None:
         return episode_page(request, person, episode_id, problem=problem)
     try:
-        offer = app.exchange.quote(episode_id, side, amount)
+        with app.store.snapshot():
+            found = find_episode(app, episode_id)
+            if isinstance(amount, str):
+                currency = found.terms.currency
+                amount = parse_amount(amount, currency, name="amount", most=MAX_POOL)
+            offer = app.exchange.quote(episode_id, side, amount)
+            typical = app.exchange.typical_rate()
+            purse = purse_of(app, person, found.terms.currency)
+    except errors.RecordError:
+        raise
     except errors.UsageError as exc:
-        # Not even a quote can be had: the market is closed.
+        # Not even a quote can be had: the market is closed, or that is no amount.
         return episode_page(request, person, episode_id, problem=problem or exc)
     return page(
         request,
@@ -144,9 +146,10 @@ def _quote(
         episode=found,
         currency=found.terms.currency,
         quote=offer,
+        typical=typical,
         price_now=found.market.price(side) if found.market else None,
         min_shares=offer.shares * _KEPT_OF_QUOTE[0] // _KEPT_OF_QUOTE[1],
-        purse=purse_of(app, person, found.terms.currency),
+        purse=purse,
         key=secrets.token_urlsafe(18),
     )
 
@@ -210,7 +213,10 @@ def _form(
     problem: errors.HeretixError | None = None,
 ) -> Response:
     app = app_state(request)
-    found = find_episode(app, episode_id)
+    with app.store.snapshot():
+        found = find_episode(app, episode_id)
+        least = app.actor(person.name).least_challenge(found)
+        purse = purse_of(app, person, found.terms.currency)
     return page(
         request,
         "challenge.html",
@@ -219,8 +225,8 @@ def _form(
         episode=found,
         currency=found.terms.currency,
         form=form,
-        least=app.actor(person.name).least_challenge(found),
-        purse=purse_of(app, person, found.terms.currency),
+        least=least,
+        purse=purse,
     )
 
 
@@ -240,7 +246,14 @@ def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm)
     except (errors.UsageError, errors.InsufficientEvidenceError) as exc:
         return _form(request, person, episode_id, form, exc)
     nonce = secrets.token_bytes(SECRET_BYTES)
-    secret = Secret(episode=episode_id, number=None, person=person.name, nonce=nonce, bundle=bundle)
+    secret = Secret(
+        episode=episode_id,
+        number=None,
+        person=person.name,
+        nonce=nonce,
+        direction=direction,
+        bundle=bundle,
+    )
     text = dump_secret(secret)
     return page(
         request,
@@ -250,6 +263,7 @@ def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm)
         currency=currency,
         direction=direction,
         amount=amount,
+        least=least,
         shown=shown,
         reach_ppm=reach_ppm(found, amount, direction),
         commitment=secret.commitment(person.name, currency),

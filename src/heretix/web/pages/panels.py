@@ -8,9 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heretix.accounts import Role
-from heretix.report.panel import panel_body
 from heretix.store.panels import list_panels, select_panel
-from heretix.studies.panel import read_panel
 from heretix.web.auth import require
 from heretix.web.state import App
 from heretix.web.templating import page
@@ -31,5 +29,12 @@ def panel(
     """Show what moved in a panel, and every belief over its waves."""
     if app.store.read(select_panel, name) is None:
         raise HTTPException(404, f"`{name}` isn't a panel of this store")
+    # Imported where it is used: what it takes to read a panel would hold up the first page.
+    from heretix.report.panel import panel_body
+    from heretix.report.share import share_panel
+    from heretix.studies.panel import read_panel
+
     report = read_panel(app.store, name)
-    return page(request, "panel.html", report=report, body=panel_body(report))
+    return page(
+        request, "panel.html", report=report, shared=share_panel(report), body=panel_body(report)
+    )
