@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heretix.belief.bootstrap import cluster_bootstrap
+from heretix.belief.estimator import cluster_bootstrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from heretix.belief.bootstrap import Floats
+    from heretix.belief.estimator import Floats
 
 TARGET_RATIO = 1 / 30
 

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
 # An example that takes long, or a machine that does, says nothing of what is tested; and what is
-# found today is found tomorrow.
-settings.register_profile(
-    "heretix",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# found today is found tomorrow, unless other examples are asked for by `--hypothesis-seed`.
+for _name, _same in (("heretix", True), ("heretix-fresh", False)):
+    settings.register_profile(
+        _name,
+        deadline=None,
+        derandomize=_same,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile("heretix")
 # Hypothesis also tries the constants of whatever modules are loaded by then. Which those are hangs on
 # the tests that the same process ran before; so the examples would differ from run to run.
@@ -49,12 +50,30 @@ _OURS = ("HERETIX_", "PG")
 _PROVIDERS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw examples from a seed where one is given; it would be ignored otherwise."""
+    if config.getoption("hypothesis_seed") is not None:
+        settings.load_profile("heretix-fresh")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run more tests at once than there are cores: for a third of their time they wait."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
+@pytest.fixture(scope="session")
+def spool_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where answers for a server are kept on their way."""
+    return tmp_path_factory.mktemp("spool")
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, spool_folder: Path) -> None:
     """Keep the developer's settings and keys out: no test may read them, let alone spend them."""
     for name in list(os.environ):
         if name.startswith(_OURS) or name.endswith(_PROVIDERS):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("HERETIX_SPOOL", str(spool_folder))
 
 
 @pytest.fixture(scope="session")

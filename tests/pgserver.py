@@ -38,6 +38,7 @@ SELECT md5(string_agg(line, ';' ORDER BY line)) FROM (
 _NAMES = "SELECT relname FROM pg_class WHERE relkind = %s AND relnamespace = 'public'::regnamespace"
 _MOST_USES = 40
 """What is deleted still takes up room until the server tidies up; then a new one is quicker."""
+_END_SESSIONS = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s"
 _CONNECTED = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE datname = current_database() AND backend_type = 'client backend'"
@@ -113,6 +114,9 @@ class Server:
 
     def _create(self, template: str) -> str:
         name = f"test_{next(self._numbers)}"
+        # Of a session that was just closed the server may not have heard yet; it would wait for
+        # the end of it for five seconds, and refuse the copy then.
+        self._admin.execute(_END_SESSIONS, [template])
         self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return name
 
@@ -123,8 +127,7 @@ class Server:
         """Bring back the rows of the template; False where more than rows was changed."""
         import psycopg
 
-        ended = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s"
-        self._admin.execute(ended, [name])
+        self._admin.execute(_END_SESSIONS, [name])
         try:
             with self._connected(name) as connection:
                 if connection.execute(_SHAPE).fetchone() != template.shape:

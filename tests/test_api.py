@@ -1,16 +1,22 @@
 """The library, as a script, a coroutine and a notebook use it."""
 
 import asyncio
-import importlib
+import importlib.util
+import os
 import pickle
 import pkgutil
+import signal
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 import heretix
+from faultserver import FaultServer, answer
 from heretix.cli.app import app
 from heretix.core import errors
+from heretix.core.errors import ConfigError
 from heretix.evidence.bundle import read_bundle
 from heretix.measurement.record import digest_of
 from heretix.measurement.verify import read_artifacts
@@ -29,8 +35,10 @@ def test_one_line_gives_a_belief():
     """`measure(...)` and then prob, ci, stability."""
     belief = heretix.measure("Coffee beans are seeds.", model="mock:gpt-5")
     lo, hi = belief.ci
-    assert 0 < lo <= belief.prob <= hi < 1
-    assert 0 < belief.stability <= 1
+    assert 0 < lo < belief.prob < hi < 1
+    told = belief.record.aggregates
+    assert (belief.prob, belief.ci) == (told.prob_true_rpl, told.ci95)
+    assert belief.stability == told.stability_score < 1
     assert belief.model == "mock:gpt-5"
     assert heretix.verify_run(belief.record).ok
     assert "mock:gpt-5: p=" in str(belief)
@@ -84,7 +92,7 @@ def test_a_notebook_shows_a_picture_and_no_markup_of_the_claim():
 
 def test_wrong_options_are_refused():
     """The keys are those of a configuration."""
-    with pytest.raises(heretix.UsageError, match="`Temperature`; did you mean `temperature`"):
+    with pytest.raises(heretix.UsageError, match=r"`Temperature` \(did you mean `temperature`\?\)"):
         heretix.measure("x", model="mock:m", Temperature=1)
 
 
@@ -102,6 +110,9 @@ def test_every_module_says_what_it_gives():
     """`__all__` of every module names things that are there."""
     for module in pkgutil.walk_packages(heretix.__path__, "heretix."):
         if ".migrations." in module.name:
+            continue
+        # The extra `inspect` is in the group `interop`, which CI installs.
+        if module.name == "heretix.evals" and importlib.util.find_spec("inspect_ai") is None:
             continue
         loaded = importlib.import_module(module.name)
         for name in getattr(loaded, "__all__", ()):
@@ -123,7 +134,8 @@ def test_the_tree_of_errors_is_drawn_as_it_is():
     drawing = errors.__doc__
     for name in errors.__all__:
         assert f" {name}" in drawing
-        assert getattr(errors, name).exit_code in {1, 2, 3}
+        codes = {130} if name == "StoppedError" else {1, 2, 3}
+        assert getattr(errors, name).exit_code in codes
 
 
 def test_cancelling_a_measurement_from_a_coroutine_is_possible():
@@ -170,6 +182,9 @@ def test_several_lenses_give_the_belief_vector(corpora, tmp_path):
     )
     assert (vector.missing, vector.claim, vector.model) == ({}, DST, SIM["model"])
     assert DST in vector._repr_html_()
+    assert "what moved HEL: not checked against a placebo" in vector._repr_html_()
+    moved = heretix.compare(vector["RPL"], vector["HEL"])._repr_html_()
+    assert "not checked against a placebo: irrelevant text may move the model as far" in moved
     assert str(vector).startswith("RPL sim:x?hel=-1.5: p=")
     vector.save(tmp_path / "vector.json")
     assert heretix.load(tmp_path / "vector.json") == list(vector.beliefs.values())
@@ -212,6 +227,16 @@ def test_a_lens_without_evidence_is_missing_beside_those_that_have_it(corpora, n
         vector["MEL"]
 
 
+def test_checks_of_your_documents_are_no_beliefs_of_the_vector(corpora, note):
+    """The planted order is measured beside SEL and never stands for it; `checks=False` saves it."""
+    vector = heretix.measure(NOWHERE, lenses=("RPL", "SEL"), documents=[note], **SIM)
+    assert [found.variant for found in vector.artifact.experiments] == ["canary"]
+    assert vector["SEL"].record.evidence.variant is None
+    plain = heretix.measure(NOWHERE, lenses=("RPL", "SEL"), documents=[note], checks=False, **SIM)
+    assert plain.artifact.experiments is None
+    assert plain["SEL"].prob == vector["SEL"].prob
+
+
 def test_options_of_evidence_are_those_of_the_command_line(corpora, note):
     """By themselves or under `evidence`; a corpus that isn't there is refused, and SEL needs files."""
     flat = heretix.measure(NOWHERE, lenses="sel", documents=note, **SIM)
@@ -251,3 +276,109 @@ def test_verify_refuses_a_record_of_a_lens_that_showed_nothing(corpora):
     found = heretix.verify_run(empty)
     assert not found.ok
     assert "must be shown documents, got none" in str(found.differences[0].derived)
+
+
+_CELL = """
+import asyncio, os, sys
+import heretix
+
+async def cell():
+    # What a notebook does: a loop runs in the thread that calls.
+    return heretix.measure_many(
+        ["One.", "Two."], models=["openai-compatible:m"], base_url=sys.argv[1],
+        store="s.sqlite", K=4, R=2, B=100, concurrency=3,
+    )
+
+try:
+    if sys.argv[2] == "notebook":
+        asyncio.new_event_loop().run_until_complete(cell())
+    else:
+        asyncio.run(cell())
+except KeyboardInterrupt as exc:
+    print("interrupted:", exc, flush=True)
+print("finished:", [belief.claim for belief in heretix.resume(calls=False)], flush=True)
+sys.stdin.readline()
+print("resumed:", [belief.claim for belief in heretix.resume()], flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["notebook", "script"])
+def test_an_interrupt_stops_the_calls_and_resume_goes_on(tmp_path, where):
+    """Calls in flight come home and none is made after; what is finished can be had, the rest is
+    measured with exactly the missing calls."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HERETIX_")}
+    with FaultServer() as server:
+        held, release = server.held(answer())
+        # The first claim is finished, and some of the second is in flight.
+        server.script(*[answer() for _ in range(9)])
+        server.always(held)
+        cell = [sys.executable, "-c", _CELL, server.url("openai-compatible"), where]
+        with subprocess.Popen(
+            cell,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            while len(server.calls) < 12:
+                assert process.poll() is None, process.communicate()
+                signal.sigtimedwait([], 0.02)
+            process.send_signal(signal.SIGINT)
+            while "3 in flight are waited for" not in (said := process.stderr.readline()):
+                assert said, "it ended"
+            server.always(answer())
+            release()
+            assert "heretix.resume()" in process.stdout.readline()
+            assert process.stdout.readline() == "finished: ['One.']\n"
+            assert len(server.calls) == 12
+            out, err = process.communicate("go on\n", timeout=120)
+        assert (out, process.returncode) == ("resumed: ['One.', 'Two.']\n", 0), err
+        assert len(server.calls) == 16
+
+
+_STUDY = """
+import sys
+import heretix
+
+rows = [{"claim": f"Claim {n}.", "label": n % 2} for n in range(2)]
+try:
+    heretix.study(
+        "calibration", rows, models=["openai-compatible:m"], base_url=sys.argv[1],
+        store="s.sqlite", K=4, R=2, B=100, concurrency=3,
+    )
+except KeyboardInterrupt as exc:
+    print("interrupted:", exc, flush=True)
+"""
+
+
+def test_an_interrupt_of_a_study_lets_calls_come_home(tmp_path):
+    """None is made after it, and the same call makes exactly the missing ones."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HERETIX_")}
+    with FaultServer() as server:
+        held, release = server.held(answer())
+        server.always(held)
+        study = [sys.executable, "-c", _STUDY, server.url("openai-compatible")]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(study, cwd=tmp_path, env=env, **pipes) as process:
+            while len(server.calls) < 3:
+                assert process.poll() is None, process.communicate()
+                signal.sigtimedwait([], 0.02)
+            process.send_signal(signal.SIGINT)
+            while "3 in flight are waited for" not in (said := process.stderr.readline()):
+                assert said, "it ended"
+            server.always(answer())
+            release()
+            out, err = process.communicate(timeout=120)
+        assert "interrupted: stopped; everything that was answered is stored" in out, err
+        assert len(server.calls) == 3
+        subprocess.run(study, cwd=tmp_path, env=env, capture_output=True, check=True)
+        assert len(server.calls) == 16
+
+
+def test_nothing_interrupted_is_nothing_to_resume(monkeypatch):
+    """It says where else to look."""
+    monkeypatch.setattr("heretix.api._interrupted", None)
+    with pytest.raises(ConfigError, match="heretix resume"):
+        heretix.resume()

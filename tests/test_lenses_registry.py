@@ -12,7 +12,6 @@ from heretix.core.lenses import (
     SHOWING,
     WITHOUT_FILES,
     LensCode,
-    needs_documents,
 )
 from heretix.evidence.policy.policy import SourceClass
 from heretix.prompts.bank import load_frame
@@ -34,8 +33,6 @@ def test_groups_follow_from_the_records():
     assert EARNING == ("HEL", "SEL")
     assert WITHOUT_FILES == ("RPL", "NUL", "MEL", "HEL")
     assert [code for code, lens in LENSES.items() if lens.hollow] == ["NUL"]
-    assert needs_documents(["RPL", "SEL"])
-    assert not needs_documents(["RPL", "NUL"])
 
 
 def test_lens_codes_are_quoted_in_few_files():

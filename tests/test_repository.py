@@ -34,7 +34,7 @@ def test_functions_stay_small():
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = node.body[-1].end_lineno - node.body[0].lineno + 1
+                lines = node.end_lineno - node.lineno + 1
                 assert lines <= 70, f"{path}: {node.name} has {lines} lines"
 
 
@@ -42,6 +42,17 @@ def test_every_module_has_a_docstring():
     """What it is for stands at its top."""
     for path in SOURCES:
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_docstrings_begin_with_the_verb_or_the_thing():
+    """None begins with a question word, or with somebody who does something."""
+    question = re.compile(r"(?:What|Who|Whose|How|Whether|Why|Which|Where|Somebody|Nobody)\b")
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                # That of an attribute stands below it, as an expression.
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    assert not question.match(text), f"{path}: {text.splitlines()[0]}"
 
 
 def test_no_module_is_called_by_what_it_is_not():

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from sqlalchemy import update
 
 from batchserver import BatchServer, answered, carried_out, errored
 from faultserver import reset, silence, status
+from heretix.store import Store
+from heretix.store.schema import batches
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +135,38 @@ def test_artifacts_are_written(heretix, server, folder):
     assert heretix("verify", "results.jsonl").code == 0
 
 
+def test_a_second_collection_writes_what_the_first_finished_too(heretix, server, folder):
+    """One batch of two can't be read at first: in the end the file has all of both, and so has
+    one that is written when nothing is open any more."""
+    (folder / "claims.txt").write_text("Tea is wet.\nIce is hot.\n")
+    where = ("--model", "gpt-5", "--base-url", server.url("openai"), "-B", 100)
+    heretix("run", "Ice is hot.", "--batch", *where)
+    heretix("run", "--claims-file", "claims.txt", "--batch", *where, "-R", 3)
+    with Store.open("runs/heretix.sqlite") as store, store.writing() as connection:
+        # As if one command had submitted both.
+        connection.execute(update(batches).values(submission_id="one"))
+    server.end()
+    open_batches = json.loads(heretix("batch", "status", "--json").out)
+    first = [found["batch_id"] for found in open_batches]
+    assert heretix("batch", "collect", first[0], "--out", "results.jsonl").code == 0
+    assert len((folder / "results.jsonl").read_text().splitlines()) == 1
+    for _ in range(2):
+        assert heretix("batch", "collect", "--out", "results.jsonl").code == 0
+        lines = (folder / "results.jsonl").read_text().splitlines()
+        claims = [json.loads(line)["runs"][0]["claim"] for line in lines]
+        assert (claims[0], sorted(claims[1:])) == ("Ice is hot.", ["Ice is hot.", "Tea is wet."])
+
+
+def test_the_providers_reason_is_told(heretix, server, submit):
+    """It stands beside the batch, not only in each sample."""
+    submit()
+    server.end(status="failed", problem="Enqueued token limit reached")
+    collected = heretix("batch", "collect")
+    assert collected.code == 1
+    assert "16 requests failed" in collected.out
+    assert "Enqueued token limit reached" in collected.out
+
+
 def test_cancelling_keeps_what_was_answered(heretix, server, submit):
     """The batch ends early, and what there is can be collected."""
     name = batch_id(submit())
@@ -193,7 +228,9 @@ def test_an_unclear_submission_says_how_to_find_out(heretix, server, submit):
     assert "heretix batch status" in unclear.err
     looked = heretix("batch", "status")
     assert "not confirmed" in " ".join(looked.out.split())
-    assert "on their way already" in submit().out
+    again = submit()
+    assert "16 samples are asked for elsewhere or in batches below" in again.out
+    assert "They come within a day" not in again.out
     assert not server.batches
 
 

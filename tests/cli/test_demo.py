@@ -67,14 +67,14 @@ def test_there_is_an_episode_in_every_state(exchange):
     assert found == set(State)
 
 
-def test_challenges_of_every_fate_but_the_late_one_are_there(exchange):
-    """Sealed, revealed, accepted and failed evidence can be looked at."""
+def test_challenges_of_every_lasting_fate_but_the_late_one_are_there(exchange):
+    """Sealed, accepted and failed evidence can be looked at; revealed is it for a day alone."""
     fates = {
         challenge.fate
         for item in exchange.episodes(limit=100)
         for challenge in exchange.episode(item.id).challenges
     }
-    assert fates == set(Fate) - {Fate.LATE}
+    assert fates == set(Fate) - {Fate.LATE, Fate.REVEALED, Fate.SHORT}
 
 
 def test_both_sides_have_won_once_and_a_late_bet_went_back(exchange):
@@ -273,6 +273,7 @@ def test_a_store_with_waiting_jobs_is_refused_even_by_force(tmp_path, sqlite_tem
             fill(store, settings(tmp_path), force=True)
 
 
+@pytest.mark.soak
 def test_the_command_makes_the_same_world_each_time(exchange, tmp_path, monkeypatch):
     """From nothing to a store worth serving; when and where it is made changes no episode."""
     monkeypatch.setenv("HERETIX_CORPORA_DIR", str(tmp_path / "corpora"))

@@ -59,10 +59,10 @@ def test_no_jobs_are_no_empty_table(heretix):
 
 
 def test_a_quota_is_said_back(heretix):
-    """What was set, and what is without a limit."""
+    """What was set, and what an explorer begins with."""
     heretix("users", "add", "ada", "--role", "explorer", "--no-password")
     said = heretix("users", "quota", "ada", "--jobs-per-day", "20", "--usd-per-day", "5").out
-    assert "20 jobs a day, any number of jobs at a time, 5.00 USD a day" in said
+    assert "20 jobs a day, 4 jobs at a time, 5.00 USD a day" in said
 
 
 def test_too_small_a_purse_is_told_in_money(heretix):

@@ -76,16 +76,21 @@ def test_jobs_are_cancelled_and_resumed(heretix):
 
 
 def test_a_worker_ends_at_a_signal_and_gives_its_job_back(heretix, folder):
-    """Quietly, and as asked."""
+    """The first lets calls come home and says so, the second drops them; then nothing is said."""
     heretix("jobs", "submit", "Tea", "-m", "mock:a?latency_ms=600000", "-K", "2", "-R", "1")
     program = Path(sys.executable).with_name("heretix")
     with subprocess.Popen(
         [program, "worker"], cwd=folder, env=os.environ, stderr=subprocess.PIPE, text=True
     ) as worker:
         assert "working on" in worker.stderr.readline()
-        while json.loads(heretix("jobs", "list", "--json").out)[0]["state"] != "running":
-            pass
+        while json.loads(heretix("jobs", "list", "--json").out)[0]["progress"]["in_flight"] < 2:
+            assert worker.poll() is None
         worker.send_signal(signal.SIGTERM)
-        assert (worker.wait(timeout=120), worker.stderr.read()) == (0, "")
+        said = worker.stderr.readline()
+        assert "no more calls are made; 2 calls in flight are waited for" in said
+        worker.send_signal(signal.SIGTERM)
+        said = worker.stderr.read()
+        assert said.strip() == "2 calls in flight are dropped, and may be billed"
+        assert worker.wait(timeout=120) == 0
     (job,) = json.loads(heretix("jobs", "list", "--json").out)
     assert (job["state"], job["attempt"]) == ("queued", 1)

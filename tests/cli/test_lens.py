@@ -5,6 +5,7 @@ import json
 import pytest
 
 from heretix.measurement.verify import read_artifacts, verify_artifact
+from heretix.report.charts.studies import evidence_days
 
 CLAIM = "Daylight saving time reduces electricity consumption."
 SIM = "sim:planted?mel=0.6&hel=-1.5&any_text=0"
@@ -55,6 +56,27 @@ def test_your_own_documents_are_the_sandbox_lens(heretix, folder):
     assert heretix("lens", CLAIM, "-m", SIM, "--lens", "SEL").code == 2
 
 
+def test_documents_of_your_own_are_checked_unless_you_say_no(heretix, folder):
+    """SEL stands beside a planted order and its documents in reverse; one alone has no order."""
+    (folder / "one.md").write_text("# One\n\nClocks moved and the meters fell by 2% in spring.")
+    (folder / "two.txt").write_text("Air conditioning used more power in the lighter evenings.")
+    both = ("--lens", "RPL,SEL", "--document", "one.md", "--document", "two.txt")
+    result, artifact = vector(heretix, *both)
+    assert [(one.lens, one.variant) for one in artifact.experiments] == [
+        ("SEL", "canary"),
+        ("SEL", "swapped"),
+    ]
+    assert all(verification.ok for verification in verify_artifact(artifact))
+    assert result.out.count("check SEL") == 2
+    run = heretix("run", CLAIM, "-m", SIM, "-B", 500, *both)
+    assert run.out.count("check SEL") == 2
+    assert "SEL canary" not in run.out
+    _, artifact = vector(heretix, *both, "--no-checks")
+    assert artifact.experiments is None
+    _, artifact = vector(heretix, *both[:4])
+    assert [one.variant for one in artifact.experiments] == ["canary"]
+
+
 def test_experiments_stand_in_the_artifact_and_verify(heretix):
     """Influence, canary, sham and negation: each with a difference and its interval."""
     _, artifact = vector(
@@ -72,6 +94,48 @@ def test_experiments_stand_in_the_artifact_and_verify(heretix):
     assert all(record.difference is not None for record in artifact.experiments)
     assert all(verification.ok for verification in verify_artifact(artifact))
     assert len(artifact.lenses) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "claim", "texts"),
+    [
+        (
+            "de",
+            "Tee ist eine Pflanze.",
+            (
+                "Der Tee ist als Pflanze im Hochland zu Hause und blüht im Herbst.",
+                "Botaniker zählen den Tee zu den Kamelien, einer Pflanze aus Asien.",
+                "Wer Tee anbaut, schneidet die Pflanze jedes Jahr auf Hüfthöhe zurück.",
+            ),
+        ),
+        (
+            "zh",
+            "茶是一种植物。",
+            (
+                "植物学家说，茶是山茶科的常绿灌木，原产于中国西南。",
+                "这种植物的嫩叶经过加工之后就成为茶，秋天开白花。",
+                "农民每年修剪茶树，因为这种植物太高就不便采摘。",
+            ),
+        ),
+    ],
+)
+def test_a_claim_in_another_language_finds_its_documents(heretix, folder, code, claim, texts):
+    """Retrieval, bank and placebo in the claim's language; the frame is the English one."""
+    for n, text in enumerate(texts):
+        page = f"---\nurl: https://office{n}.gov/page\n---\n{text}"
+        (folder / f"{n}.md").write_text(page, encoding="utf-8")
+    (folder / "off.md").write_text("---\nurl: https://office9.gov/x\n---\nTaxes are due in May.")
+    files = [f"{n}.md" for n in range(3)]
+    assert heretix("corpus", "add", *files, "off.md", "--corpus", "tea").code == 0
+    asked = ("lens", claim, "--language", "auto", "--corpus", "tea", "--lens", "RPL,MEL", "--sham")
+    result = heretix(*asked, "-m", "sim:x", "-o", "v.json")
+    assert result.code == 0, result.err
+    (artifact,) = read_artifacts(folder / "v.json")
+    assert all(run.prompt_version.startswith(f"rpl_{code}_v1") for run in artifact.runs)
+    assert {item["url"] for item in artifact.bundles[0]["items"]} == {
+        f"https://office{n}.gov/page" for n in range(3)
+    }
+    assert all(verification.ok for verification in verify_artifact(artifact))
 
 
 def test_lenses_come_from_a_configuration_too(heretix, folder):
@@ -152,7 +216,11 @@ def test_a_document_is_scored_with_every_signal(heretix, folder):
     assert result.code == 0
     assert "sample sizes" in result.out
     scored = json.loads(heretix("evidence", "score", "d.md", "--json").out)
-    assert 0 <= scored["r"] <= 1
+    assert scored["judged"] is False
+    lo, hi = scored["interval"]
+    assert lo == pytest.approx(scored["r"], abs=1e-6)
+    assert 0 <= lo < hi <= 1
+    assert f"reliability {lo:.2f}–{hi:.2f}, not assessed further" in result.out
     assert set(scored["parts"]) == {"P", "H", "R", "E", "A"}
 
 
@@ -173,6 +241,31 @@ def test_a_policy_is_explained_checked_and_compared(heretix, folder):
     assert [(f["before"], f["after"]) for f in flips] == [("canonical", "heterodox")]
 
 
+def test_coverage_counts_a_list_by_class_and_names_the_unknown(heretix, folder):
+    """Counts and shares come by class and rule; a line that is no address ends it with 2."""
+    (folder / "urls.txt").write_text("https://www.reuters.com/a\n\nexample.org\ncdc.gov\nwho.int\n")
+    found = json.loads(heretix("policy", "coverage", "urls.txt", "--json").out)
+    assert found["n"] == 4
+    assert found["classes"] == {
+        "canonical": {"n": 3, "share": 0.75},
+        "unknown": {"n": 1, "share": 0.25},
+    }
+    assert sum(rule["n"] for rule in found["rules"].values()) == 4
+    assert found["unknown"] == ["example.org"]
+    said = heretix("policy", "coverage", "urls.txt")
+    assert said.code == 0
+    assert "3 of 4 classified (75.0%)" in said.out
+    (folder / "bad.txt").write_text("cdc.gov\nno address\n")
+    (folder / "empty.txt").write_text("\n")
+    (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    for name, why in (
+        ("bad.txt", "line 2"), ("empty.txt", "got none"), ("binary.txt", "UTF-8"), ("gone", "gone"),
+    ):  # fmt: skip
+        refused = heretix("policy", "coverage", name)
+        assert refused.code == 2
+        assert why in refused.err
+
+
 def test_a_corpus_grows_and_is_searched(heretix, folder):
     """Adding twice changes nothing; a broken source is told."""
     (folder / "docs").mkdir()
@@ -191,7 +284,7 @@ def test_anomalies_are_ranked_and_explained(heretix):
     assert json.loads(heretix("anomalies", "--json").out) == []
     assert "not checked against a placebo" in " ".join(heretix("anomalies", "--all").out.split())
     vector(heretix, "-K", 16, "-T", 16, "--sham")
-    assert "(evidence-driven(MEL,HEL))" in "".join(heretix("anomalies").out.split())
+    assert "(evidence-driven(mainstream,heterodox))" in "".join(heretix("anomalies").out.split())
     quiet = "sim:quiet?mel=0&hel=0&response_sd=0.05"
     heretix("lens", CLAIM, "-m", quiet, "-K", 16, "-T", 16, "-B", 500)
     listed = json.loads(heretix("anomalies", "--json").out)
@@ -319,7 +412,7 @@ def test_a_lens_by_itself_is_shown(heretix):
         (("lens", CLAIM, "--lens", ","), "`--lens` must be all, or some of RPL"),
         (("lens", CLAIM, "--negation", ""), "`claim` is empty"),
         (("lens", CLAIM, "--negation", CLAIM), "must deny the claim"),
-        (("evidence", "build", CLAIM, "--lens", "RPL,NUL"), "must name MEL, HEL or SEL"),
+        (("evidence", "build", CLAIM, "--lens", "RPL,NUL"), "must name one of MEL, HEL, SEL"),
         (("evidence", "build", CLAIM, "--out", "file.txt"), "`--out` must be a folder"),
         (("evidence", "score", "."), "is a directory"),
         (("evidence", "add", "."), "is a directory"),
@@ -393,3 +486,31 @@ def test_checks_speak_to_programs(heretix, folder):
     assert heretix("evidence", "build", CLAIM, "--lens", "MEL", "--out", "bundles").code == 0
     (file,) = (folder / "bundles").iterdir()
     assert json.loads(heretix("evidence", "verify", file, "--json").out)["items"] >= 3
+
+
+def test_days_of_evidence_make_a_series_and_a_chart(heretix, folder):
+    """Each day is measured with what there was by then; a report of the files draws the belief over
+    the days, the raw prior beside it."""
+    args = ("lens", CLAIM, "-m", SIM, "--lens", "RPL,MEL", "-B", 500, "--out", "v.json")
+    result = heretix(*args, "--as-of", "2021-06-01,2024-01-01")
+    assert result.code == 0, result.err
+    assert not (folder / "v.json").exists()
+    files = ["v-2021-06-01.json", "v-2024-01-01.json"]
+    assert f"heretix report {' '.join(files)}" in " ".join(result.err.split())
+    found = [read_artifacts(file)[0] for file in files]
+    shown = [artifact.bundles[0] for artifact in found]
+    assert [bundle["as_of"] for bundle in shown] == ["2021-06-01", "2024-01-01"]
+    for bundle in shown:
+        days = [item["published"] for item in bundle["items"] if item["published"]]
+        assert max(days) <= bundle["as_of"]
+    points = evidence_days(found)
+    assert sorted((run.lens, day) for _, _, day, run in points) == [
+        (lens, day) for lens in ("MEL", "RPL") for day in ("2021-06-01", "2024-01-01")
+    ]
+    assert evidence_days(found[:1]) == []
+    assert heretix("report", *files, "-o", "series.html").code == 0
+    page = (folder / "series.html").read_text()
+    assert "documents published up to" in page
+    assert heretix("report", files[0], "-o", "one.html").code == 0
+    assert "documents published up to" not in (folder / "one.html").read_text()
+    assert heretix(*args, "--as-of", "2021-06-01,soon").code == 2

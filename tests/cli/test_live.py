@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from test_run import WHOLE, stored, stuck
+from test_run import WHOLE, stored, stuck, until_told
 
 from faultserver import FaultServer, answer, by_prompt, status
 from heretix.measurement.verify import read_artifacts, verify_run
@@ -126,7 +126,8 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(heretix, folder, monkey
         assert stopped.code == 1
         assert "`budget_usd` 2.7 is spent" in stopped.err
         paid = len(server.calls)
-        assert 0 < paid < 16
+        # What one more could cost at the most no longer fits beside what seven did.
+        assert paid == 7
         result = heretix(*args, "--budget-usd", 1000, "--json")
         assert result.code == 0
         assert len(server.calls) == 16
@@ -165,7 +166,8 @@ def test_precision_is_escalated_and_recorded(heretix):
 
 
 def test_an_interrupted_file_of_claims_continues(folder, heretix, provider):
-    """Ctrl-C among many claims; the rerun makes the rest of the calls, and writes the file."""
+    """Ctrl-C twice among many claims drops the calls in flight; what is finished is in the file, and
+    the rerun makes the rest of the calls."""
     (folder / "claims.txt").write_text("\n".join(f"Claim {i}." for i in range(12)))
     args = (
         "run",
@@ -183,6 +185,8 @@ def test_an_interrupted_file_of_claims_continues(folder, heretix, provider):
     process = stuck(folder, provider, (*args, "--json"), at=40, concurrency=4)
     while json.loads(process.stderr.readline())["event"] != "finished":
         pass
+    process.send_signal(signal.SIGINT)
+    until_told(process, "4 in flight are waited for")
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == 130
@@ -275,12 +279,22 @@ def test_what_is_finished_is_written_when_the_provider_goes_down(folder, heretix
     assert len(read_artifacts("all.jsonl")) == 6
 
 
-def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider, monkeypatch):
-    """What it held when it died counts as spent; the others stop at what is left."""
+def _spent(folder):
+    """What each budget in the store has spent, in millionths of a dollar."""
+    with closing(sqlite3.connect(folder / "runs" / "heretix.sqlite")) as connection:
+        return [row[0] for row in connection.execute("SELECT spent_micros FROM budgets")]
+
+
+def _price(folder, monkeypatch):
     (folder / "prices.yaml").write_text(
         "openai-compatible:\n  models:\n    m: {input: 1000, output: 1000, as_of: 2026-11-15}\n"
     )
     monkeypatch.setenv("HERETIX_PRICES", "prices.yaml")
+
+
+def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider, monkeypatch):
+    """What it held when it died counts as spent; the others stop at what is left."""
+    _price(folder, monkeypatch)
     monkeypatch.setenv("HERETIX_BUDGET_USD", "12")
     process = stuck(folder, provider, WHOLE, at=3)
     process.kill()
@@ -288,7 +302,7 @@ def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider
     stopped = heretix(*WHOLE, "--out", "x.json")
     assert stopped.code == 1
     assert "`HERETIX_BUDGET_USD` 12, which all runs of this store share, is spent" in stopped.err
-    assert "for calls that were cut off" in stopped.err
+    assert "for calls whose cost wasn't told" in stopped.err
     with closing(sqlite3.connect(folder / "runs" / "heretix.sqlite")) as connection:
         tokens = connection.execute("SELECT sum(tokens_in + tokens_out) FROM samples").fetchone()[0]
         spent, held = connection.execute("SELECT spent_micros, held_micros FROM budgets").fetchone()
@@ -298,3 +312,75 @@ def test_a_killed_run_leaves_a_store_within_its_budget(folder, heretix, provider
     refused = heretix(*WHOLE)
     assert refused.code == 2
     assert "`HERETIX_BUDGET_USD` must be dollars above 0, got '-1'" in refused.err
+
+
+def test_who_reads_documents_is_paid_from_the_same_budget(folder, heretix, provider, monkeypatch):
+    """A reader of stances counts in the budget and in the last line; describing asks nobody."""
+    _price(folder, monkeypatch)
+    (folder / "a.txt").write_text("Tariffs raise prices. That is what a tariff does. " * 4)
+    asked = ("Tariffs raise prices.", "--document", "a.txt", "--lens", "SEL", "--no-checks")
+    asked += ("-m", "openai-compatible:m", "-K", 4, "-R", 1, "--stance", "openai-compatible:m")
+    refused = heretix("lens", *asked, "--budget-usd", 0.001)
+    assert refused.code == 1
+    assert "covers no call" in refused.err
+    assert not provider.calls
+    whole = heretix("lens", *asked, "--budget-usd", 1000, "--json")
+    assert whole.code == 0
+    assert len(provider.calls) == 5
+    assert json.loads(whole.out)["runs"][0]["usage"]["called"] == 4
+    (ended,) = [event for event in events(whole.err) if event["event"] == "ended"]
+    assert ended["calls"] == 5
+    paid = (ended["tokens_in"] + ended["tokens_out"]) * 1000
+    assert sorted(_spent(folder)) == [0, paid]
+    (folder / "asked.yaml").write_text(
+        "claim: Tariffs are low.\nmodel: openai-compatible:m\nlenses: [SEL]\n"
+        "evidence: {documents: [a.txt], stance: 'openai-compatible:m', checks: false}\n"
+    )
+    described = heretix("describe", "--config", "asked.yaml")
+    assert described.code == 0
+    assert "`stance` and `queries` aren't asked here" in " ".join(described.err.split())
+    assert len(provider.calls) == 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("claims", "negate", "Tea is a plant.", "-m"),
+        ("evidence", "score", "a.txt", "--judge"),
+        ("evidence", "build", "Tea.", "--lens", "SEL", "--document", "a.txt", "--stance"),
+    ],
+)
+def test_models_that_are_asked_beside_a_run_are_paid_by_the_store(
+    folder, heretix, provider, monkeypatch, asked
+):
+    """What they may cost is held before they are called, and what they did cost is spent."""
+    _price(folder, monkeypatch)
+    (folder / "a.txt").write_text("Tariffs raise prices. That is what a tariff does. " * 4)
+    asked = (*asked, "openai-compatible:m")
+    monkeypatch.setenv("HERETIX_BUDGET_USD", "0.001")
+    refused = heretix(*asked)
+    assert refused.code == 1
+    assert "`HERETIX_BUDGET_USD` 0.001, which all runs of this store share, covers" in refused.err
+    assert not provider.calls
+    monkeypatch.setenv("HERETIX_BUDGET_USD", "1000")
+    heretix(*asked)
+    paid = _spent(folder)[0]
+    assert provider.calls
+    monkeypatch.delenv("HERETIX_BUDGET_USD")
+    heretix(*asked)
+    # The store remembers its budget; each call costs the same.
+    assert _spent(folder) == [2 * paid]
+    assert paid > 0
+
+
+def test_the_days_of_a_series_share_one_budget(folder, heretix, provider, monkeypatch):
+    """One command has one budget, however many measurements it makes."""
+    _price(folder, monkeypatch)
+    days = ("--as-of", "2024-01-01,2025-01-01", "--lens", "NUL,MEL", "-K", 4, "-R", 1)
+    claim = "Regular moderate exercise lowers resting heart rate."
+    done = heretix("lens", claim, *days, "-m", "openai-compatible:m", "--budget-usd", 1e6, "--json")
+    assert done.code in {0, 1}
+    ended = [event for event in events(done.err) if event["event"] == "ended"]
+    assert len(ended) == 2
+    paid = sum(event["tokens_in"] + event["tokens_out"] for event in ended) * 1000
+    assert _spent(folder) == [paid]

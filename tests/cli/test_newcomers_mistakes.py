@@ -24,6 +24,13 @@ def test_a_claim_without_quotes_is_told_of_them(heretix, command):
     assert f'in quotes: heretix {command} "A claim."' in said
 
 
+def test_an_option_of_one_letter_in_the_other_case_is_guessed(heretix):
+    """`-k` is `-K`; an option that isn't near any is only refused."""
+    said = heretix("run", "Coffee beans are seeds.", "-k", 4)
+    assert (said.code, "did you mean -K?" in said.err) == (2, True)
+    assert "did you mean" not in heretix("run", "Coffee beans are seeds.", "-q").err
+
+
 @pytest.mark.parametrize(
     ("model", "meant"),
     [
@@ -86,6 +93,19 @@ def test_what_is_no_json_at_all_is_not_called_short(heretix, text):
     result = heretix("show", "wrong.json")
     assert result.code == 2
     assert "`wrong.json` isn't JSON" in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[" * 200_000, "is nested deeper than any record"), ('{"a": NaN}', "NaN isn't JSON")],
+)
+def test_what_no_record_holds_is_refused_with_its_file(heretix, text, said):
+    """Brackets without end are a mistake of the file, and no traceback."""
+    Path("odd.json").write_text(text)
+    result = heretix("verify", "odd.json")
+    assert result.code == 2
+    assert "`odd.json`" in result.err
+    assert said in result.err
 
 
 def test_the_last_line_of_many_may_be_cut_off(heretix):
@@ -151,6 +171,16 @@ def test_a_job_that_is_none_is_told_where_jobs_are(heretix):
     )
 
 
+@pytest.mark.parametrize("claim", ["Tee ist schön.", "茶是植物。"])
+def test_a_claim_arrives_whole_where_the_locale_is_ascii(shell, folder, claim):
+    """Python hands its letters on as escaped bytes; they are UTF-8."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    line = f"heretix run '{claim}' --mock -K 4 -R 1 --out o.json"
+    done = shell(line, **ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "o.json").read_text("utf-8"))["runs"][0]["claim"] == claim
+
+
 def test_programs_lose_no_letter_on_such_a_terminal(shell):
     """JSON is escaped where it can't be shown: `?` would be taken for what the claim says."""
     claim = "Café 🧪 is a drink."
@@ -193,9 +223,10 @@ def test_a_reader_that_goes_away_is_no_failure(shell, heretix):
 
 def test_the_server_logs_no_retries(tmp_path, sqlite_template):
     """Every try is counted and stored; the terminal is for what matters."""
-    from heretix.cli.serve import _server
+    from heretix.cli.serve import _warm
     from heretix.core.settings import Settings
     from heretix.store import Store
+    from heretix.web.state import AppState
 
     path = tmp_path / "heretix.sqlite"
     path.write_bytes(sqlite_template.read_bytes())
@@ -203,7 +234,7 @@ def test_the_server_logs_no_retries(tmp_path, sqlite_template):
     try:
         stamina.instrumentation.set_on_retry_hooks(None)
         with Store.open(str(path)) as store:
-            _server(store, Settings())
+            _warm(AppState.open(store, Settings()))
         assert stamina.instrumentation.get_on_retry_hooks() == ()
     finally:
         stamina.instrumentation.set_on_retry_hooks(before)

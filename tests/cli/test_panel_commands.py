@@ -2,8 +2,7 @@
 
 import json
 import re
-import shlex
-from pathlib import Path
+import subprocess
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -17,12 +16,11 @@ from heretix.measurement.verify import verify_run
 from heretix.providers.sim import SimProvider
 from heretix.store import Store, panels
 from heretix.store.runs import find_record
-from heretix.studies.drift import detect_drift, measure_cell
+from heretix.studies.drift import detect_drifts, measure_cell
 from heretix.studies.panel import read_panel
 
 CLAIMS = ["Tea is a drink.", "Salt is sweet.", "Rust is red.", "Tar is thin."]
 ANCHORS = [f"Anchor number {n} holds." for n in range(8)]
-REPOSITORY = Path(__file__).parents[2]
 STORE = "runs/heretix.sqlite"
 
 
@@ -117,6 +115,18 @@ def test_an_anchor_that_moves_by_itself_is_left_out(heretix, panel):
     assert [s["claim"] for s in loaded(heretix)["series"] if s["left_out"]] == moving
 
 
+def test_no_interval_by_t_where_a_wave_lacks_the_answers(heretix, panel):
+    """Answers of exactly 0 or 1 are in the belief, but not kept by the wave."""
+    panel("sim:sure?prior=0.9999999", anchors=[], claims=CLAIMS[:2])
+    run_waves(heretix, 1)
+    with Store.open(STORE) as store:
+        points = [series.points[0] for series in read_panel(store, "p").series]
+        stored = [store.read(find_record, point.execution_id) for point in points]
+    records = [RunRecord.model_validate_json(one.record_json) for one in stored]
+    assert [point.t_lo is None for point in points] == [r.beside.n_extreme > 0 for r in records]
+    assert any(r.beside.n_extreme for r in records)
+
+
 def test_the_report_is_the_drift_test_on_the_records_of_the_waves(heretix, panel):
     """Cells and e-values are made again from the records, which later waves leave as they were."""
     panel(anchors=[])
@@ -131,11 +141,13 @@ def test_the_report_is_the_drift_test_on_the_records_of_the_waves(heretix, panel
                 record = RunRecord.model_validate_json(stored.record_json)
                 assert verify_run(record).ok
                 assert record.usage.from_cache == 0
+                by_t = (point.t_lo, point.t_hi)
+                assert by_t == pytest.approx(record.beside.template_t.ci95)
                 probs = {}
                 for sample in record.samples:
                     probs.setdefault(sample.paraphrase_idx, []).append(sample.prob_true)
                 rows[-1].append([measure_cell(probs[index]) for index in range(16)])
-    expected = detect_drift(np.array(rows), horizon=10)
+    (expected,) = detect_drifts([(np.array(rows), None)], horizon=10)
     assert [s.movement.e_value for s in report.series] == [d.e_value for d in expected.claims]
     # Each wave was asked anew: no two of them are alike.
     assert len({str(wave) for wave in rows[0]}) == 4
@@ -169,9 +181,16 @@ def test_a_model_that_answers_nothing_leaves_the_wave_open(heretix, panel, provi
     """Exit 3, and the next run measures the same wave."""
     panel("openai-compatible:m", claims=CLAIMS[:1], anchors=[])
     provider.always(status(400))
-    result = heretix("panel", "run")
+    result = heretix("panel", "run", "--junit", "j.xml")
     assert result.code == 3
     assert "stays open" in result.err
+    case = ET.parse("j.xml").getroot().find("testcase/error")
+    assert "stays open" in case.get("message")
+    # Nothing was asked to the end: no model is said to have answered badly.
+    report = heretix("panel", "report", "--junit", "j.xml")
+    assert report.code == 3
+    assert "couldn't be read" not in report.out
+    assert ET.parse("j.xml").getroot().get("skipped") == "1"
     provider.always(by_prompt())
     assert heretix("panel", "run").code == 0
     assert [wave["wave"] for wave in loaded(heretix)["waves"]] == [0]
@@ -209,6 +228,15 @@ def test_another_build_is_an_alert_of_its_own(heretix, panel):
         (2, ["m"], ["m-next"], False)
     ]
     assert "another model answers" in heretix("panel", "report").out
+
+
+def test_junit_tells_of_another_build_and_fails_nothing(heretix, panel, folder):
+    """A claim whose name reads like that finding is a case, and no change of a build."""
+    panel("sim:some?renamed=1&drift=0.9&since=1", claims=["another model answers as x."])
+    assert heretix("panel", "run").code == 0
+    heretix("panel", "run", "--junit", "j.xml")
+    told = ET.parse(folder / "j.xml").getroot().findtext("system-out").splitlines()
+    assert [line.partition(" since ")[0] for line in told] == ["another model answers as some"]
 
 
 def test_findings_are_posted_when_they_are_new(heretix, panel, monkeypatch):
@@ -304,6 +332,15 @@ def test_a_mistake_in_the_file_is_told_at_once(heretix, panel, folder, keys, mes
     assert not (folder / STORE).exists()
 
 
+def test_junit_that_cannot_be_written_is_refused_before_a_wave(heretix, panel, folder):
+    """Exit 2 with the option; a wave that was paid for isn't lost to CI."""
+    panel()
+    result = heretix("panel", "run", "--junit", ".")
+    assert result.code == 2
+    assert "`--junit` must be a file" in result.err
+    assert not (folder / STORE).exists()
+
+
 def test_there_is_no_report_before_the_first_wave(heretix, panel, folder):
     """Looking makes no store; the message says what to do."""
     panel()
@@ -327,8 +364,11 @@ def test_models_and_lenses_are_told_apart(heretix, panel):
     }
 
 
-def test_a_wave_begins_after_the_one_before_whatever_the_clock_says(tmp_path, monkeypatch):
-    """With a clock that was set back, no earlier answer can pass for a new one."""
+@pytest.mark.parametrize(
+    "told", [lambda _: utc_text(0), lambda ended: ended], ids=["back", "still"]
+)
+def test_a_wave_begins_after_the_one_before_whatever_the_clock_says(tmp_path, monkeypatch, told):
+    """With a clock that was set back or stands still, no earlier answer can pass for a new one."""
     row = panels.PanelRow(panel="p", fixed_json="{}", bundles_json="[]", created_at="x")
     with Store.open(str(tmp_path / "s.sqlite")) as store:
         store.write(panels.save_panel, row)
@@ -336,7 +376,7 @@ def test_a_wave_begins_after_the_one_before_whatever_the_clock_says(tmp_path, mo
         assert store.write(panels.begin_wave, "p") == first
         store.write(panels.finish_wave, "p", 0, [])
         ended = store.read(panels.select_waves, "p")[0].finished_at
-        monkeypatch.setattr(panels, "utc_now", lambda: utc_text(0))
+        monkeypatch.setattr(panels, "utc_now", lambda: told(ended))
         second = store.write(panels.begin_wave, "p")
     assert second.wave == 1
     assert second.started_at > ended
@@ -382,27 +422,21 @@ def test_a_site_opens_offline_and_says_what_the_report_says(heretix, panel, fold
 def test_a_schedule_is_a_cron_line_and_a_recipe(heretix, panel, folder, every, when):
     """The recipe is YAML that runs the same command; a percent sign is escaped for cron."""
     panel()
-    (folder / "panel.yaml").rename(folder / "a 5% panel.yaml")
-    made = json.loads(
-        heretix("panel", "schedule", "a 5% panel.yaml", "--every", every, "--json").out
-    )
-    assert made["cron"].startswith(f"{when} cd ")
-    assert r"heretix panel run 'a 5\% panel.yaml' --junit panel.xml" in made["cron"]
+    (folder / "sub: #").mkdir()
+    (folder / "panel.yaml").rename(folder / "sub: #" / "a 5% panel.yaml")
+    file = "sub: #/a 5% panel.yaml"
+    made = json.loads(heretix("panel", "schedule", file, "--every", every, "--json").out)
+    assert made["cron"].startswith(f"{when} cd {folder} && ")
+    assert r"heretix panel run 'sub: #/a 5\% panel.yaml' --junit panel.xml" in made["cron"]
+    # As cron runs it: from elsewhere, with next to no environment.
+    line = made["cron"].removeprefix(f"{when} ").replace(r"\%", "%")
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    assert subprocess.run(["/bin/sh", "-c", line], cwd="/", env=bare, check=False).returncode == 0
+    assert ET.parse(folder / "panel.xml").getroot().get("skipped") == "5"
+    assert "wave 0" in heretix("panel", "status", file).out
     recipe = yaml.safe_load(made["ci"])
     # YAML reads a bare `on` as true.
     assert recipe[True]["schedule"] == [{"cron": when}]
     steps = recipe["jobs"]["wave"]["steps"]
-    assert "heretix panel run 'a 5% panel.yaml' --junit panel.xml" in [s.get("run") for s in steps]
-    assert "crontab -e" in heretix("panel", "schedule", "a 5% panel.yaml").out
-
-
-def test_the_guide_works_as_written(heretix):
-    """Every command of docs/panels.md ends as the guide says, in its order."""
-    guide = (REPOSITORY / "docs" / "panels.md").read_text(encoding="utf-8")
-    lines = [line for line in guide.splitlines() if line.startswith("heretix ")]
-    assert len(lines) > 5
-    for line in lines:
-        command, _, said = line.partition("#")
-        expected = int(said.strip().removeprefix("exit ")) if "exit" in said else 0
-        result = heretix(*shlex.split(command)[1:])
-        assert result.code == expected, (line, result.out, result.err)
+    assert f"heretix panel run '{file}' --junit panel.xml" in [s.get("run") for s in steps]
+    assert "crontab -e" in heretix("panel", "schedule", file).out

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -250,8 +251,11 @@ def test_an_artifact_that_cannot_be_written_loses_nothing(heretix):
 def start(folder, *args):
     return subprocess.Popen(
         [sys.executable, "-c", "from heretix.cli import main; main()", *args],
-        # A shell's background job has Ctrl-C switched off, and hands that on to its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        # A shell's background job has Ctrl-C switched off, `nohup` the closed terminal; both hand
+        # that on to their children.
+        preexec_fn=lambda: [
+            signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)
+        ],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -290,18 +294,83 @@ WHOLE = ("run", "x", "-m", "openai-compatible:m", "--concurrency", "2", "-K", "1
 
 
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(folder, heretix, provider):
-    """Exit code 130, a message, and the rerun continues from what is stored."""
+    """The second drops the calls in flight: exit code 130, a message, and the rerun continues from
+    what is stored."""
     process = stuck(folder, provider, WHOLE, at=5)
+    process.send_signal(signal.SIGINT)
+    until_told(process, "2 in flight are waited for")
     process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "Stopped." in err
-    assert "same command continues" in err
+    assert "Stopped. 2 calls in flight were dropped, and may be billed." in err
+    assert "the same command continues" in " ".join(err.split())
     assert "Traceback" not in err
     kept = stored(folder)
     assert kept >= 5
     result = heretix(*WHOLE, "--json")
     assert json.loads(result.out)["runs"][0]["usage"]["from_cache"] == kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_lets_calls_in_flight_come_home(folder, heretix, provider, number):
+    """They are stored, no further one is made, and the rerun makes exactly the others."""
+    held, release = provider.held(by_prompt())
+    provider.always(held)
+    process = start(folder, *WHOLE)
+    while len(provider.calls) < 2:
+        assert process.poll() is None, process.communicate()
+        signal.sigtimedwait([], 0.02)
+    process.send_signal(number)
+    until_told(process, "2 in flight are waited for")
+    provider.always(by_prompt())
+    release()
+    _out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Stopped. 2 of 64 samples are stored" in err
+    assert (stored(folder), len(provider.calls)) == (2, 2)
+    result = heretix(*WHOLE, "--json")
+    assert json.loads(result.out)["runs"][0]["usage"]["from_cache"] == 2
+    assert len(provider.calls) == 64
+
+
+def test_a_study_that_is_interrupted_pays_for_nothing_twice(folder, heretix, provider):
+    """Ctrl-C in the middle, then the same command: each prompt is asked once of each model, and the
+    record is that of a study that nobody stopped."""
+    rows = [{"claim": f"Claim {n}.", "label": n % 2} for n in range(4)]
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models = [f"openai-compatible:{name}" for name in "mn"]
+    plan = {"K": 8, "R": 1, "concurrency": 2}
+    declared = {"study": "calibration", "claims": "c.jsonl", "models": models, "plan": plan}
+    # JSON is YAML.
+    (folder / "s.yaml").write_text(json.dumps(declared))
+    study = ("study", "run", "s.yaml", "--out", "s.json")
+    held, release = provider.held(by_prompt())
+    provider.script(*[by_prompt()] * 21)
+    provider.always(held)
+    process = start(folder, *study)
+    while len(provider.calls) < 22:
+        assert process.poll() is None, process.communicate()
+        signal.sigtimedwait([], 0.02)
+    process.send_signal(signal.SIGINT)
+    until_told(process, "waited for")
+    release()
+    _out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert (stored(folder), len(provider.calls) < 64) == (len(provider.calls), True)
+    assert not (folder / "s.json").exists()
+    assert heretix(*study).code == 0
+    asked = Counter((call.model, json.dumps(call.body)) for call in provider.calls)
+    assert (len(asked), set(asked.values())) == (64, {1})
+    assert "8 of 8 runs are in" in heretix("verify", "s.json").out
+    assert heretix(*study[:-1], "whole.json", "--db", "another.sqlite").code == 0
+    whole, resumed = (json.loads((folder / f"{name}.json").read_text()) for name in ("whole", "s"))
+    assert resumed["results"] == whole["results"]
+
+
+def until_told(process, text):
+    """Read what a process says beside its results until it says this."""
+    while text not in (line := process.stderr.readline()):
+        assert line, "it ended"
 
 
 def test_ctrl_c_before_the_first_call_is_told_too(heretix, monkeypatch):
@@ -322,8 +391,11 @@ def test_made_up_answers_are_labelled_wherever_a_number_is_shown(heretix, model)
     """Nobody should take them for a belief of the model that they are named after."""
     label = "made-up answers: no model was asked"
     assert label in heretix("describe", "x", "-m", model).out
-    assert label in heretix("run", "x", "-m", model, "-B", "100", "--out", "x.json").out
-    assert label in heretix("show", "x.json").out
+    # Where the finding stands first, it says so by itself, and nothing says it twice.
+    for command in (("run", "x", "-m", model, "-B", "100", "--out", "x.json"), ("show", "x.json")):
+        out = heretix(*command).out
+        assert "\nMade-up answers, nobody's belief: " in out
+        assert label not in out
     for name in ("x.html", "x.svg"):
         assert heretix("report", "x.json", "--out", name).code == 0
         assert label in Path(name).read_text()

@@ -36,7 +36,7 @@ def test_json_is_for_programs(heretix, folder):
 
 def test_attacks_can_sit_together(heretix):
     """All of them at every table when asked for."""
-    report = json.loads(heretix("simulate", "-n", 2, "--attacks-at-once", 13, "--json").out)
+    report = json.loads(heretix("simulate", "-n", 2, "--attacks-at-once", 14, "--json").out)
     assert {line["episodes"] for line in report["standings"]} == {2}
 
 
@@ -56,6 +56,9 @@ def test_wealth_by_strategy_is_drawn(heretix, folder, ending):
         (("--agents", "honest=0"), "must seat somebody"),
         (("--plot", "wealth.gif"), "must end in one of"),
         (("--episodes", "0"), "Invalid value for '--episodes'"),
+        (("--out", "."), "must be a file, got the directory"),
+        (("--search", "--out", "."), "must be a file, got the directory"),
+        (("--search", "--agents", "honest=1"), "leave out `--agents` and `--plot`"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_played(heretix, options, message):

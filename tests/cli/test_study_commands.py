@@ -2,17 +2,15 @@
 
 import csv
 import json
-import shlex
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 
 import heretix as heretix_package
 from heretix.core.errors import ClaimError
-from heretix.studies.study import verify_study
+from heretix.evidence.demo import demo_claims
+from heretix.studies.study import digest_study, read_study, verify_study
 
-REPOSITORY = Path(__file__).parents[2]
 MODEL = ("-m", "mock:gpt-5")
 
 
@@ -38,9 +36,106 @@ def test_calibration_is_measured_recorded_and_verified(heretix, four):
     verified = heretix("verify", "s.json")
     assert verified.code == 0
     assert "8 of 8 runs are in" in verified.out
+    # A published interval is the run's own: a record that was signed anew is caught by the store.
+    record = read_study(four.parent / "s.json")
+    forged = record.runs[0].model_copy(update={"ci95": (0.0, 1.0)})
+    record = record.model_copy(update={"runs": (forged, *record.runs[1:])})
+    record = record.model_copy(update={"sha256": digest_study(record)})
+    (four.parent / "forged.json").write_text(record.to_json())
+    told = heretix("verify", "forged.json")
+    assert told.code == 1
+    assert "runs[0].ci95" in told.out
     changed = four.parent / "s.json"
     changed.write_text(changed.read_text().replace('"Claim 1."', '"Claim 9."', 1))
     assert heretix("verify", "s.json").code == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("sim:led?mel=3&any_text=0&prior=0.5", "evidence-driven"),
+        ("sim:swayed?mel=3&prior=0.5", "moved by any text"),
+    ],
+)
+@pytest.mark.study
+def test_a_card_tells_evidence_from_any_text(heretix, folder, model, said):
+    """Irrelevant text is measured beside documents, is in the price, and in the record."""
+    rows = [{"claim": claim, "label": 1} for claim in demo_claims()]
+    (folder / "demo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("card", model, "--claims", "demo.jsonl", "--lens", "RPL,NUL,MEL", "--corpus", "demo")
+    calls = len(rows) * 4 * 16
+    priced = json.loads(heretix(*command, "--dry-run", "--json").out)
+    assert priced["to_call"] == calls
+    result = heretix(*command, "--out", "card.json", "--table", "card.csv")
+    assert result.code == 0, result.err
+    assert f"; shown documents: {said}" in " ".join(result.out.split())
+    record = json.loads((folder / "card.json").read_text())
+    assert sum(run.get("variant") == "sham" for run in record["runs"]) == len(rows)
+    (subject,) = record["results"]["subjects"]
+    beyond = subject["standards"][4]
+    assert beyond["name"] == "evidence_minus_sham"
+    assert (beyond["lo"] > 0) == (said == "evidence-driven")
+    with (folder / "card.csv").open() as file:
+        assert {row["variant"] for row in csv.DictReader(file)} == {"", "sham"}
+    verified = heretix("verify", "card.json")
+    assert verified.code == 0, verified.out
+
+
+def test_a_design_without_scatter_or_with_endless_numbers_is_told(heretix):
+    """Where nothing scatters any plan will do; what isn't finite is refused."""
+    spread = ("design", "--template-variance", "0", "--replicate-variance")
+    found = heretix(*spread, "0", "--width", "0.2", "--out", "width.svg")
+    assert found.code == 0, found.err
+    assert "Wordings don't differ here" in found.out
+    for option in (("nan",), ("inf",), ("0.1", "--price", "inf")):
+        refused = heretix(*spread, *option, "--width", "0.2")
+        assert (refused.code, refused.out) == (2, "")
+        assert "finite" in refused.err
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_measured(heretix, four):
+    """The option is named that named the file."""
+    refused = heretix("study", "calibration", "--claims", four, *MODEL, "--table", "t.xls")
+    assert (refused.code, refused.out) == (2, "")
+    assert "`--table` must end in" in refused.err
+
+
+def test_a_table_without_a_column_of_claims_is_refused(heretix, folder):
+    """The column that is lacking is named, and what stands there."""
+    (folder / "claims.csv").write_text("claim;label\nAn ant flies.;1\n")
+    refused = heretix("study", "calibration", "--claims", "claims.csv", *MODEL)
+    assert refused.code == 2
+    assert "must have a column `claim`" in refused.err
+    assert "claim;label" in refused.err
+
+
+@pytest.mark.parametrize("kind", ["calibration", "coherence", "variance", "card"])
+def test_read_outs_are_measured_side_by_side(heretix, four, folder, kind):
+    """Each has its runs, its table and its place in the report; the record verifies."""
+    command = ("card", "sim:judge") if kind == "card" else ("study", kind, "-m", "sim:judge")
+    both = ("--claims", four, "--readout", "truth_token", "--readout", "sampled", "-K", "8")
+    files = ("--out", "s.json", "--table", "s.csv", "--report", "s.html")
+    calls = 8 * 3 * (8 if kind in ("coherence", "card") else 4)
+    priced = heretix(*command, *both, "--dry-run", "--json")
+    assert json.loads(priced.out)["to_call"] == calls
+    result = heretix(*command, *both, *files)
+    assert result.code == 0, result.err
+    record = json.loads((folder / "s.json").read_text())
+    assert sum(run["calls"] for run in record["runs"]) == calls
+    subjects = record["results"]["subjects"]
+    assert [one["readout"] for one in subjects] == ["sampled", "truth_token"]
+    with (folder / "s.csv").open(newline="") as file:
+        assert {row["readout"] for row in csv.DictReader(file)} == {"sampled", "truth_token"}
+    assert "truth_token" in (folder / "s.html").read_text()
+    assert ("minus" in result.out) == (kind in ("calibration", "coherence"))
+    assert heretix("verify", "s.json").code == 0
+
+
+def test_an_unknown_read_out_is_refused(heretix, four):
+    """Before anything is asked, with those there are."""
+    result = heretix("study", "calibration", "--claims", four, *MODEL, "--readout", "guess")
+    assert result.code == 2
+    assert "truth_token" in result.err
 
 
 def test_a_study_that_was_done_calls_nothing_again(heretix, four):
@@ -80,7 +175,10 @@ def test_planted_variances_are_found(heretix):
     assert found["replicate"] == pytest.approx(0.09, abs=0.02)
     design = json.loads(heretix("design", "-m", model, "--width", "0.2", "--json").out)
     assert design["components"]["template"] == pytest.approx(found["template"])
-    assert design["plans"]["cheapest for 0.2"]["expected_width"] <= 0.2
+    cheapest = design["plans"]["cheapest for 0.2"]
+    assert cheapest["expected_width"] <= 0.2
+    begin = f"-K {cheapest['T']} -R {cheapest['R']} -T {cheapest['T']} --until-width 0.2"
+    assert begin in design["notes"][-1]
 
 
 def test_design_knows_the_figures_of_its_definition(heretix, folder):
@@ -127,6 +225,22 @@ def test_coherence_is_measured_without_documents(heretix, four, folder):
     result = heretix("study", "run", "s.yaml")
     assert result.code == 2
     assert "`lenses` of a coherence study must be RPL" in result.err
+
+
+@pytest.mark.parametrize("kind", ["calibration", "coherence", "variance", "card"])
+@pytest.mark.parametrize(("n", "why"), [(1, "at least 2"), (4, "same outcome")])
+def test_too_little_to_tell_is_a_missing_number_with_its_reason(heretix, folder, kind, n, why):
+    """One claim, or claims that are all true: no number is made up, and the record verifies."""
+    rows = [{"claim": f"C{i}.", "label": 1, "negation": f"Not C{i}."} for i in range(n)]
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("card", "mock:m") if kind == "card" else ("study", kind, "-m", "mock:m")
+    files = ("--out", "s.json", "--report", "s.svg", "--table", "s.csv")
+    result = heretix(*command, "--claims", "c.jsonl", "-K", 8, "-T", 4, *files)
+    none = n == 1 and kind in ("calibration", "card")
+    assert result.code == (1 if none else 0), result.err
+    reasons = (folder / "s.json").read_text()
+    assert (why in reasons) == (kind in ("calibration", "card") or (kind, n) == ("coherence", 4))
+    assert heretix("verify", "s.json").code == 0
 
 
 def test_a_model_that_only_fails_ends_with_3(heretix, four):
@@ -178,6 +292,21 @@ def test_checks_are_judged_by_intervals(heretix, folder, more, verdicts, code, a
     assert heretix("check", "b.yaml", "--allow-undecided").code == allowed
 
 
+@pytest.mark.parametrize(
+    ("rule", "about", "said"),
+    [
+        ("between: [0.05, 0.99]", "belief", "0.05 ≤ p ≤ 0.99: holds, p = "),
+        ("within: 0.9\n    of: 0.5", "difference", "within 0.9 of 0.5: holds, difference = "),
+    ],
+)
+def test_a_line_says_which_number_was_held_against_the_rule(heretix, folder, rule, about, said):
+    """The belief, or its difference from what the rule names."""
+    text = f"models: [mock:gpt-5]\nchecks:\n  - claim: Gold rusts.\n    {rule}\n"
+    (folder / "b.yaml").write_text(text)
+    assert said in heretix("check", "b.yaml").out
+    assert json.loads(heretix("check", "b.yaml", "--json").out)[0]["about"] == about
+
+
 def test_an_undecided_check_passes_only_where_that_is_allowed(heretix, folder):
     """CI isn't green by not knowing."""
     (folder / "b.yaml").write_text(
@@ -216,6 +345,9 @@ def test_a_study_is_reported_and_tabled(heretix, four, folder, kind):
         rows = list(csv.DictReader(file))
     assert len(rows) == runs
     assert all(float(row["t_lo"]) < float(row["prob_true"]) < float(row["t_hi"]) for row in rows)
+    published = [run["ci95"] for run in json.loads((folder / "s.json").read_text())["runs"]]
+    assert [[float(row["ci_lo"]), float(row["ci_hi"])] for row in rows] == published
+    assert all(f"<td>{lo:.3f}</td><td>{hi:.3f}</td>" in page for lo, hi in published)
     assert sum(row["relation"] == "negation" for row in rows) == runs - 4
     assert heretix("report", "s.json", "--out", "r.pdf").code == 0
     assert (folder / "r.pdf").read_bytes().startswith(b"%PDF")
@@ -238,28 +370,6 @@ def test_files_that_cannot_be_written_are_refused_first(heretix, four, folder, g
     assert not (folder / "runs" / "heretix.sqlite").exists()
 
 
-def test_the_guide_works_as_written(heretix, folder):
-    """Every file and command of docs/studies.md, in its order, ends as it says."""
-    guide = (REPOSITORY / "docs" / "studies.md").read_text(encoding="utf-8")
-    commands = 0
-    for block in guide.split("```")[1::2]:
-        kind, _, body = block.partition("\n")
-        _, _, name = kind.partition(" ")
-        if kind == "python":
-            exec(body, found := {})
-            assert 0 <= found["auroc"].lo <= found["auroc"].hi <= 1
-        if name:
-            (folder / name).write_text(body)
-            continue
-        for line in body.splitlines():
-            if line.startswith("heretix "):
-                command, _, note = line.partition("  # ")
-                result = heretix(*shlex.split(command)[1:])
-                assert result.code == (1 if "exit 1" in note else 0), (line, result.err)
-                commands += 1
-    assert commands >= 10
-
-
 def test_few_claims_are_said_to_hide_calibration_error(heretix, four):
     """The error without its bias stands beside the one with it, and a warning below 400 claims."""
     said = heretix("study", "calibration", "--claims", four, *MODEL).out
@@ -269,8 +379,8 @@ def test_few_claims_are_said_to_hide_calibration_error(heretix, four):
 def test_rows_from_python_are_studied(folder):
     """The library takes rows as a file has them, and refuses what a file's reader refuses."""
     rows = [{"claim": f"Claim {n}.", "label": n % 2} for n in range(4)]
-    record = heretix_package.study("calibration", rows, models=["mock:a"], R=1)
-    assert record.results.subjects[0].calibration.n_claims == 4
-    assert verify_study(record).ok
+    study = heretix_package.study("calibration", rows, models=["mock:a"], R=1)
+    assert study.results.subjects[0].calibration.n_claims == 4
+    assert verify_study(study.record).ok
     with pytest.raises(ClaimError, match="`label` is missing"):
         heretix_package.study("calibration", [{"claim": "A."}], models=["mock:a"])

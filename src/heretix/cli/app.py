@@ -7,9 +7,11 @@ import contextlib
 import errno
 import inspect
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Annotated, Any, Final, NoReturn
 
@@ -22,6 +24,11 @@ from heretix.version import VERSION
 
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Failures of writing to a terminal, a pipe or a file, besides nobody reading any more."""
+_LACKING: Final = (
+    "`{}` isn't installed. An extra brings it: `uv sync --extra web`, or `pip install '.[web]'` in "
+    "the clone, has what the web app, its sites and its accounts need; `heretix --version` lists "
+    "the extras"
+)
 
 # Name, `module:attribute` under `heretix.cli`, and the line that `--help` shows.
 _COMMANDS: Final = {
@@ -40,8 +47,10 @@ _COMMANDS: Final = {
     "report": ("records:report", "Write a report: a page, a picture or a PDF."),
     "anomalies": ("lens:anomalies", "Rank stored claims by how far evidence moves the belief."),
     "doctor": ("doctor:doctor", "Check keys, store and embedded model; say what to put right."),
+    "schema": ("doctor:schema", "Print the JSON Schema of a configuration or an artifact."),
     "plugins": ("doctor:plugins", "List what other packages add, and what is wrong with it."),
     "serve": ("serve:serve", "Serve the web app: measure, look and take part in a browser."),
+    "publish": ("serve:publish", "Write a static, searchable site of a store."),
     "demo": ("serve:demo", "Fill a fresh store with a demonstration."),
     "worker": ("serve:worker", "Work on the jobs of a store until stopped."),
     "simulate": (
@@ -51,6 +60,7 @@ _COMMANDS: Final = {
     "models": ("doctor:models_app", "Model files that run here, without a key."),
     "panel": ("panel:app", "Panels: the same claims in waves, and what moved."),
     "batch": ("batch:app", "Batches at providers: half the price, within a day."),
+    "claims": ("claims:app", "Propose other forms of claims, for you to confirm."),
     "corpus": ("evidence:corpus_app", "Documents on this machine, to search."),
     "evidence": ("evidence:evidence_app", "Bundles of evidence."),
     "export": ("records:export_app", "Tables for other tools: CSV, JSON Lines or Parquet."),
@@ -151,7 +161,14 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"heretix {VERSION}")
+        from heretix.core.plugins import find_extras
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        typer.echo(f"heretix {VERSION}\nPython {python} on {sys.platform}")
+        extras = find_extras()
+        for word, there in (("with", True), ("without", False)):
+            if names := ", ".join(name for name, found in extras.items() if found is there):
+                typer.echo(f"{word} {names}")
         raise typer.Exit
 
 
@@ -159,7 +176,9 @@ def _print_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show what is installed."
+        ),
     ] = False,
 ) -> None:
     del version
@@ -168,11 +187,23 @@ def _root(
 def main() -> None:
     """Entry point: a user's mistake ends with a message and its exit code, not a traceback."""
     _prepare_output()
+    as_json = "--json" in sys.argv
     try:
-        app()
+        # Programs get mistakes as JSON, too, those of the command line itself included.
+        with _pushing():
+            code = app(standalone_mode=not as_json)
+        _leave(code if isinstance(code, int) else 0)
     except HeretixError as exc:
-        typer.echo(f"error: {exc}", err=True)
+        _tell(str(exc), type(exc).__name__, exc.exit_code, as_json=as_json)
         _leave(exc.exit_code)
+    except typer.TyperException as exc:
+        _tell(_message_of(exc), "UsageError", getattr(exc, "exit_code", 2), as_json=True)
+        _leave(getattr(exc, "exit_code", 2))
+    except ModuleNotFoundError as exc:
+        if not exc.name or exc.name.partition(".")[0] == "heretix":
+            raise
+        _tell(_LACKING.format(exc.name), "MissingPartError", 2, as_json=as_json)
+        _leave(2)
     except SystemExit as exc:
         # The libraries that print end with 1 when the reader of a pipe went away.
         if isinstance(exc.__context__, BrokenPipeError):
@@ -184,7 +215,32 @@ def main() -> None:
         # A file that can't be written has a name, and whoever wrote it has said so.
         if exc.errno not in _UNWRITABLE or exc.filename is not None:
             raise
-        _leave(_unwritten(exc))
+        _leave(_report_lost_output(exc))
+
+
+def _pushing() -> AbstractContextManager[None]:
+    """Push what happens by OpenTelemetry, where its variables say where to."""
+    if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        return contextlib.nullcontext()
+    from heretix.observability import pushing
+
+    return pushing()
+
+
+def _tell(message: str, kind: str, code: int, *, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"error: {message}", err=True)
+        return
+    from heretix.cli.output import fit_json
+
+    event = {"event": "error", "type": kind, "message": message, "exit_code": code}
+    text = json.dumps(event, ensure_ascii=False)
+    typer.echo(fit_json(text, getattr(sys.stderr, "encoding", None)), err=True)
+
+
+def _message_of(exc: typer.TyperException) -> str:
+    told = getattr(exc, "format_message", None)
+    return str(told() if told else exc)
 
 
 def _prepare_output() -> None:
@@ -206,13 +262,13 @@ def _leave(code: int) -> NoReturn:
         code = 0
     except OSError as exc:
         # Said before, if the command itself failed to write.
-        code = code or _unwritten(exc)
+        code = code or _report_lost_output(exc)
     with contextlib.suppress(OSError, AttributeError):
         sys.stderr.flush()
     os._exit(code)
 
 
-def _unwritten(exc: OSError) -> int:
+def _report_lost_output(exc: OSError) -> int:
     """Say that the output is lost; the exit code for it."""
     with contextlib.suppress(OSError):
         typer.echo(f"error: standard output can't be written: {exc.strerror}", err=True)

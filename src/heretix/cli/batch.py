@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from heretix.core.errors import HeretixError
     from heretix.core.settings import Settings
-    from heretix.measurement.batch import BatchDesk, BatchView, Collection
+    from heretix.measurement.batch import BatchService, BatchView, Collection, Submission
     from heretix.measurement.record import RunRecord
     from heretix.measurement.service import Measurement
     from heretix.store import Store
@@ -58,16 +58,16 @@ def submit_run(measurement: Measurement, *, out: Path | None, as_json: bool) -> 
     finished = _Finished()
     opt.warn_of_shortfall(measurement)
     with Store.open(measurement.settings.db) as store:
-        submission = _at_desk(
+        submission = _with_service(
             store,
-            lambda desk: submit(desk, measurement, observer=finished),
+            lambda service: submit(service, measurement, observer=finished),
             settings=measurement.settings,
         )
         if as_json:
             output.print_json({**asdict(submission), "records": finished.summaries})
         else:
             show_runs(finished.records(store), len(finished.summaries), store)
-            _say_submitted(submission.batches, submission.requests, submission.elsewhere)
+            _say_submitted(submission)
     raise typer.Exit(finished.exit_code)
 
 
@@ -80,12 +80,12 @@ def status(
     Without an argument: all open ones, and the last that are over.
     """
 
-    async def look(desk: BatchDesk) -> list[BatchView]:
+    async def look(service: BatchService) -> list[BatchView]:
         known = _find(store, batch, closed=_CLOSED_SHOWN)
-        return [await desk.look(one) if one.is_open else desk.view(one) for one in known]
+        return [await service.look(one) if one.is_open else service.view(one) for one in known]
 
     with opt.open_store(db, absent=_NO_BATCH) as store:
-        views = _at_desk(store, look)
+        views = _with_service(store, look)
     if as_json:
         output.print_json([_content(view) for view in views])
     else:
@@ -113,29 +113,35 @@ def collect_batches(
 ) -> None:
     """Store what batches have brought, and write the records that it completes.
 
-    It can be repeated as often as one likes: nothing is stored or counted twice.
+    It can be repeated as often as one likes: nothing is stored or counted twice. --out holds all
+    that is finished of what was submitted together, whichever collection finished it.
 
     Exit codes: 0 all is there, 1 something is still open or has no estimate, 2 something to put
     right first, 3 the provider, the network or the store failed, 130 stopped.
     """
     from heretix.measurement.batch import collect
     from heretix.measurement.record import Artifact, check_target, write_lines
+    from heretix.store.batches import select_batch_records
 
     if out is not None:
         check_target(out, lines=True)
     finished = _Finished()
     with opt.open_store(db, absent=_NO_BATCH) as store:
         every_s = every if wait else None
+        wanted = _find(store, batch)
         try:
-            collection = _at_desk(
-                store,
-                lambda desk: collect(desk, _find(store, batch), observer=finished, every_s=every_s),
+            collection = _with_service(
+                store, lambda service: collect(service, wanted, observer=finished, every_s=every_s)
             )
         except KeyboardInterrupt:
             output.warn("Stopped. Nothing is lost: the same command goes on.")
             raise typer.Exit(130) from None
-        if out is not None and finished.summaries:
-            write_lines(out, (Artifact.of([record]) for record in finished.records(store)))
+        if out is not None:
+            # Of what was submitted together, what an earlier collection finished belongs to it.
+            names = store.read(select_batch_records, [b.batch_id for b in wanted or _last(store)])
+            names = list(dict.fromkeys([*names, *finished.ids]))
+            if names:
+                write_lines(out, (Artifact.of([one]) for one in _records(store, names)))
         if as_json:
             output.print_json(
                 {
@@ -162,7 +168,7 @@ def cancel(
 ) -> None:
     """End a batch early. What was answered until then is paid, and can be collected."""
     with opt.open_store(db, absent=_NO_BATCH) as store:
-        view = _at_desk(store, lambda desk: desk.cancel(_find(store, batch)[0]))
+        view = _with_service(store, lambda service: service.cancel(_find(store, batch)[0]))
     if as_json:
         output.print_json(_content(view))
     else:
@@ -182,7 +188,7 @@ class _Finished:
     def planned(self, *_: object) -> None:
         """Nothing to do."""
 
-    extended = sampled = shared = planned
+    extended = sampled = shared = heard = planned
 
     def finished(self, record: RunRecord) -> None:
         """Keep the name and the number."""
@@ -200,25 +206,40 @@ class _Finished:
     def exit_code(self) -> int:
         return int(any(summary["status"] != "ok" for summary in self.summaries))
 
+    @property
+    def ids(self) -> list[str]:
+        return [summary["execution_id"] for summary in self.summaries]
+
     def records(self, store: Store) -> Iterator[RunRecord]:
-        from heretix.measurement.record import RunRecord
-        from heretix.store.runs import find_record
-
-        for summary in self.summaries:
-            stored = store.read(find_record, summary["execution_id"])
-            yield RunRecord.model_validate_json(stored.record_json)
+        return _records(store, self.ids)
 
 
-def _at_desk(
-    store: Store, work: Callable[[BatchDesk], Awaitable[T]], settings: Settings | None = None
+def _records(store: Store, execution_ids: Iterable[str]) -> Iterator[RunRecord]:
+    from heretix.measurement.record import RunRecord
+    from heretix.store.runs import find_record
+
+    for execution_id in execution_ids:
+        stored = store.read(find_record, execution_id)
+        yield RunRecord.model_validate_json(stored.record_json)
+
+
+def _last(store: Store) -> list[Batch]:
+    """Find the batch that is over and was submitted last."""
+    from heretix.store.batches import select_closed_batches
+
+    return store.read(select_closed_batches, 1)
+
+
+def _with_service(
+    store: Store, work: Callable[[BatchService], Awaitable[T]], settings: Settings | None = None
 ) -> T:
     """Do some work with the providers' batch services."""
     from heretix.core.settings import Settings
-    from heretix.measurement.batch import BatchDesk
+    from heretix.measurement.batch import BatchService
 
     async def run() -> T:
-        async with BatchDesk(store, settings or Settings.from_env()) as desk:
-            return await work(desk)
+        async with BatchService(store, settings or Settings.from_env()) as service:
+            return await work(service)
 
     output.silence_retries()
     return run_async(run())
@@ -238,15 +259,21 @@ def _exit_code(troubles: Iterable[HeretixError | None]) -> int:
     return max((trouble.exit_code for trouble in troubles if trouble is not None), default=0)
 
 
-def _say_submitted(batches: list[str], requests: int, elsewhere: int) -> None:
+def _say_submitted(submission: Submission) -> None:
+    batches, elsewhere = submission.batches, submission.elsewhere
+    unconfirmed = submission.unconfirmed
     if batches:
         what = "a batch" if len(batches) == 1 else f"{len(batches)} batches"
-        say(f"submitted {requests:,} samples in {what}, at the batch price:")
+        say(f"submitted {submission.requests:,} samples in {what}, at the batch price:")
         for batch_id in batches:
             say(f"  {batch_id}")
     if elsewhere:
-        say(f"{elsewhere:,} samples are on their way already, and weren't sent again")
-    if batches or elsewhere:
+        # Nobody knows yet that an unconfirmed batch is on its way.
+        where = "asked for elsewhere or in batches below" if unconfirmed else "on their way already"
+        say(f"{elsewhere:,} samples are {where}, and weren't sent again")
+    for told in unconfirmed:
+        output.warn(told)
+    if batches or (elsewhere and not unconfirmed):
         say("They come within a day. This can be closed; go on with", style="dim")
         say("  heretix batch status           how far they are", style="dim")
         say("  heretix batch collect --wait   store them, and see the results", style="dim")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,10 +25,14 @@ def doctor(
     model: opt.ModelOption = None,
     base_url: opt.BaseUrlOption = None,
     offline: Annotated[bool, typer.Option("--offline", help="Contact no provider.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="Check this cluster, too: ray, or ray://HOST:PORT."),
+    ] = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Check keys, endpoints, store, clock and embedded model, and say what to put right.
+    """Check keys, endpoints, store, clock, embedded model and cluster; say what to put right.
 
     Providers whose key is set are asked for their list of models, which costs nothing.
     Ends with 1 when something needs attention.
@@ -40,6 +44,12 @@ def doctor(
 
     settings = opt.read_settings(db)
     found = run_async(examine(settings, models=model or (), base_url=base_url, offline=offline))
+    if on or settings.on:
+        # Imported as needed: it brings the cluster's engine.
+        from heretix.measurement.parts import examine_cluster
+
+        with output.err_console().status("asking every node of the cluster"):
+            found += examine_cluster(settings, opt.check_on(on) or str(settings.on))
     marks = {State.OK: ("ok", "green"), State.INFO: ("—", "dim"), State.BAD: ("BAD", "bold red")}
     table = plain_table("~", "~", "~")
     table.show_header = False
@@ -136,5 +146,21 @@ def path(name: NameArgument) -> None:
 
     found = gguf.find(name, Settings.from_env())
     if found is None:
-        raise gguf.missing(name)
+        raise gguf.explain_missing(name)
     typer.echo(str(found))
+
+
+def schema(
+    what: Annotated[
+        Literal["config", "artifact"], typer.Argument(help="config (for editors) or artifact.")
+    ] = "config",
+) -> None:
+    """Print a JSON Schema; an editor that has it completes and checks what you type."""
+    if what == "artifact":
+        from heretix.measurement.record import packaged_schema
+
+        output.print_json(packaged_schema())
+        return
+    from heretix.config import config_schema
+
+    output.print_json(config_schema())

@@ -19,6 +19,7 @@ from heretix.cli import output
 from heretix.cli.output import say
 from heretix.core.canonical import encode
 from heretix.core.errors import RecordError, RefusedError, UsageError
+from heretix.core.lenses import EARNING
 from heretix.economy.episode.state import State
 from heretix.economy.ledger import parse_amount, user_account
 from heretix.economy.market import Side, price_ppm
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from heretix.core.clock import Clock
     from heretix.economy.episode.state import Episode
+    from heretix.economy.exchange import TypicalRate
     from heretix.economy.exploration_service import ExplorationService
     from heretix.economy.market import Quote
     from heretix.economy.moves import Field, Move
@@ -43,9 +45,6 @@ AtOption = Annotated[
         help="Hold the clock: a UTC time (2026-11-15T12:00) or +7d from now.",
         metavar="TIME",
     ),
-]
-LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", help="At most this many.", min=1, max=1_000_000)
 ]
 KeyOption = Annotated[
     str | None,
@@ -271,7 +270,7 @@ def list_markets(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that can't be bet on any more.")
     ] = False,
-    limit: LimitOption = 20,
+    limit: opt.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -340,10 +339,11 @@ def quote(
         episode = resolve_episode(actor, episode)
         currency, wanted, stake = _read_bet(actor, episode, side, amount)
         offer = actor.exchange.quote(episode, wanted, stake)
+        typical = actor.exchange.typical_rate()
     if as_json:
-        output.print_json(_quote_content(offer))
+        output.print_json(_quote_content(offer, typical))
     else:
-        output.console().print(quote_view(offer, currency))
+        output.console().print(quote_view(offer, currency, typical))
 
 
 @market_app.command("buy")
@@ -380,11 +380,12 @@ def buy(
         given = {"side": wanted, "amount": stake, "min_shares": min_shares}
         position: Any = STAKE.run(actor, episode, given)
         left = actor.exchange.balance(person, currency)
+        typical = None if offer is None or as_json else actor.exchange.typical_rate()
     if as_json:
         output.print_json({"key": chosen, "position": position, "balance": left})
         return
     if offer is not None:
-        output.console().print(quote_view(offer, currency))
+        output.console().print(quote_view(offer, currency, typical))
     say(f"bet {position.number} taken; {person} has {money(left, currency)} left")
     say_key(chosen, given=key)
 
@@ -403,7 +404,7 @@ def positions(
     output.show(found, positions_table, as_json=as_json, empty=nothing)
 
 
-def _quote_content(offer: Quote) -> dict[str, Any]:
+def _quote_content(offer: Quote, typical: TypicalRate | None) -> dict[str, Any]:
     tau = offer.tau_max_ppm
     return {
         "side": offer.side.value,
@@ -416,6 +417,8 @@ def _quote_content(offer: Quote) -> dict[str, Any]:
         "fee_ppm": offer.fee_ppm,
         "floor": offer.floor(tau),
         "floor_after_fee": offer.floor_after_fee(tau),
+        "typical_rate_ppm": None if typical is None else typical.rate_ppm,
+        "typical_gain": None if typical is None else offer.floor_after_fee(typical.rate_ppm),
         "worst_case": offer.worst_case,
     }
 
@@ -430,7 +433,10 @@ def _group() -> None:
     """Rewards, explained."""
 
 
-@rewards_app.command("explain", short_help="Explain every payment of an episode.")
+_ALL: Final = 2**31
+
+
+@rewards_app.command("explain", short_help="Explain an episode and every payment of it.")
 def explain(
     episode: EpisodeArgument,
     person: Annotated[
@@ -439,18 +445,28 @@ def explain(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Explain every payment of an episode, and each reward down to the numbers it is made of."""
+    """Explain an episode in short, then every payment, and each reward down to its numbers.
+
+    In short are the credited path, q₁, q₂ and q, the rate, and what each account came to by what.
+    """
+    from heretix.economy.episode.settlement import summarize, summarize_accounts
     from heretix.economy.rewards import explain as explain_reward
     from heretix.economy.sentences import Surface, sentence
     from heretix.report.terminal_economy import moment, money
 
     with open_economy(db) as actor:
-        episode = resolve_episode(actor, episode)
-        currency = actor.exchange.episode(episode).terms.currency
-        account = None if person is None else user_account(person, currency).id
-        statements = actor.exchange.statements(episode)
-        settlement = actor.exchange.snapshot(episode).settlement
+        snapshot = actor.exchange.snapshot(resolve_episode(actor, episode))
+        statements = actor.exchange.statements(snapshot.episode.id)
+        entries = actor.exchange.history(episode=snapshot.episode.id, limit=_ALL)
+    settlement, currency = snapshot.settlement, snapshot.episode.terms.currency
+    account = None if person is None else user_account(person, currency).id
     surface = Surface(currency)
+    short = []
+    if settlement is not None:
+        came = summarize_accounts(entry.transfer for entry in entries)
+        # What there is to say of others isn't asked for.
+        came = tuple(one for one in came if account in {None, one.parameters["account"]})
+        short = [*summarize(snapshot.episode, settlement), *came]
     payments = [
         {"move": statement.move, "at_ms": statement.at_ms}
         | encode(line)
@@ -471,16 +487,18 @@ def explain(
     ]
     if as_json:
         outcome = settlement and settlement.outcome
-        output.print_json({"payments": payments, "outcome": outcome, "rewards": rewards})
+        summary = [encode(line) | {"text": sentence(line, surface)} for line in short]
+        told = {"payments": payments, "outcome": outcome, "rewards": rewards}
+        output.print_json({"summary": summary, **told})
         return
-    for (at_ms, move), lines in groupby(payments, key=itemgetter("at_ms", "move")):
-        say(f"{moment(at_ms)}  {move}", style="bold")
-        for line in lines:
-            say(f"  {money(line['amount'], currency)} to {line['account']}: {line['text']}")
     if settlement is None:
         say("not settled yet: rewards are known when the durable belief is", style="dim")
-    elif (void := settlement.outcome.void) is not None:
-        say(f"void ({void.value}): everything went back whole", style="yellow")
+    for line in short:
+        say(sentence(line, surface))
+    for (at_ms, move), lines in groupby(payments, key=itemgetter("at_ms", "move")):
+        say(f"\n{moment(at_ms)}  {move}", style="bold")
+        for line in lines:
+            say(f"  {money(line['amount'], currency)} to {line['account']}: {line['text']}")
     for reward in rewards:
         say("\n".join(["", *reward["explained"]]))
     if not payments:
@@ -495,6 +513,10 @@ ledger_app = typer.Typer(
 
 PersonOption = Annotated[
     str | None, typer.Option("--person", help="Only this person's accounts.", metavar="NAME")
+]
+AgainstOption = Annotated[
+    Path | None,
+    typer.Option("--against", help="A head that was kept: history up to it is as it was."),
 ]
 OfEpisodeOption = Annotated[
     str | None, typer.Option("--episode", help="Only what belongs to this episode.", metavar="ID")
@@ -557,7 +579,7 @@ def history(
         str | None, typer.Option("--account", help="Only this account.", metavar="ID")
     ] = None,
     episode: OfEpisodeOption = None,
-    limit: LimitOption = 20,
+    limit: opt.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -577,13 +599,49 @@ def history(
     )
 
 
-@ledger_app.command("verify")
-def verify(db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
-    """Replay every transfer from the first: hashes, balances, pots. Ends with 1 if one is off."""
-    from heretix.report.terminal_economy import ledger_view
+@ledger_app.command("head", short_help="Sign the end of the chain, for others to keep.")
+def head(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write here (.json), else to the screen.")
+    ] = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Sign the end of the chain of events with this machine's key, which is made on first use.
+
+    Publish it or give it away: `heretix ledger verify --against` finds any history rewritten since.
+    """
+    from heretix.economy.heads import dump_head, key_file_of
 
     with open_economy(db, absent=NO_ACCOUNT) as actor:
-        report = actor.exchange.verify()
+        signed = actor.exchange.sign_head(key_file_of(actor.settings.env))
+    if out is not None:
+        try:
+            out.write_text(dump_head(signed), encoding="utf-8")
+        except OSError as exc:
+            raise RecordError(f"`{out}` can't be written: {exc.strerror}") from exc
+    if as_json:
+        output.print_json(signed)
+    else:
+        say(f"event {signed.seq:,} ends in {signed.hash}")
+        say(f"signed by {signed.key}: {signed.signature}")
+        if out is not None:
+            say(f"written to {out}; check later: heretix ledger verify --against {out}")
+
+
+@ledger_app.command("verify")
+def verify(
+    against: AgainstOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Replay everything from the first event: hashes, rows, balances. Ends with 1 if one is off."""
+    from heretix.economy.heads import read_head
+    from heretix.report.terminal_economy import ledger_view
+
+    kept = None if against is None else read_head(against)
+    with open_economy(db, absent=NO_ACCOUNT) as actor:
+        report = actor.exchange.verify(against=kept)
     if as_json:
         output.print_json({**encode(report), "ok": report.ok})
     else:
@@ -631,7 +689,7 @@ def credit(
         str | None, typer.Option("--model", "-m", help="The model, if several measured it.")
     ] = None,
     lens: Annotated[
-        str | None, typer.Option("--lens", help="HEL or SEL, if both were measured.")
+        str | None, typer.Option("--lens", help=f"{' or '.join(EARNING)}, if both were measured.")
     ] = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="Accept planted models: for practice.")
@@ -657,7 +715,7 @@ def credit(
 
 @explore_app.command("leaderboard", short_help="Rank everybody by reputation, then by credits.")
 def leaderboard(
-    limit: LimitOption = 20,
+    limit: opt.LimitOption = 20,
     at: AtOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
@@ -705,7 +763,9 @@ def decay(at: AtOption = None, db: opt.DbOption = None, as_json: opt.JsonOption 
 
 
 @explore_app.command("feed")
-def feed(limit: LimitOption = 20, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+def feed(
+    limit: opt.LimitOption = 20, db: opt.DbOption = None, as_json: opt.JsonOption = False
+) -> None:
     """List the anomaly feed, and whose each claim is already."""
     from heretix.report.terminal_economy import prospects_table
 

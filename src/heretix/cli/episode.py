@@ -150,7 +150,7 @@ def list_episodes(
     state: Annotated[
         str | None, typer.Option("--state", help="Only those in this state, such as frozen.")
     ] = None,
-    limit: eco.LimitOption = 20,
+    limit: opt.LimitOption = 20,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
@@ -188,16 +188,18 @@ def _show_episode(
         return
     exchange = actor.exchange
     measured = exchange.measurements(episode.id)
-    view = episode_view(episode, exchange.positions(episode.id), measured, whole=whole)
+    positions, now_ms = exchange.positions(episode.id), actor.clock.now_ms()
+    view = episode_view(episode, positions, measured, now_ms=now_ms, whole=whole)
     output.console().print(view)
-    settlement = exchange.snapshot(episode.id).settlement
-    if settlement is None:
+    _, outcome = exchange.outcome(episode.id)
+    if outcome is None:
         return
-    outcome = settlement.outcome
     if outcome.void is not None:
         said = f"void: {outcome.void.value}; everything went back whole"
     elif outcome.winner is None:
         said = "held: neither side could show that it was right; stakes went back whole"
+        if outcome.one_sided:
+            said = "nobody bet on one side: stakes went back whole, evidence was paid"
     else:
         said = f"{outcome.winner.value} won; {outcome.tau_ppm / 1e6:.2%} of losing stakes moved"
     if outcome.q_ppm is not None:
@@ -229,18 +231,22 @@ def export(
 @app.command("verify", short_help="Redo an episode from its record alone.")
 def verify(
     ref: Annotated[str, typer.Argument(help="An exported record, or an episode's id.")],
+    against: eco.AgainstOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Redo an episode from its record alone: bets, draws, gates, settlement, every transfer.
 
     Of an episode in the store, the measurements are worked out again from their samples too.
-    Ends with 1 when something doesn't follow.
+    Whoever makes a record up as a whole, events and all, is found against a signed head. Ends with
+    1 when something doesn't follow.
     """
     from heretix.economy.audit import verify_episode
+    from heretix.economy.heads import prove, read_head
     from heretix.economy.judging.inputs import recheck
     from heretix.report.terminal_economy import breaches_view
 
+    kept = None if against is None else read_head(against)
     again: list[Recheck] = []
     if Path(ref).is_file() or ref.endswith(".json"):
         record = _read_record(Path(ref))
@@ -251,6 +257,7 @@ def verify(
             measured = actor.exchange.measurements(ref)
             again = recheck(actor.store, actor.exchange.episode(ref), measured)
     audit = verify_episode(record)
+    audit = audit if kept is None else prove(audit, kept)
     sound = all(item.ok for item in again)
     ok = audit.ok and sound
     if as_json:
@@ -260,6 +267,8 @@ def verify(
                 "ok": ok,
                 "outcome": audit.outcome,
                 "breaches": audit.breaches,
+                "last_seq": audit.chain.links[-1].seq,
+                "last_hash": audit.chain.hash,
                 "measurements": again,
             }
         )
@@ -267,6 +276,9 @@ def verify(
         if audit.ok:
             state = audit.episode.state.value
             say(f"{audit.episode.id} ({state}): everything follows", style="green")
+            proven = "" if kept is None else f"; up to event {kept.seq:,} as the head says"
+            last_seq, last_hash = audit.chain.links[-1].seq, audit.chain.hash
+            say(f"its chain ends in {last_hash}, event {last_seq:,}{proven}")
         else:
             output.console().print(breaches_view(audit.episode.id, audit.breaches))
         for item in again:
@@ -346,7 +358,7 @@ def _store_lens(actor: moves.Actor, options: DraftOptions, claim: str) -> str:
     """Return the lens of the terms, after storing the bundle that is shown from the start."""
     from heretix.economy.judging.panel import EpisodeLens, read_lens
     from heretix.evidence.bundle import dump_bundle
-    from heretix.store.documents import save_bundle
+    from heretix.store.bundles import save_bundle
 
     clause = read_lens(options.lens).clause
     if options.bundle is None:
@@ -364,7 +376,7 @@ def _read_evidence(
     from heretix.evidence.bundle import Bundle, bundle_in_file, load_bundle
     from heretix.evidence.retrieval import retrieve_provided
     from heretix.measurement.gather import provided_documents
-    from heretix.store.documents import find_bundle
+    from heretix.store.bundles import find_bundle
 
     if bool(documents) == (bundle is not None):
         raise UsageError("`--document` or `--bundle` is needed, and only one of them")
@@ -386,6 +398,44 @@ def _read_evidence(
     return found
 
 
+StakeOption = Annotated[
+    str | None,
+    typer.Option("--stake", help="What is put behind it (else the least that is asked)."),
+]
+
+
+@app.command("quote", short_help="Say how far a challenge's stake would reach.")
+def quote(
+    episode: eco.EpisodeArgument,
+    stake: StakeOption = None,
+    person: eco.AsOption = "me",
+    at: eco.AtOption = None,
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Say how far a challenge's stake would reach either way, and commit nothing."""
+    from heretix.report.terminal_economy import money
+
+    with eco.open_economy(db, at) as opened:
+        actor = replace(opened, person=person)
+        found = actor.exchange.episode(eco.resolve_episode(actor, episode))
+        if found.state not in {State.OPEN, State.CHALLENGE}:
+            raise RefusedError(
+                f"`{found.id}` must be open or challenge to be challenged, it is {found.state}"
+            )
+        least, amount = actor.least_challenge(found), _read_stake(actor, found, stake)
+    reach = {way.value: moves.reach_ppm(found, amount, way) for way in Direction}
+    if as_json:
+        given = {"stake": amount, "least": least, "from_ppm": found.belief_ppm}
+        output.print_json(given | {f"{way}_ppm": end for way, end in reach.items()})
+        return
+    currency, start = found.terms.currency, f"{found.belief_ppm / 1e6:.2%}"
+    ways = " or ".join(f"{way} from {start} to {end / 1e6:.2%}" for way, end in reach.items())
+    say(f"{money(amount, currency)} covers, as a bond, a move {ways}")
+    say("if the lens goes further, the stake comes back whole and nothing is paid")
+    say(f"{money(least, currency)} of it is lost if the challenge fails")
+
+
 @app.command("challenge")
 def challenge(
     episode: eco.EpisodeArgument,
@@ -399,10 +449,7 @@ def challenge(
     down: Annotated[
         bool, typer.Option("--down", help="It moves the belief down. Else up.")
     ] = False,
-    stake: Annotated[
-        str | None,
-        typer.Option("--stake", help="What is put behind it (else the least that is asked)."),
-    ] = None,
+    stake: StakeOption = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The file to reveal with. Keep it secret.")
     ] = Path("reveal.json"),
@@ -412,10 +459,12 @@ def challenge(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Commit to evidence without showing it. The stake pays for the attempt if it fails.
+    """Commit to evidence and its direction, and show neither.
 
-    A larger stake lets the credited belief move further, and earn more; it is the bond as well.
+    Both stay sealed until betting ends. The least stake pays for the attempt if it fails. A larger
+    one lets the credited belief move further, and earn more: it is the bond as well.
     """
+    from heretix.economy.sentences import Surface
     from heretix.report.terminal_economy import money
 
     direction = Direction.DOWN if down else Direction.UP
@@ -427,33 +476,58 @@ def challenge(
         found = actor.begin_if_due(episode)
         currency = found.terms.currency
         brought = _read_evidence(actor, found.terms.claim, document, bundle)
-        least = actor.least_challenge(found)
-        amount = least if stake is None else parse_amount(stake, currency)
-        if amount < least:
-            said = f"{money(least, currency)}, got {money(amount, currency)}"
-            raise UsageError(f"`--stake` must be at least {said}")
+        amount = _read_stake(actor, found, stake)
+        if not as_json:
+            # Before anything is staked: a bond that is too short earns nothing.
+            start, end = found.belief_ppm / 1e6, moves.reach_ppm(found, amount, direction) / 1e6
+            reach = f"as a bond it covers a move from {start:.2%} to {end:.2%}; if the lens goes "
+            say(reach + "further, the stake comes back whole and nothing is paid", style="dim")
         nonce = secrets.token_bytes(SECRET_BYTES)
-        secret = Secret(episode=episode, number=None, person=person, nonce=nonce, bundle=brought)
-        commitment = secret.commitment(person, currency)
-        given = {"direction": direction, "commitment": commitment, "amount": amount}
-        # The file first: a commitment whose nonce is lost can never be revealed.
-        _write_secret(out, secret)
-        try:
-            taken: Any = moves.COMMIT.run(actor, episode, given)
-        except RefusedError:
-            # Only now is it sure that nothing was taken. After anything else it may have been.
-            out.unlink(missing_ok=True)
-            raise
+        secret = Secret(
+            episode=episode,
+            number=None,
+            person=person,
+            nonce=nonce,
+            direction=direction,
+            bundle=brought,
+        )
+        taken = _commit(actor, secret, amount, currency, out)
     if as_json:
         output.print_json({"key": actor.key, "challenge": taken, "reveal": str(out)})
         return
     say(
         f"challenge {taken.number} committed: {money(taken.stake, currency)} that the belief "
-        f"goes {taken.direction.value}"
+        f"goes {direction.value}; {money(taken.least, currency)} of it is lost if it fails"
     )
-    start, end = found.belief_ppm / 1e6, moves.reach_ppm(found, taken.stake, direction) / 1e6
-    say(f"as a bond it covers a move from {start:.2%} to {end:.2%}", style="dim")
-    say(f"keep {out} secret, then: heretix episode reveal {out}")
+    begin, until = (
+        Surface().moment(at) for at in (found.terms.close_until_ms, found.terms.freeze_at_ms)
+    )
+    say(f"keep {out} secret; after {begin}, by {until}: heretix episode reveal {out}")
+
+
+def _read_stake(actor: moves.Actor, episode: Episode, stake: str | None) -> int:
+    """Read what is put behind evidence: the least that is asked if nothing is said."""
+    from heretix.report.terminal_economy import money
+
+    currency, least = episode.terms.currency, actor.least_challenge(episode)
+    amount = least if stake is None else parse_amount(stake, currency)
+    if amount < least:
+        said = f"{money(least, currency)}, got {money(amount, currency)}"
+        raise UsageError(f"`--stake` must be at least {said}")
+    return amount
+
+
+def _commit(actor: moves.Actor, secret: Secret, amount: int, currency: str, out: Path) -> Any:
+    """Write the file to reveal with, then commit."""
+    given = {"commitment": secret.commitment(secret.person, currency), "amount": amount}
+    # In this order: a commitment whose nonce is lost can never be revealed.
+    _write_secret(out, secret)
+    try:
+        return moves.COMMIT.run(actor, secret.episode, given)
+    except RefusedError:
+        # Only now is it sure that nothing was taken. After anything else it may have been.
+        out.unlink(missing_ok=True)
+        raise
 
 
 def _write_secret(path: Path, secret: Secret) -> None:
@@ -477,7 +551,7 @@ def reveal(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Show the evidence that was committed to. Reveals end with the freeze."""
+    """Show what was committed to, between last bet and freeze."""
     try:
         secret = load_secret(file.read_text(encoding="utf-8"), str(file))
     except OSError as exc:
@@ -514,7 +588,7 @@ def _show_judged(
                 {
                     "number": one.number,
                     "fate": one.fate,
-                    "hearing": one.inputs,
+                    "inputs": one.inputs,
                     "text": None if one.inputs.reason is None else sentence(one.inputs.reason),
                 }
                 for one in made

@@ -13,12 +13,16 @@ from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.cli.output import say, warn
 from heretix.core.event_loop import run_async
-from heretix.core.lenses import HEL, MEL, needs_documents
+from heretix.core.lenses import SEARCHED, SHOWING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heretix.config import Claim, RunConfig
+    from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
+    from heretix.evidence.reliability import Assessment
+    from heretix.measurement.gather import Bundles
 
 evidence_app = typer.Typer(help="Bundles of evidence.", no_args_is_help=True)
 corpus_app = typer.Typer(help="Documents on this machine, to search.", no_args_is_help=True)
@@ -36,6 +40,7 @@ PolicyArgument = Annotated[
 _NO_BUNDLE: Final = (
     'no bundle was stored here yet; make one with `heretix evidence build "A claim."` first'
 )
+_SEARCHED: Final = ",".join(SEARCHED)
 _DOI: Final = re.compile(r"10\.\d{4,9}/\S+")
 
 
@@ -43,7 +48,7 @@ _DOI: Final = re.compile(r"10\.\d{4,9}/\S+")
 class BundleOptions(opt.EvidenceOptions):
     """Sources of documents; by default for the lenses that search for them."""
 
-    lenses: opt.LensOption = f"{MEL},{HEL}"
+    lenses: opt.LensOption = _SEARCHED
 
 
 @evidence_app.command(
@@ -64,13 +69,15 @@ def build(
     from heretix.config import Claim, check_claim
     from heretix.core.errors import UsageError
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.gather import gather_bundles, searches_demo
+    from heretix.measurement.gather import searches_demo
 
     config = opt.read_config(None, None, opt.SamplingOptions(), options)
     claims = [Claim(check_claim(claim))]
-    if not needs_documents(config.lenses):
+    if set(config.lenses).isdisjoint(SHOWING):
         named = ", ".join(config.lenses)
-        raise UsageError(f"`--lens` must name MEL, HEL or SEL, got {named}; others show nothing")
+        raise UsageError(
+            f"`--lens` must name one of {', '.join(SHOWING)}, got {named}; others show nothing"
+        )
     if out is not None:
         # Made before anything is searched for.
         try:
@@ -79,8 +86,7 @@ def build(
             raise UsageError(f"`--out` must be a folder, got {out}: {exc.strerror}") from exc
     output.silence_retries()
     with output.err_console().status("searching and reading documents"):
-        gathering = gather_bundles(claims, config.lenses, config.evidence, opt.read_settings(db))
-        found = run_async(gathering)
+        found = run_async(_gather(claims, config, opt.read_settings(db)))
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
     lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
     where = _store_bundles(bundles, db, out)
@@ -102,10 +108,20 @@ def build(
         raise typer.Exit(1)
 
 
+async def _gather(claims: Sequence[Claim], config: RunConfig, settings: Settings) -> Bundles:
+    """Gather bundles; models that are asked for them are paid from the store's budget."""
+    from heretix.measurement.gather import gather_bundles
+    from heretix.measurement.service import asked_models, asking
+
+    given = claims, config.lenses, config.evidence, settings
+    async with asking(settings, asked_models(config.evidence)) as payer:
+        return await gather_bundles(*given, opener=payer.open)
+
+
 def _store_bundles(bundles: Sequence[Bundle], db: str | None, out: Path | None = None) -> str:
     """Store bundles, write them to a folder if there is one, and say where they are now."""
     from heretix.evidence.bundle import dump_bundle
-    from heretix.store.documents import save_bundle
+    from heretix.store.bundles import save_bundle
 
     with opt.open_store(db, create=True) as store:
         for bundle in bundles:
@@ -176,23 +192,36 @@ def score(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Say how far a document can be relied on, blind to who published it."""
-    from heretix.evidence.reliability import assess
+    from heretix.evidence.reliability import assess, reliability_ends
     from heretix.evidence.sources.intake import read_file
     from heretix.measurement.gather import assess_judged
+    from heretix.measurement.service import asking
+    from heretix.report.words import NOT_ASSESSED, reliability_text
 
     document = read_file(file)
     if judge:
-        found = run_async(assess_judged(document, judge, opt.read_settings(None)))
+        settings = opt.read_settings(None)
+
+        async def grade() -> Assessment:
+            async with asking(settings, [judge]) as payer:
+                return await assess_judged(document, judge, settings, payer.open)
+
+        found = run_async(grade())
     else:
         found = assess(document)
     if as_json:
-        output.print_json({**found.record(), "explanation": found.explain()})
+        record = found.record()
+        interval = reliability_ends(record["parts"])
+        output.print_json({**record, "interval": interval, "explanation": found.explain()})
         return
-    say(f"reliability {found.r:.2f}", style="bold")
+    placed = found.judged is not None
+    suffix = "" if placed else f", {NOT_ASSESSED}"
+    say(f"reliability {reliability_text(found.record())}{suffix}", style="bold")
     for part in found.explain():
+        score = f"{part.score:.2f} in " if placed else ""
         say(
-            f"  {part.primitive.name} {part.primitive.value}: {part.score:.2f} "
-            f"in [{part.interval.lo:.2f}, {part.interval.hi:.2f}], weight {part.weight:.2f}"
+            f"  {part.primitive.name} {part.primitive.value}: {score}"
+            f"[{part.interval.lo:.2f}, {part.interval.hi:.2f}], weight {part.weight:.2f}"
         )
         for reading in part.signals if explain else ():
             mark = "+" if reading.contribution else " "
@@ -202,7 +231,7 @@ def score(
 
 def _read_bundle(ref: str, db: str | None) -> Bundle:
     from heretix.evidence.bundle import bundle_in_file, load_bundle
-    from heretix.store.documents import find_bundle
+    from heretix.store.bundles import find_bundle
 
     if (found := bundle_in_file(ref)) is not None:
         return found
@@ -392,6 +421,58 @@ def diff(
     for flip in flips:
         say(f"{flip.before.cls} → {flip.after.cls}  {flip.url}")
     say(f"{len(flips)} of {len(addresses)} differ", style="dim")
+
+
+@policy_app.command("coverage")
+def coverage(
+    urls: Annotated[
+        typer.FileText,
+        typer.Argument(help="A file of addresses or domains, one a line; - reads standard input."),
+    ],
+    policy: opt.PolicyOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Count addresses by class and rule; name those that none covers."""
+    from collections import Counter
+
+    from heretix.core.errors import UsageError
+    from heretix.evidence.policy.file import load_policy
+    from heretix.evidence.policy.policy import SourceClass
+    from heretix.evidence.policy.publisher import is_address
+
+    try:
+        lines = [line.strip() for line in urls]
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"`URLS` must be text in UTF-8, got {urls.name}") from exc
+    addresses = [(place, line) for place, line in enumerate(lines, start=1) if line]
+    for place, line in addresses:
+        if not is_address(line):
+            raise UsageError(
+                f"`URLS` line {place} must be an address or a domain like example.org, got {line!r}"
+            )
+    if not addresses:
+        raise UsageError("`URLS` must hold at least one address, got none")
+    loaded = load_policy(policy or "default")
+    found = [(line, loaded.classify(line)) for _, line in addresses]
+    total = len(found)
+    classes = Counter(str(given.cls) for _, given in found)
+    rules = Counter(given.rule_id or "none" for _, given in found)
+    unknown = [line for line, given in found if given.cls is SourceClass.UNKNOWN]
+    if as_json:
+        counted = {
+            name: {key: {"n": n, "share": n / total} for key, n in counts.most_common()}
+            for name, counts in (("classes", classes), ("rules", rules))
+        }
+        head = {"policy": loaded.version, "sha256": loaded.sha256, "n": total}
+        output.print_json({**head, **counted, "unknown": unknown})
+        return
+    for name, counts in (("class", classes), ("rule", rules)):
+        for key, n in counts.most_common():
+            say(f"{name:<5}  {n:>6}  {n / total:>6.1%}  {key}")
+    for line in unknown:
+        say(f"unknown  {line}", style="dim")
+    known = total - len(unknown)
+    say(f"{known} of {total} classified ({known / total:.1%}) by {loaded.version}", style="bold")
 
 
 @policy_app.command("check")

@@ -35,6 +35,7 @@ NOTHING_SHOWN: Final = (
     'no claim was measured with evidence here yet; run `heretix lens "A claim."` first'
 )
 """Said where there is no store, to those who look for what evidence does."""
+_INDEX_MAX: Final = 9_999
 JOBS_AT_A_TIME: Final = 4
 """Enough for a short job to pass a long one; each that asks a service is mostly waiting for it."""
 
@@ -69,9 +70,17 @@ BaseUrlOption = Annotated[
 BudgetOption = Annotated[
     float | None, typer.Option("--budget-usd", help="Stop when this much is spent.")
 ]
+OnOption = Annotated[
+    str | None,
+    typer.Option("--on", help="Measure on a cluster: ray, or ray://HOST:PORT.", metavar="CLUSTER"),
+]
 PresetOption = Annotated[
     str | None,
     typer.Option("--preset", help="A named plan: default (8 wordings × 2), wide (16 × 1), legacy."),
+]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option("--language", help="Ask in en, de, es, fr, zh; or auto: that of each claim."),
 ]
 LensOption = Annotated[
     str | None,
@@ -86,7 +95,12 @@ PolicyOption = Annotated[
 AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="Only documents up to this day (YYYY-MM-DD).")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", help="At most this many.", min=1)]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", help="At most this many.", min=1, max=1_000_000)
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log every request on standard error.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DbOption = Annotated[
     str | None,
@@ -122,12 +136,29 @@ class PlanOptions(SamplingOptions):
     ] = None
     claims_file: Annotated[
         str | None,
-        typer.Option("--claims-file", help="Claims as .jsonl, .csv or .txt.", metavar="FILE"),
+        typer.Option(
+            "--claims-file",
+            help="Claims as .csv, .tsv, .json, .jsonl, .parquet or .txt; `-` is standard input.",
+            metavar="FILE",
+        ),
+    ] = None
+    claims_column: Annotated[
+        str | None,
+        typer.Option("--column", help="The column with the claim, if not `claim`.", metavar="NAME"),
+    ] = None
+    template_include: Annotated[
+        str | None,
+        typer.Option("--template-include", help="Only these wordings: 0,3,5-8.", metavar="LIST"),
+    ] = None
+    template_exclude: Annotated[
+        str | None,
+        typer.Option("--template-exclude", help="All wordings but these.", metavar="LIST"),
     ] = None
     prompts_file: Annotated[
         str | None,
         typer.Option("--prompts-file", help="A prompt bank of your own (YAML).", metavar="FILE"),
     ] = None
+    language: LanguageOption = None
     base_url: BaseUrlOption = None
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="Sent where the model accepts it.")
@@ -137,6 +168,10 @@ class PlanOptions(SamplingOptions):
     ] = None
     max_output_tokens: Annotated[
         int | None, typer.Option("--max-output-tokens", help="Token limit of an answer.", min=1)
+    ] = None
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="A name for `runs --tag`. Repeat it.", metavar="NAME"),
     ] = None
     until_width: Annotated[
         float | None,
@@ -163,6 +198,7 @@ class RunOptions(PlanOptions):
         float | None, typer.Option("--tpm", help="Tokens a minute at most, for each model.")
     ] = None
     budget_usd: BudgetOption = None
+    on: OnOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +219,24 @@ class EvidenceOptions:
             metavar="SOURCE",
         ),
     ] = None
+    checks: Annotated[
+        bool | None,
+        typer.Option(
+            "--checks/--no-checks", help="Plant an order in SEL, and swap its documents' places."
+        ),
+    ] = None
     as_of: AsOfOption = None
     judge: Annotated[
         str | None,
         typer.Option("--judge", help="A model that grades documents, blind to their source."),
+    ] = None
+    queries: Annotated[
+        str | None,
+        typer.Option("--queries", help="A model that writes further queries, for and against."),
+    ] = None
+    stance: Annotated[
+        str | None,
+        typer.Option("--stance", help="A model that says whether each passage is for the claim."),
     ] = None
 
 
@@ -196,7 +246,14 @@ class ClaimCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as any command does, but refuse what is left over in words of our own."""
         ctx.allow_extra_args = True
-        left: list[str] = super().parse_args(ctx, args)
+        try:
+            left: list[str] = super().parse_args(ctx, args)
+        except typer.TyperException as exc:
+            # `-k` for `-K`: nothing but its other case is near to an option of one letter.
+            other = str(getattr(exc, "option_name", "")).swapcase()
+            if any(other in parameter.opts for parameter in self.params):
+                ctx.fail(f"No such option: {other.swapcase()} (did you mean {other}?)")
+            raise
         if left and not ctx.resilient_parsing:
             ctx.fail(
                 f"Got unexpected extra arguments ({' '.join(left)}); put a claim of several words "
@@ -252,6 +309,11 @@ def read_config(
     base = load_config(config) if config is not None else RunConfig()
     changes = asdict(sampling)
     changes["models"] = tuple(sampling.models) if sampling.models else None
+    if "tags" in changes:
+        changes["tags"] = tuple(changes["tags"] or ()) or None
+    for name in ("template_include", "template_exclude"):
+        if changes.get(name) is not None:
+            changes[name] = _read_indices(name, changes[name])
     # Key by key: an option changes one thing about the evidence, not where all of it comes from.
     sources = base.evidence.model_dump(exclude_unset=True) if base.evidence else {}
     if evidence is not None:
@@ -260,6 +322,24 @@ def read_config(
             given = bool(sources.get("documents"))
             changes["lenses"] = parse_lenses(evidence.lenses, with_documents=given)
     return base.replaced(claim=claim, evidence=sources or None, **changes)
+
+
+def _read_indices(name: str, text: str) -> tuple[int, ...]:
+    """Read a list of wordings with ranges, such as 0,3,5-8."""
+    from heretix.core.errors import ConfigError
+
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        last = last if "-" in part else first
+        numbers = f"{first}{last}".isascii() and first.isdecimal() and last.isdecimal()
+        if not numbers or int(last) < int(first):
+            option = name.replace("_", "-")
+            raise ConfigError(f"`--{option}` must list indices, such as 0,3,5-8, got {text!r}")
+        if int(last) > _INDEX_MAX:
+            raise ConfigError(f"`{name}` {last} is beyond any bank of wordings")
+        found += range(int(first), int(last) + 1)
+    return tuple(found)
 
 
 def _read_sources(given: EvidenceOptions) -> dict[str, Any]:
@@ -278,12 +358,21 @@ def _read_sources(given: EvidenceOptions) -> dict[str, Any]:
     return {name: value for name, value in sources.items() if value != ()}
 
 
-def read_settings(db: str | None) -> Settings:
-    """Read the environment's settings, with the store that the command line names."""
+def read_settings(db: str | None, *, on: str | None = None) -> Settings:
+    """Read the environment's settings, with the store and cluster that the command line names."""
     from heretix.core.settings import Settings
 
     settings = Settings.from_env()
-    return replace(settings, db=db or settings.db)
+    return replace(settings, db=db or settings.db, on=check_on(on) or settings.on)
+
+
+def check_on(on: str | None) -> str | None:
+    """Refuse what is no cluster's address, in the words of the configuration."""
+    if on is not None:
+        from heretix.config import RunConfig
+
+        RunConfig.parse({"on": on})
+    return on
 
 
 def open_store(db: str | None, *, create: bool = False, absent: str | None = None) -> Store:
@@ -295,6 +384,9 @@ def open_store(db: str | None, *, create: bool = False, absent: str | None = Non
 
 
 def warn_of_shortfall(measurement: Measurement) -> None:
-    """Say before anything is called that no answers can be enough."""
+    """Say before anything is called what the user wouldn't expect of it."""
     if measurement.shortfall is not None:
         warn(f"warning: {measurement.shortfall}")
+    if unsure := measurement.unrecognised:
+        more = f" and {len(unsure) - 1:,} more" if len(unsure) > 1 else ""
+        warn(f"note: asked in English, since their language isn't clear: {unsure[0][:60]!r}{more}")

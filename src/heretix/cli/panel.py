@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shlex
+import sys
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -35,7 +36,7 @@ _NO_WAVE: Final = "no wave was measured here yet; `heretix panel run FILE` measu
 
 
 class Every(StrEnum):
-    """How often waves are measured."""
+    """Spacing of the waves of a panel."""
 
     HOUR = "hour"
     DAY = "day"
@@ -68,7 +69,7 @@ jobs:
       - uses: actions/checkout@v4
       - run: pip install '.[postgres]'
       - name: {panel}
-        run: heretix panel run {file} --junit panel.xml
+        run: {command}
       - if: always()
         uses: actions/upload-artifact@v4
         with:
@@ -149,10 +150,14 @@ def run(
     be read or findings couldn't be sent, 130 stopped.
     """
     from heretix.cli.run import measure
+    from heretix.measurement.record import check_target
+    from heretix.report.panel import unmeasured_junit
     from heretix.store import Store
     from heretix.studies.panel import keep_wave, load_panel, prepare_panel, prepare_wave, read_panel
 
     panel = load_panel(file)
+    if junit is not None:
+        check_target(junit, option="--junit")
     settings = opt.read_settings(db)
     webhook = panel.webhook_address(settings.env)
     measurement = prepare_panel(panel, settings)
@@ -166,6 +171,9 @@ def run(
             keep_wave(panel, store, wave, results.executions.values())
             report = read_panel(store, panel.name)
     except HeretixError as exc:
+        if junit is not None:
+            # Else the findings of the wave before would pass for those of this one.
+            _write_junit(junit, unmeasured_junit(panel.name, str(exc)))
         if exc.exit_code != 1:
             raise
         # A spent budget or a pending batch is no drift, which 1 means here.
@@ -267,11 +275,15 @@ def schedule(
 
     panel = load_panel(file)
     when = _TIMES[every]
-    folder, name = file.resolve().parent, shlex.quote(file.name)
+    command = f"panel run {shlex.quote(str(file))} --junit panel.xml"
+    # Here, where this command finds the store and `.env`; cron's own path holds no environment.
+    program = Path(sys.executable).with_name("heretix")
+    heretix = shlex.quote(str(program)) if program.exists() else "heretix"
+    line = f"cd {shlex.quote(str(Path.cwd()))} && {heretix} {command} >>panel.log 2>&1"
     # In a crontab a percent sign ends the command.
-    command = f"cd {shlex.quote(str(folder))} && heretix panel run {name} --junit panel.xml"
-    cron = f"{when} {command} >>panel.log 2>&1".replace("%", "\\%")
-    recipe = _RECIPE.format(panel=json.dumps(panel.name), when=when, file=name)
+    cron = f"{when} {line}".replace("%", "\\%")
+    said = {"panel": panel.name, "command": f"heretix {command}"}
+    recipe = _RECIPE.format(when=when, **{name: json.dumps(text) for name, text in said.items()})
     if as_json:
         output.print_json({"cron": cron, "ci": recipe})
         return
@@ -290,16 +302,20 @@ def _read(file: Path, db: str | None) -> PanelReport:
 
 
 def _deliver(report: PanelReport, *, junit: Path | None, as_json: bool) -> None:
-    from heretix.report.panel import junit_xml, panel_content, panel_view
+    from heretix.report.panel import panel_content, panel_junit, panel_view
 
     if junit is not None:
-        from heretix.report.charts.output import write_file
-
-        write_file(junit, junit_xml(report))
+        _write_junit(junit, panel_junit(report))
     if as_json:
         output.print_json(panel_content(report))
         return
     output.console().print(panel_view(report))
+
+
+def _write_junit(path: Path, content: bytes) -> None:
+    from heretix.report.charts.output import write_file
+
+    write_file(path, content)
 
 
 def _send(address: str, report: PanelReport) -> str | None:

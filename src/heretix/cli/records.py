@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, astuple
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import Artifact, RunRecord
+    from heretix.report.share import Shared
     from heretix.store import Store
 
 RefArgument = Annotated[
@@ -43,7 +46,17 @@ def show(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = Fa
             console.print()
 
 
-def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = False) -> None:
+def verify(
+    refs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run or execution ids, artifact files (.json, .jsonl, .gz), a study, or `-`.",
+            metavar="ID|FILE...",
+        ),
+    ],
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
     """Derive everything in a record again, from the record alone, and say where it differs.
 
     Ends with 0 when all of it agrees, 1 when something doesn't.
@@ -52,10 +65,13 @@ def verify(ref: RefArgument, db: opt.DbOption = None, as_json: opt.JsonOption = 
     from heretix.report.terminal import verification_view
     from heretix.studies.study import is_study, read_study, verify_study
 
-    if is_study(ref):
-        found = [verify_study(read_study(ref), _store_there(db))]
-    else:
-        found = [check for artifact in read_refs([ref], db) for check in verify_artifact(artifact)]
+    found = []
+    for ref in refs:
+        if is_study(ref):
+            found.append(verify_study(read_study(ref), _store_there(db)))
+        else:
+            artifacts = read_refs([ref], db)
+            found += [check for artifact in artifacts for check in verify_artifact(artifact)]
     if as_json:
         output.print_json([{**asdict(check), "ok": check.ok} for check in found])
     else:
@@ -79,16 +95,36 @@ def _store_there(db: str | None) -> Store | None:
 def runs(
     search: Annotated[str | None, typer.Argument(help="Only claims with this text.")] = None,
     limit: opt.LimitOption = 20,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Only of this model, as it is listed.")
+    ] = None,
+    lens: Annotated[str | None, typer.Option("--lens", help="Only under this lens.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only from this day or moment on (UTC).")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", help="Only from before this day or moment (UTC).")
+    ] = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """List stored runs, newest first."""
     from heretix.report.terminal import runs_table
-    from heretix.store.runs import select_runs
+    from heretix.store.runs import RunFilter, select_runs
 
+    wanted = RunFilter(
+        search=search,
+        model=model,
+        lens=_read_lens(lens),
+        tag=tag,
+        since=_read_moment("--since", since),
+        before=_read_moment("--before", before),
+    )
     with opt.open_store(db) as store:
-        found = store.read(select_runs, limit=limit, search=search)
-    which = f" whose claim has {search!r}" if search else ' yet; `heretix run "A claim."` makes one'
+        found = store.read(select_runs, limit=limit, wanted=wanted)
+    chosen = any(value is not None for value in astuple(wanted))
+    which = " that fit all of this" if chosen else ' yet; `heretix run "A claim."` makes one'
     width = output.console().width
     output.show(
         found,
@@ -96,6 +132,33 @@ def runs(
         as_json=as_json,
         empty=f"no runs{which}",
     )
+
+
+def _read_lens(text: str | None) -> str | None:
+    """Read the name of one lens; another would find nothing, as if nothing were stored."""
+    from heretix.core.errors import ConfigError
+    from heretix.core.lenses import LENSES
+
+    if text is not None and text.upper() not in LENSES:
+        raise ConfigError(f"`--lens` must be one of {', '.join(LENSES)}, got {text!r}")
+    return text.upper() if text is not None else None
+
+
+def _read_moment(option: str, text: str | None) -> str | None:
+    """Read a day, or a moment, as records tell it; one without a zone is UTC."""
+    from heretix.core.clock import utc_text
+    from heretix.core.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return utc_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError) as exc:
+        raise ConfigError(
+            f"`{option}` must be a day like 2026-11-18, or a moment like 2026-11-18T09:30, "
+            f"got {text!r}"
+        ) from exc
 
 
 def diff(
@@ -133,7 +196,7 @@ def read_refs(refs: Sequence[str], db: str | None) -> list[Artifact]:
 
     artifacts = []
     for ref in refs:
-        if Path(ref).is_file() or ref.endswith((".json", ".jsonl")):
+        if ref == "-" or Path(ref).is_file() or ref.endswith((".json", ".jsonl", ".gz")):
             artifacts += read_artifacts(ref)
             continue
         with opt.open_store(db) as store:
@@ -218,9 +281,62 @@ def transfers(
     _export("transfers", episode, out, db)
 
 
-def _export(table: str, chosen: str | None, out: Path | None, db: str | None) -> None:
-    import sys
+@export_app.command("inspect", short_help="A run as a log of inspect_ai.")
+def inspect_log(
+    ref: RefArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="FILE.eval or FILE.json.")],
+    db: opt.DbOption = None,
+) -> None:
+    """Write a run as a log of inspect_ai: an answer is a sample, the belief a metric."""
+    from heretix.core.errors import ConfigError, MissingPartError
+    from heretix.measurement.record import check_target
 
+    if out.suffix not in {".eval", ".json"}:
+        raise ConfigError(f"`--out` must end in .eval or .json, got {out.name!r}")
+    check_target(out, lines=False)
+    try:
+        from heretix.evals import write_log
+    except ImportError as exc:
+        raise MissingPartError(
+            "`export inspect` needs inspect_ai: `uv sync --extra inspect`, or `pip install "
+            "'.[inspect]'` in the clone"
+        ) from exc
+    write_log(_read_single(ref, db), out)
+    output.warn(f"wrote {out.name}", style="")
+
+
+@export_app.command("training", short_help="One row an answer, as chat messages with the label.")
+def training(
+    search: Annotated[
+        str | None, typer.Argument(help="Only claims, models and ids with this text.")
+    ] = None,
+    out: OutOption = None,
+    label: Annotated[
+        str, typer.Option("--label", help="The column of the claims file that says what is true.")
+    ] = "label",
+    db: opt.DbOption = None,
+) -> None:
+    """One row an answer of a claim with a label: the messages, the answer, the label, the belief.
+
+    JSON Lines with `messages`, as fine-tuning takes them. Answers that were dropped are left out.
+    """
+    from heretix.core.errors import ConfigError
+    from heretix.report.export import training_pages, write_export, write_lines_of
+
+    if out is not None and out.suffix.lower() not in {".jsonl", ".ndjson"}:
+        raise ConfigError(f"`--out` must end in .jsonl, got {out.name!r}")
+    with opt.open_store(db) as store:
+        pieces = write_lines_of(training_pages(store, search, label))
+        if out is None:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            return
+        with output.err_console().status("exporting"):
+            size = write_export(out, pieces)
+    output.warn(f"wrote {out.name}, {size:,} bytes", style="")
+
+
+def _export(table: str, chosen: str | None, out: Path | None, db: str | None) -> None:
     from heretix.core.clock import SystemClock
     from heretix.economy.exchange import Exchange
     from heretix.report.export import export, format_of, write_export
@@ -247,7 +363,8 @@ def report(
     refs: Annotated[
         list[str],
         typer.Argument(
-            help="Run or execution ids (a unique part will do), artifact files, or one study.",
+            help="Run or execution ids (a unique part will do), artifact files; or one study, "
+            "one episode (ep-…), one panel by its name.",
             metavar="ID|FILE...",
         ),
     ],
@@ -276,6 +393,9 @@ def report(
     if any(map(is_study, refs)):
         _report_study(refs, out, dark=dark, as_json=as_json)
         return
+    if len(refs) == 1 and (shared := _find_shared(refs[0], db)) is not None:
+        _report_shared(shared, out, dark=dark, as_json=as_json)
+        return
     artifacts = read_refs(refs, db)
     check_target(out, lines=False)
     with output.err_console().status("drawing …"):
@@ -294,6 +414,51 @@ def report(
         output.print_json({"out": str(out), "runs": count, "bytes": len(content)}, indent=None)
     else:
         typer.echo(f"{count} run{'' if count == 1 else 's'}, written to {out}")
+
+
+def _find_shared(ref: str, db: str | None) -> Shared | None:
+    """Find the episode or the panel that a name means; None where it is neither's."""
+    from heretix.report.share import share_episode, share_panel
+
+    if Path(ref).exists():
+        return None
+    with opt.open_store(db) as store:
+        if ref.startswith("ep-"):
+            from heretix.core.clock import SystemClock
+            from heretix.economy.exchange import Exchange
+
+            exchange = Exchange(store, clock=SystemClock())
+            return share_episode(*exchange.outcome(ref), exchange.positions(ref))
+        from heretix.store.panels import select_panel
+
+        if store.read(select_panel, ref) is None:
+            return None
+        from heretix.studies.panel import read_panel
+
+        return share_panel(read_panel(store, ref))
+
+
+def _report_shared(shared: Shared, out: Path, *, dark: bool, as_json: bool) -> None:
+    from heretix.measurement.record import check_target
+    from heretix.report.charts.output import drawing_bytes, write_file
+    from heretix.report.charts.theme import DARK, LIGHT
+    from heretix.report.share import card_png, card_svg, shared_html
+
+    theme, suffix = DARK if dark else LIGHT, out.suffix.lower()
+    check_target(out, lines=False)
+    with output.err_console().status("drawing …"):
+        if suffix == ".html":
+            content = shared_html(shared).encode()
+        elif suffix == ".png":
+            content = card_png(shared, theme=theme)
+        else:
+            content = drawing_bytes(card_svg(shared, theme=theme), suffix)
+    write_file(out, content)
+    if as_json:
+        said = {"out": str(out), "sentence": shared.sentence, "bytes": len(content)}
+        output.print_json(said, indent=None)
+    else:
+        typer.echo(f"{shared.kind} {shared.key}: {shared.sentence} Written to {out}")
 
 
 def _report_study(refs: Sequence[str], out: Path, *, dark: bool, as_json: bool) -> None:

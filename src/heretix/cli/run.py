@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -16,16 +16,18 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli import output
-from heretix.core.event_loop import run_async
-from heretix.core.lenses import LENSES, needs_documents
+from heretix.core.event_loop import STOP_SIGNALS, run_async
+from heretix.core.lenses import LENSES, SHOWING
 from heretix.measurement.runner import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from rich.console import Console
 
     from heretix.measurement.record import RunRecord
+    from heretix.measurement.runner import Runner
     from heretix.measurement.service import Artifacts, Measurement, Results
     from heretix.plan import Plan
     from heretix.sample import Sample
@@ -43,7 +45,12 @@ def run(
     config: opt.ConfigOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the artifact (.json; .jsonl for many claims)."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the artifact (.json; .jsonl for many claims), or a table (.csv, .tsv, "
+            ".parquet).",
+        ),
     ] = None,
     mock: opt.MockOption = False,
     options: opt.RunOptions,
@@ -55,12 +62,13 @@ def run(
     ] = False,
     evidence: opt.EvidenceOptions,
     db: opt.DbOption = None,
+    verbose: opt.VerboseOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Measure a claim, or many.
 
-    Every finished sample is stored as it arrives. Stop at any time with Ctrl-C: the same
-    command continues where it stopped.
+    Every finished sample is stored as it arrives. Stop at any time with Ctrl-C: calls in flight
+    are waited for (a second Ctrl-C drops them), and the same command continues where it stopped.
 
     Exit codes: 0 measured, 1 measured but no estimate, wider than --until-width or out of budget,
     2 something to put right first, 3 the provider, the network or the store failed, 130 stopped.
@@ -68,7 +76,7 @@ def run(
     request = opt.read_config(config, claim, options, evidence)
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.record import check_target
-    from heretix.measurement.service import prepare
+    from heretix.measurement.service import prepare, with_checks
     from heretix.store import Store
 
     settings = opt.read_settings(db)
@@ -77,24 +85,52 @@ def run(
         from heretix.cli.batch import submit_run
 
         submit_run(prepare(request, settings, mock=mock), out=out, as_json=as_json)
-    measurement = with_evidence(prepare(request, settings, mock=mock))
+    measurement = with_checks(with_evidence(prepare(request, settings, mock=mock)))
     many = request.claims_file is not None
     if out is not None:
-        check_target(out, lines=many)
-    with Store.open(settings.db) as store:
+        check_target(out, lines=many, tables=True)
+    with logging_requests(verbose=verbose, as_json=as_json), Store.open(settings.db) as store:
         results = measure(measurement, store, out=out, many=many, as_json=as_json)
         deliver(results, measurement, store, out=out, many=many, as_json=as_json)
     raise typer.Exit(exit_code(results, measurement))
 
 
-def with_evidence(measurement: Measurement) -> Measurement:
-    """Gather the bundles of a measurement's lenses; say which lens lacks evidence."""
+def logging_requests(*, verbose: bool, as_json: bool) -> AbstractContextManager[None]:
+    """Log every request that ends on standard error: as a line, or as an event for programs."""
+    if not verbose:
+        return nullcontext()
+    from heretix.core import telemetry
+
+    def watch(event: telemetry.Event) -> None:
+        if not isinstance(event, telemetry.CallEnded):
+            return
+        if as_json:
+            _emit("request", **asdict(event))
+        else:
+            output.warn(event, style="dim")
+
+    return telemetry.watched_by(watch)
+
+
+def with_evidence(measurement: Measurement, *, calls: bool = True) -> Measurement:
+    """Gather the bundles of a measurement's lenses; say which lens lacks evidence. Without `calls`
+    no model is asked about documents."""
+    from heretix.measurement.service import without_models
+
+    asked = measurement
+    if not calls:
+        measurement = without_models(measurement)
     config = measurement.config
-    if not needs_documents(config.lenses):
+    if set(config.lenses).isdisjoint(SHOWING):
         return measurement
     from heretix.measurement.gather import searches_demo
     from heretix.measurement.service import gather_evidence
 
+    if measurement is not asked:
+        output.warn(
+            "`judge`, `stance` and `queries` aren't asked here: what they cost comes on top, and "
+            "documents may differ"
+        )
     output.silence_retries()
     with output.err_console().status("searching and reading documents"):
         measurement = run_async(gather_evidence(measurement))
@@ -127,10 +163,10 @@ def resume(
     from heretix.measurement.service import prepare_resumption
 
     if out is not None:
-        check_target(out, lines=False)
+        check_target(out, lines=False, tables=True)
     with opt.open_store(db) as store:
         if execution is None:
-            _list_unfinished(store)
+            _list_unfinished(store, as_json=as_json)
             return
         measurement = prepare_resumption(store, execution, opt.read_settings(db))
         results = measure(measurement, store, out=out, many=False, as_json=as_json)
@@ -138,11 +174,14 @@ def resume(
     raise typer.Exit(exit_code(results, measurement))
 
 
-def _list_unfinished(store: Store) -> None:
+def _list_unfinished(store: Store, *, as_json: bool) -> None:
     from heretix.report.terminal import unfinished_table
     from heretix.store.runs import select_unfinished
 
     found = store.read(select_unfinished)
+    if as_json:
+        output.print_json(found)
+        return
     if not found:
         output.say("nothing to resume: every execution here has its record")
         return
@@ -171,27 +210,61 @@ def measure(
         for name in measurement.ignored_options(model):
             output.warn(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
     tally, results = Tally(measurement.attempts, lambda _: None, inf), service.Results()
+    runner: Runner | None = None
+    dropped = 0
+
+    def stop() -> bool:
+        """Stop on the first signal; on the second, be interrupted."""
+        nonlocal dropped
+        assert runner is not None, "it runs"
+        if runner.stopped:
+            dropped = runner.status.in_flight
+            return False
+        flying = runner.stop()
+        waited = f"; {flying} in flight are waited for, Ctrl-C again drops them" if flying else ""
+        tally.tell(f"stopping: no more calls are made{waited}")
+        return True
+
     # What is loaded by now stays: the collector, which stops all calls, need not look at it again.
     gc.collect()
     gc.freeze()
     try:
         with watching(output.err_console(), tally.total, as_json=as_json) as tally:
             results = service.Results(tally)
-            tally.runner = measurement.runner(store, observer=results)
-            run_async(service.measure(measurement, store, results, runner=tally.runner))
+            tally.runner = runner = measurement.runner(store, observer=results)
+            runner.tell = tally.tell
+            run_async(
+                service.measure(measurement, store, results, runner=runner),
+                stop=stop,
+                signals=STOP_SIGNALS,
+            )
     except BaseException as exc:
-        write_out(out, results, measurement, store, many=many)
-        kept = f"; what is finished is written to {out}" if out and results.executions else ""
-        if isinstance(exc, KeyboardInterrupt):
+        kept = _keep(out, results, measurement, store, many=many)
+        spooled = runner.spooled if runner else 0
+        if isinstance(exc, KeyboardInterrupt) or (runner and runner.stopped):
+            lost = f" {dropped:,} calls in flight were dropped, and may be billed." * bool(dropped)
             output.warn(
-                f"Stopped. {tally.done:,} of {tally.total:,} samples are stored{kept}; the same "
-                "command continues from there."
+                f"Stopped.{lost} {tally.done - spooled:,} of {tally.total:,} samples are "
+                f"stored{kept}; the same command continues from there."
             )
             raise typer.Exit(130) from None
         if kept:
             output.warn(kept.removeprefix("; "))
         raise
     return results
+
+
+def _keep(
+    out: Path | None, results: Results, measurement: Measurement, store: Store, *, many: bool
+) -> str:
+    """Write what is finished, and say so; without a store there is nothing to write it from."""
+    from heretix.core.errors import StoreError
+
+    try:
+        write_out(out, results, measurement, store, many=many)
+    except StoreError:
+        return ""
+    return f"; what is finished is written to {out}" if out and results.executions else ""
 
 
 def exit_code(results: Results, measurement: Measurement) -> int:
@@ -207,14 +280,18 @@ def write_out(
 ) -> None:
     """Write the artifact of what is finished; all of it is in the store already."""
     from heretix.core.errors import RecordError
-    from heretix.measurement.record import write_artifact, write_lines
+    from heretix.measurement.record import TABLES, write_artifact, write_lines
     from heretix.measurement.service import Artifacts
 
     if out is None or not results.executions:
         return
     artifacts = Artifacts(measurement, results.executions, store)
     try:
-        if many:
+        if out.suffix.lower() in TABLES:
+            from heretix.report.export import belief_table, format_of, write_export
+
+            write_export(out, belief_table(format_of(out), artifacts, measurement.rows))
+        elif many:
             write_lines(out, artifacts)
         else:
             write_artifact(out, next(iter(artifacts)))
@@ -250,6 +327,8 @@ def deliver(
     else:
         runs = (record for artifact in artifacts for record in artifact.runs)
         show_runs(runs, len(results.executions), store)
+        if measurement.variants:
+            _show_checks(artifacts)
     if results.without_estimate:
         output.say(f"{results.without_estimate} without an estimate", style="bold red")
     if results.missed:
@@ -271,8 +350,18 @@ def show_runs(records: Iterable[RunRecord], count: int, store: Store) -> None:
         console.print(f"{count:,} runs measured; the latest are shown.")
         return
     for record in records:
-        console.print(run_headline(record))
-        console.print(f"heretix show {record.execution_id}\n", style="dim")
+        # What was done to a lens as a check is told in a line below.
+        if not (record.evidence and record.evidence.variant):
+            console.print(run_headline(record))
+            console.print(f"heretix show {record.execution_id}\n", style="dim")
+
+
+def _show_checks(artifacts: Artifacts) -> None:
+    """Say what checks found, where there are few."""
+    from heretix.report.terminal import check_lines, facts_table
+
+    for artifact in islice(artifacts, _FULL_VIEWS):
+        output.console().print(facts_table(check_lines(artifact)))
 
 
 @opt.takes_options
@@ -287,10 +376,11 @@ def describe(
 ) -> None:
     """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls no model."""
     from heretix.core.errors import RecordError
-    from heretix.measurement.service import plan_content, prepare
+    from heretix.measurement.service import plan_content, prepare, with_checks
 
     request = opt.read_config(config, claim, options)
-    measurement = with_evidence(prepare(request, opt.read_settings(db), mock=mock, calls=False))
+    prepared = prepare(request, opt.read_settings(db), mock=mock, calls=False)
+    measurement = with_checks(with_evidence(prepared, calls=False))
     opt.warn_of_shortfall(measurement)
     # With the cache's help where there is one; describing creates no store.
     try:
@@ -345,6 +435,7 @@ def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
     """Make a tally that shows itself as fits: to a terminal, to a file, or to a program."""
     if as_json:
         tally: Tally = _EventTally(total, lambda t: _emit("progress", **t.as_dict()), _EVENTS_S)
+        tally.tell = lambda text: _emit("note", message=text)
         _emit("started", total=total)
         try:
             yield tally
@@ -352,8 +443,9 @@ def watching(console: Console, total: int, *, as_json: bool) -> Iterator[Tally]:
             _emit("ended", **tally.as_dict(), elapsed_s=round(tally.elapsed_s, 1))
         return
     update: Callable[[Tally], None] = lambda t: console.print(_line(t), style="dim")  # noqa: E731
-    with _bar() if console.is_terminal else nullcontext(update) as update:
+    with _bar(console) if console.is_terminal else nullcontext(update) as update:
         tally = Tally(total, update, _LIVE_S if console.is_terminal else _LINES_S)
+        tally.tell = lambda text: console.print(text, style="yellow", markup=False)
         try:
             yield tally
         finally:
@@ -371,7 +463,7 @@ def _line(tally: Tally) -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Tally], None]]:
+def _bar(console: Console) -> Iterator[Callable[[Tally], None]]:
     from rich import progress as bars
 
     columns = (
@@ -383,7 +475,7 @@ def _bar() -> Iterator[Callable[[Tally], None]]:
         bars.TimeRemainingColumn(),
         bars.TextColumn("{task.fields[notes]}", style="dim"),
     )
-    with bars.Progress(*columns, console=output.err_console(), transient=True) as progress:
+    with bars.Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("measuring", total=None, notes="", doing="measuring")
         yield lambda t: progress.update(
             task, completed=t.done, total=t.total, notes=t.notes(), doing=t.doing

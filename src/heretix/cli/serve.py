@@ -8,8 +8,11 @@ import gc
 import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,6 +20,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.cli.output import print_json
+from heretix.core.event_loop import STOP_SIGNALS, heeding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +30,21 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
     from heretix.jobs import Job, Jobs, Worker
+    from heretix.observability import Scraped
     from heretix.store import Store
     from heretix.web.demo import World
     from heretix.web.state import AppState
 
+LogJsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--log-json", help="Log as JSON lines: requests, calls, jobs, and what went wrong."
+    ),
+]
 _GRACE_S: Final = 3
+_TURN_S: Final = 0.0005
+"""For which a thread keeps the interpreter while others want it."""
+_WORK_AFTER_S: Final = 1.0
 _WARM_AFTER_S: Final = 2.0
 _SURPLUS: Final = 100_000
 """Objects made and not freed, after which the collector looks for cycles: some ten megabytes."""
@@ -51,41 +65,77 @@ def serve(
         bool,
         typer.Option("--no-worker", help="Run no jobs here; `heretix worker` does elsewhere."),
     ] = False,
+    metrics: Annotated[
+        bool,
+        typer.Option("--metrics", help="Answer operators' Prometheus at /metrics (extra `otel`)."),
+    ] = False,
+    log_json: LogJsonOption = False,
     jobs: opt.JobsOption = opt.JOBS_AT_A_TIME,
+    on: opt.OnOption = None,
     db: opt.DbOption = None,
 ) -> None:
     """Serve the web app: measure, look, compare and take part in a browser.
 
     On a loopback address nobody has to sign in. Any other address is refused until there are
-    accounts (`heretix users add`). Ctrl-C ends it; jobs under way go on at the next start. A store
-    that can't be written to is there to be looked at, if it has no accounts.
+    accounts (`heretix users add`). Ctrl-C ends it when calls in flight are home, or after a minute,
+    again drops them; jobs under way go on at the next start. Episodes are frozen, judged, measured
+    and settled when that is due. A store that can't be written to is there to be looked at, if it
+    has no accounts.
     """
     # While modules load, nothing is thrown away; looking for it takes a fifth of the time.
     gc.disable()
     import threading
     import webbrowser
 
-    settings = opt.read_settings(db)
-    with _open(settings.db) as store, listening(host, port, store) as listener:
+    settings = opt.read_settings(db, on=on)
+    with (
+        contextlib.ExitStack() as around,
+        _open(settings.db) as store,
+        listening(host, port, store) as listener,
+    ):
+        say = around.enter_context(_logging(as_json=log_json))
+        scraped = around.enter_context(_scraping(store)) if metrics else None
         name, taken = f"[{host}]" if ":" in host else host, listener.getsockname()[1]
         address = f"http://{name}:{taken}/"
-        server = _server(store, settings)
+        # Pages wait for the interpreter behind exports: a tenth of the usual turn.
+        sys.setswitchinterval(_TURN_S)
+        server = _server(store, settings, metrics=scraped, log_json=log_json)
         with _ended_by_ctrl_c(server):
-            # Plain text: what colours it would take longer to load than some pages to answer.
-            typer.echo(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)", err=True)
+            say(f"Heretix serves {store.name} at {address} (Ctrl-C ends it)")
             if not store.writable:
-                typer.echo("It can't be written to: it can only be looked at.", err=True)
+                say("It can't be written to: it can only be looked at.")
             with contextlib.ExitStack() as working:
                 if store.writable and not no_worker:
-                    from heretix.jobs import BackgroundWorker
-
-                    working.enter_context(BackgroundWorker(store, settings, parallel=jobs))
+                    working.enter_context(_working(store, settings, parallel=jobs, tell=say))
                 if open_browser:
                     # The socket listens already: a browser that comes early waits for its answer.
                     opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
                     opening.start()
                 server.run(sockets=[listener])
-        typer.echo("Stopped.", err=True)
+        say("Stopped.")
+
+
+@contextlib.contextmanager
+def _logging(*, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """Log for people, or as JSON for programs; gives the call that says something."""
+    if not as_json:
+        # Plain text: what colours it would take longer to load than some pages to answer.
+        yield partial(typer.echo, err=True)
+        return
+    import logging
+
+    from heretix.observability import logging_json
+
+    with logging_json():
+        yield logging.getLogger("heretix").info
+
+
+@contextlib.contextmanager
+def _scraping(store: Store) -> Iterator[Scraped]:
+    from heretix.observability import Scraped, counting_jobs
+
+    with counting_jobs(store), Scraped() as scraped:
+        yield scraped
 
 
 def _open(db: str) -> Store:
@@ -104,7 +154,9 @@ def _open(db: str) -> Store:
         raise
 
 
-def _server(store: Store, settings: Settings) -> uvicorn.Server:
+def _server(
+    store: Store, settings: Settings, *, metrics: Scraped | None, log_json: bool
+) -> uvicorn.Server:
     import threading
 
     import uvicorn
@@ -126,7 +178,7 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
             gc.set_threshold(_SURPLUS)
             gc.enable()
             # What takes seconds to make is made once the first pages are likely to be answered.
-            timer = threading.Timer(_WARM_AFTER_S, _warm, (state, self.config.app))
+            timer = threading.Timer(_WARM_AFTER_S, _warm, (state,))
             timer.daemon = True
             timer.start()
 
@@ -134,27 +186,58 @@ def _server(store: Store, settings: Settings) -> uvicorn.Server:
             state.stopping = True
             super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
-    output.silence_retries()
     state = AppState.open(store, settings)
     config = uvicorn.Config(
-        create_app(state, loopback_only=state.people.count() == 0),
+        create_app(state, loopback_only=state.people.count() == 0, metrics=metrics),
         http=BoundedConnection,
         ws="none",
         # Addresses of requests can carry what nobody else should read; errors are logged anyway.
         access_log=False,
         log_level="warning",
+        log_config=None if log_json else uvicorn.config.LOGGING_CONFIG,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
     )
     return Server(config)
 
 
-def _warm(state: AppState, app: object) -> None:
-    """Make the script that draws charts, and the anomaly feed."""
+@contextlib.contextmanager
+def _working(
+    store: Store, settings: Settings, *, parallel: int, tell: Callable[[str], None]
+) -> Iterator[None]:
+    """Work on jobs from soon after the start: what measures takes long to load, and would keep the
+    first page waiting."""
+    import threading
+
+    ended, started = threading.Event(), []
+
+    def start() -> None:
+        if ended.wait(_WORK_AFTER_S):
+            return
+        from heretix.jobs import BackgroundWorker
+
+        output.silence_retries()
+        worker = BackgroundWorker(store, settings, parallel=parallel, keeps=True, tell=tell)
+        worker.start()
+        started.append(worker)
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for worker in started:
+            worker.stop()  # here, where a second Ctrl-C is heard
+
+
+def _warm(state: AppState) -> None:
+    """Load what asks other services, and make the anomaly feed."""
     from heretix.core.errors import HeretixError
 
+    output.silence_retries()
     with contextlib.suppress(HeretixError):
-        app.state.assets.get("charts.js")  # type: ignore[attr-defined]
         state.anomalies.read()
 
 
@@ -216,13 +299,30 @@ def _is_loopback(listener: socket.socket) -> bool:
 
 def worker(
     once: Annotated[bool, typer.Option("--once", help="End when no job waits.")] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            help="Answer Prometheus on this port (extra `otel`); 0 takes a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option("--metrics-host", help="Address of --metrics-port; whoever reaches it reads."),
+    ] = "127.0.0.1",
+    log_json: LogJsonOption = False,
     jobs: opt.JobsOption = opt.JOBS_AT_A_TIME,
+    on: opt.OnOption = None,
     db: opt.DbOption = None,
 ) -> None:
     """Work on the jobs of a store until stopped.
 
-    Any number of workers may share a store, on one machine or many. A worker that is stopped
-    gives its jobs back; one that dies is replaced, and nothing is asked or paid for twice.
+    Moves of episodes are made when they are due, each once. Any number of workers may share a
+    store, on one machine or many. A worker that is stopped waits for its calls in flight and gives
+    its jobs back (stopped again, it drops the calls); one that dies is replaced, and what was
+    answered isn't asked or paid for again.
     """
     import logging
 
@@ -230,22 +330,37 @@ def worker(
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     output.silence_retries()
-    with opt.open_store(db, create=True) as store:
-        output.warn(f"working on the jobs of {store.name}; Ctrl-C ends it", style="dim")
-        worker = Worker(store, opt.read_settings(db), parallel=jobs)
-        done = asyncio.run(_work(worker, once=once))
+    settings = opt.read_settings(db, on=on)
+    with opt.open_store(db, create=True) as store, contextlib.ExitStack() as around:
+        say = around.enter_context(_logging(as_json=log_json))
+        if metrics_port is not None:
+            scraped = around.enter_context(_scraping(store))
+            taken = scraped.serve(metrics_host, metrics_port)
+            say(f"metrics at http://{metrics_host}:{taken}/metrics")
+        say(f"working on the jobs of {store.name}; Ctrl-C ends it")
+        worker = Worker(store, settings, parallel=jobs, keeps=True)
+        done = asyncio.run(_work(worker, once=once, say=say))
     if once:
         typer.echo(f"{done} job{'' if done == 1 else 's'} done")
 
 
-async def _work(worker: Worker, *, once: bool) -> int:
-    """Work until a signal says stop: then what was answered is stored, and jobs are given back."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, worker.stop)
-    if once:
-        return await worker.run_until_idle()
-    await worker.run()
+async def _work(worker: Worker, *, once: bool, say: Callable[[str], None]) -> int:
+    """Work until a signal says stop: then calls come home, and jobs are given back."""
+    asked = False
+
+    def stop() -> None:
+        nonlocal asked
+        flying = worker.in_flight
+        waited = f"; {flying} calls in flight are waited for, Ctrl-C again drops them"
+        dropped = f"{flying} calls in flight are dropped, and may be billed"
+        say(dropped if asked else f"stopping: no more calls are made{waited * bool(flying)}")
+        worker.stop(drop=asked)
+        asked = True
+
+    with heeding(stop, STOP_SIGNALS):
+        if once:
+            return await worker.run_until_idle()
+        await worker.run()
     return 0
 
 
@@ -386,6 +501,53 @@ def _show(job: Job, *, as_json: bool) -> None:
         typer.echo(f"  {job.error}")
     if job.episode is not None:
         typer.echo(f"  heretix episode show {job.episode}")
+
+
+def publish(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Where the site goes: new, empty, or made by `publish`.", metavar="DIR"
+        ),
+    ],
+    base_url: Annotated[
+        str,
+        typer.Option(
+            "--base-url", help="Where it is going to stand: cards and citations then name it."
+        ),
+    ] = "",
+    db: opt.DbOption = None,
+    as_json: opt.JsonOption = False,
+) -> None:
+    """Write a static, searchable site of a store, to be put anywhere: it needs no server.
+
+    One page a claim and a run, with cards, records, evidence, panels and episodes. Links are
+    relative, nothing is loaded from elsewhere, and without scripts only the search is missing.
+    People, jobs and the ledger are left out. A site that is there already is replaced as a whole.
+    """
+    from heretix.core.errors import ConfigError
+    from heretix.core.event_loop import run_async
+    from heretix.web.publish import publish as write_site
+
+    if base_url and not base_url.startswith(("https://", "http://")):
+        raise ConfigError(f"`--base-url` must begin with https:// or http://, got {base_url!r}")
+    with opt.open_store(db) as store, output.err_console().status("publishing …") as status:
+        made = run_async(
+            write_site(
+                store,
+                opt.read_settings(db),
+                folder,
+                base_url=base_url,
+                tell=lambda done, known: status.update(f"publishing: {done} of {known} files"),
+            )
+        )
+    if as_json:
+        print_json(
+            {"folder": str(folder), "pages": made.pages, "files": made.files, "bytes": made.bytes}
+        )
+    else:
+        output.say(f"wrote {made.pages} pages, {made.bytes:,} bytes; open {folder / 'index.html'}")
+        output.say(f"cards of the findings, to share: {folder / 'share'}/*/*/card.png")
 
 
 def demo(

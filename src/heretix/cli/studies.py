@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -12,7 +15,10 @@ from heretix.cli import options as opt
 from heretix.cli import output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heretix.measurement.service import Measurement, Results
+    from heretix.readouts import Readout
     from heretix.store import Store
     from heretix.studies.design import Plan, VarianceComponents
     from heretix.studies.study import Kind, Request, StudyRecord, StudyRun
@@ -28,8 +34,15 @@ ClaimsOption = Annotated[
     str,
     typer.Option(
         "--claims",
-        help="Claims as .jsonl or .csv: claim, label, negation, …; `plain` is packaged.",
+        help="A file of claims: claim, label, negation, …; `plain` is packaged.",
         metavar="FILE",
+    ),
+]
+ReadoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--readout",
+        help="sampled (default), distribution or truth_token. Repeat it to compare them.",
     ),
 ]
 
@@ -48,11 +61,12 @@ class StudySampling(opt.SamplingOptions):
         typer.Option("--concurrency", help="Calls in flight (else it adapts by itself).", min=1),
     ] = None
     budget_usd: opt.BudgetOption = None
+    on: opt.OnOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOutput:
-    """What becomes of a study."""
+    """Output of a study."""
 
     mock: opt.MockOption = False
     dry_run: Annotated[
@@ -81,29 +95,37 @@ def calibration(
     *,
     claims: ClaimsOption,
     sampling: StudySampling,
+    readouts: ReadoutOption = None,
     evidence: opt.EvidenceOptions,
     outcome: StudyOutput,
 ) -> None:
     """Measure labelled claims: Brier and log score, AUROC, ECE, slope and intercept.
 
-    Intervals count claims, not answers; models are compared on the claims that all were asked.
+    Intervals count claims, not answers; models, lenses and read-outs are compared on the claims
+    that both were asked.
     Stop at any time with Ctrl-C: the same command continues where it stopped.
 
     Exit codes: 0 done, 1 too little was measured, 2 something to put right first, 3 the provider,
     the network or the store failed, 130 stopped.
     """
-    _study("calibration", claims, sampling, evidence, outcome)
+    _study("calibration", claims, sampling, readouts, evidence, outcome)
 
 
 @app.command("coherence", short_help="Do a claim and its negation add up?")
 @opt.takes_options
-def coherence(*, claims: ClaimsOption, sampling: StudySampling, outcome: StudyOutput) -> None:
+def coherence(
+    *,
+    claims: ClaimsOption,
+    sampling: StudySampling,
+    readouts: ReadoutOption = None,
+    outcome: StudyOutput,
+) -> None:
     """Measure claims with their negations: acquiescence, belief free of it, violation.
 
     A claim may have `entails`, `paraphrase`, or `other` with `both` or `either` instead: then the
     rule of probability is checked. All are asked in the same wordings.
     """
-    _study("coherence", claims, sampling, None, outcome)
+    _study("coherence", claims, sampling, readouts, None, outcome)
 
 
 @app.command("variance", short_help="How much is wording, how much is chance?")
@@ -112,11 +134,12 @@ def variance(
     *,
     claims: ClaimsOption,
     sampling: StudySampling,
+    readouts: ReadoutOption = None,
     evidence: opt.EvidenceOptions,
     outcome: StudyOutput,
 ) -> None:
     """Measure variance components over claims: between wordings, and between repeats."""
-    _study("variance", claims, sampling, evidence, outcome)
+    _study("variance", claims, sampling, readouts, evidence, outcome)
 
 
 @opt.takes_options
@@ -125,15 +148,17 @@ def card(
     model: Annotated[str, typer.Argument(help="The model: provider:model, or a known name.")],
     claims: ClaimsOption = "plain",
     sampling: StudySampling,
+    readouts: ReadoutOption = None,
     evidence: opt.EvidenceOptions,
     outcome: StudyOutput,
 ) -> None:
     """Hold a model against four standards for belief, each a number with an interval.
 
     Accuracy, coherence and uniformity over wordings need claims with labels and negations; 40
-    plain ones are packaged. Use of evidence needs --lens RPL,NUL,MEL and documents for the claims.
+    plain ones are packaged. Use of evidence needs --lens RPL,NUL,MEL and documents for the claims;
+    irrelevant text of the same length is measured beside them, to tell what moved beliefs.
     """
-    _study("card", claims, replace(sampling, models=[model]), evidence, outcome)
+    _study("card", claims, replace(sampling, models=[model]), readouts, evidence, outcome)
 
 
 @app.command("run", short_help="Carry out a study that a file declares.")
@@ -143,7 +168,7 @@ def run_file(
     file: Annotated[Path, typer.Argument(help="The study (YAML).", metavar="FILE")],
     outcome: StudyOutput,
 ) -> None:
-    """Carry out a study that a YAML file declares: claims, models, lenses, plan."""
+    """Carry out a study that a YAML file declares: claims, models, lenses, read-outs, plan."""
     from heretix.studies.study import read_request
 
     _carry_out(read_request(file), outcome)
@@ -153,33 +178,42 @@ def _study(
     kind: Kind,
     claims: str,
     sampling: StudySampling,
+    readouts: list[str] | None,
     evidence: opt.EvidenceOptions | None,
     outcome: StudyOutput,
 ) -> None:
     from heretix.studies.study import Request, read_items
 
-    request = opt.read_config(None, None, sampling, evidence)
-    name = None if claims == "plain" else Path(claims).stem
-    _carry_out(
-        Request(kind=kind, items=read_items(claims, kind), config=request, name=name), outcome
+    request = Request(
+        kind=kind,
+        items=read_items(claims, kind),
+        config=opt.read_config(None, None, sampling, evidence),
+        name=None if claims == "plain" else Path(claims).stem,
+        # An unknown one is refused where the configurations are made.
+        readouts=tuple(cast("list[Readout]", readouts or [])),
     )
+    _carry_out(request, outcome)
 
 
 def _carry_out(request: Request, outcome: StudyOutput) -> None:
     from heretix.cli.run import with_evidence
     from heretix.report.studies import study_view
-    from heretix.studies.study import finish_study, prepare_study
+    from heretix.studies.study import add_placebo, finish_study, prepare_study
 
     _check_outputs(outcome)
     settings = opt.read_settings(outcome.db)
     prepared = prepare_study(request, settings, mock=outcome.mock, calls=not outcome.dry_run)
-    measurement = with_evidence(prepared)
+    measurements = [
+        add_placebo(request.kind, with_evidence(one, calls=not outcome.dry_run)) for one in prepared
+    ]
     if outcome.dry_run:
-        _show_estimate(measurement, outcome)
+        _show_estimate(measurements, outcome)
         return
     with opt.open_store(outcome.db, create=True) as store:
-        results = _measure(measurement, store, as_json=outcome.as_json)
-        record = finish_study(request, measurement, results.executions, store)
+        measured = [
+            (one, _measure(one, store, as_json=outcome.as_json).executions) for one in measurements
+        ]
+        record = finish_study(request, measured, store)
     _write_outputs(record, outcome)
     if outcome.as_json:
         output.print_json_text(record.to_json())
@@ -201,11 +235,12 @@ def _check_outputs(outcome: StudyOutput) -> None:
         raise ConfigError(
             f"`--report` must end in one of {', '.join(_REPORTS)}, got {outcome.report.name!r}"
         )
-    if outcome.table is not None and format_of(outcome.table) == "parquet":
+    if outcome.table is not None and format_of(outcome.table, option="--table") == "parquet":
         load_arrow()
-    for path in (outcome.out, outcome.report, outcome.table):
+    given = {"--out": outcome.out, "--report": outcome.report, "--table": outcome.table}
+    for option, path in given.items():
         if path is not None:
-            check_target(path, lines=False)
+            check_target(path, option=option)
 
 
 def _write_outputs(record: StudyRecord, outcome: StudyOutput) -> None:
@@ -231,17 +266,18 @@ def _measure(measurement: Measurement, store: Store, *, as_json: bool) -> Result
     return results
 
 
-def _show_estimate(measurement: Measurement, outcome: StudyOutput) -> None:
+def _show_estimate(measurements: Sequence[Measurement], outcome: StudyOutput) -> None:
     from heretix.core.errors import RecordError
     from heretix.report.terminal import estimate_view
 
     # With the cache's help where there is one; asking for the price creates no store.
     try:
         with opt.open_store(outcome.db) as store:
-            estimate = measurement.estimate(store)
+            estimates = [one.estimate(store) for one in measurements]
     except RecordError:
-        estimate = measurement.estimate(None)
-    output.show(estimate, lambda found: estimate_view(measurement, found), as_json=outcome.as_json)
+        estimates = [one.estimate(None) for one in measurements]
+    total = functools.reduce(operator.add, estimates)
+    output.show(total, lambda found: estimate_view(measurements[0], found), as_json=outcome.as_json)
 
 
 def check(
@@ -268,13 +304,13 @@ def check(
     from heretix.measurement.service import prepare
     from heretix.providers.catalog import resolve_model
     from heretix.report.charts.output import write_file
-    from heretix.report.studies import checks_view
+    from heretix.report.studies import checks_junit, checks_view
     from heretix.studies import check as checking
     from heretix.studies.study import read_run
 
     checks = checking.read_checks(file)
     if junit is not None:
-        check_target(junit, lines=False)
+        check_target(junit, option="--junit")
     settings = opt.read_settings(db)
     settings = replace(settings, no_cache=no_cache or settings.no_cache)
     measurement = prepare(checks.config, settings, claims=checks.claims, mock=mock)
@@ -287,8 +323,7 @@ def check(
         runs = [read_run(store, ref) for ref in results.executions.values()]
     findings = checking.judge(checks, names, runs)
     if junit is not None:
-        content = checking.write_junit(findings, file.stem, allow_undecided=allow_undecided)
-        write_file(junit, content)
+        write_file(junit, checks_junit(findings, file.stem, allow_undecided=allow_undecided))
     output.show(findings, checks_view, as_json=as_json)
     met = {"holds", "undecided"} if allow_undecided else {"holds"}
     raise typer.Exit(0 if all(found.verdict in met for found in findings) else 1)
@@ -296,7 +331,7 @@ def check(
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Where the variance components of a design come from, or what they are."""
+    """Variance components of a design: where they come from, or what they are."""
 
     models: opt.ModelOption = None
     template_variance: Annotated[
@@ -351,13 +386,16 @@ def design(
 
     components, prob = _find_components(claim, spread, db)
     paid = d.Price(template=price, repeat=price if repeat_price is None else repeat_price)
-    plans = _named_plans(components, prob, paid)
+    plans = _plan_presets(components, prob, paid)
     if width is not None:
         cheapest = d.find_cheapest(components, width=width, prob=prob, price=paid)
         plans[f"cheapest for {width:g}"] = cheapest
+        begin = f"-K {cheapest.T} -R {cheapest.R} -T {cheapest.T} --until-width {width:g}"
     frontier = d.expected_widths(components, max_calls=max_calls, prob=prob, price=paid)
     best = d.best_replicates(components, paid)
     notes = _advise(plans, best, prob)
+    if width is not None:
+        notes.append(f"`heretix run … {begin}` starts there, and goes on where that isn't enough.")
     if out is not None:
         from heretix.report.charts import expected_width, save_chart
 
@@ -393,6 +431,11 @@ def _find_components(
     if spread.prob is not None and not 0 < spread.prob < 1:
         raise ConfigError(f"`--prob` must lie between 0 and 1, got {spread.prob}")
     if given[0] is not None and given[1] is not None:
+        if not (math.isfinite(given[0]) and math.isfinite(given[1])):
+            raise ConfigError(
+                "`--template-variance` and `--replicate-variance` must be finite numbers, got "
+                f"{given[0]} and {given[1]}; leave both out to take them from stored runs"
+            )
         components = VarianceComponents(
             template=given[0],
             replicate=given[1],
@@ -416,15 +459,16 @@ def _find_components(
     return estimate_components([run.logits for run in runs]), spread.prob or middle
 
 
-def _named_plans(components: VarianceComponents, prob: float, price: Any) -> dict[str, Plan]:
+def _plan_presets(components: VarianceComponents, prob: float, price: Any) -> dict[str, Plan]:
     """Plan each preset as it samples: so many wordings, so many answers each."""
     from heretix.config import PRESETS, RunConfig
+    from heretix.plan import DEFAULT_T
     from heretix.studies.design import plan_for
 
     plans = {}
     for name in PRESETS:
         config = RunConfig.parse({"preset": name})
-        T = min(config.T or 8, config.K)
+        T = min(config.T or DEFAULT_T, config.K)
         plans[name] = plan_for(components, T=T, R=config.K * config.R // T, prob=prob, price=price)
     return plans
 

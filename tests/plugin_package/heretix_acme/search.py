@@ -8,7 +8,6 @@ class AcmeSearch:
     """Finds what shares a long word with the query."""
 
     name = "acme"
-    gives_text = True
 
     @classmethod
     def from_env(cls, env, **options):
