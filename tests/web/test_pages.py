@@ -434,7 +434,7 @@ def test_files_are_served_from_a_closed_set(measured_site):
 
 def test_the_icon_is_where_browsers_look_by_themselves(measured_site):
     """A card or a table has no page around it that could name the icon."""
-    icon = measured_site.get("/favicon.ico")
+    icon = measured_site.get("/favicon.ico", follow_redirects=True)
     assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
 
 

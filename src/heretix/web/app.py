@@ -22,7 +22,7 @@ from heretix.core.errors import StoreError
 from heretix.version import VERSION
 from heretix.web import middleware, problems
 from heretix.web.api import describe
-from heretix.web.assets import Assets, serve_asset, serve_icon
+from heretix.web.assets import Assets, redirect_to_icon, serve_asset
 from heretix.web.auth import identify_visitor, require_role
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def create_app(
     app.state.assets = Assets()
     app.add_route("/static/{name}", serve_asset, methods=["GET"])
     # What has no page around it, such as a card, can't name its icon: browsers then ask for this.
-    app.add_route("/favicon.ico", serve_icon, methods=["GET"])
+    app.add_route("/favicon.ico", redirect_to_icon, methods=["GET"])
     app.add_route("/health", tell_health, methods=["GET"])
     if metrics is not None:
 

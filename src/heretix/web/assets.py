@@ -11,6 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 
 from heretix.web.templating import etag_of, fresh
 
@@ -54,15 +55,7 @@ class Assets:
 def serve_asset(request: Request) -> Response:
     """Send one file. With its version in the address it never changes. Whoever asks may have it:
     no session is looked up, and it counts towards no limit."""
-    return _send(request, request.path_params["name"])
-
-
-def serve_icon(request: Request) -> Response:
-    """Send the icon where browsers look for one on their own."""
-    return _send(request, "mark.svg")
-
-
-def _send(request: Request, name: str) -> Response:
+    name: str = request.path_params["name"]
     assets: Assets = request.app.state.assets
     asset = assets.get(name)
     if asset is None:
@@ -70,6 +63,12 @@ def _send(request: Request, name: str) -> Response:
     cache = _FOR_EVER if request.query_params.get("v") == asset.version else _BRIEFLY
     etag = etag_of(asset.version.encode())
     return fresh(request, asset.content, asset.media_type, cache_control=cache, etag=etag)
+
+
+def redirect_to_icon(request: Request) -> Response:
+    """Lead a browser to the icon from where it looks by itself."""
+    assets: Assets = request.app.state.assets
+    return RedirectResponse(assets.url("mark.svg"))
 
 
 @lru_cache(maxsize=1)
