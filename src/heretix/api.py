@@ -374,11 +374,13 @@ class Panel:
     def to_frame(self, *, as_: FrameKind = "pandas") -> Any:
         """A row a belief a wave."""
         rows = [
-            {"claim": one.claim, "model": one.model, "lens": one.lens, **asdict(point)}
+            {"claim": one.claim, "model": one.model, "lens": one.lens, **point.row()}
             for one in self.report.series
             for point in one.points
         ]
-        return _frame(_PANEL_COLUMNS, rows, as_)
+        from heretix.studies.panel import POINT_COLUMNS
+
+        return _frame((*_OF_BELIEF, *POINT_COLUMNS), rows, as_)
 
     def _repr_html_(self) -> str:
         from heretix.report.notebook import panel_html
@@ -445,13 +447,6 @@ _BELIEF_COLUMNS: Final = (
     *((name, "int64") for name in ("K", "R", "T", "N", "calls", "tokens_in", "tokens_out")),
     ("cost_usd", "float64"),
     *((name, "string") for name in ("status", "reason", "finished_at", "run_id", "execution_id")),
-)
-_PANEL_COLUMNS: Final = (
-    *((name, "string") for name in ("claim", "model", "lens")),
-    ("wave", "int64"),
-    ("at", "string"),
-    *((name, "float64") for name in ("prob_true", "ci_lo", "ci_hi", "t_lo", "t_hi")),
-    ("execution_id", "string"),
 )
 _OF_BELIEF: Final = (("claim", "string"), ("model", "string"), ("lens", "string"))
 _SAMPLE_COLUMNS: Final = (

@@ -1,5 +1,7 @@
 """`heretix panel`: waves that are never served from the cache, and what moved between them."""
 
+import csv
+import io
 import json
 import re
 import subprocess
@@ -10,10 +12,12 @@ import pytest
 import yaml
 
 from faultserver import FaultServer, by_prompt, document, redirect, status
+from heretix.api import Panel
 from heretix.core.clock import utc_text
 from heretix.measurement.record import RunRecord
 from heretix.measurement.verify import verify_run
 from heretix.providers.sim import SimProvider
+from heretix.report.share import share_panel, table_csv
 from heretix.store import Store, panels
 from heretix.store.runs import find_record
 from heretix.studies.drift import detect_drifts, measure_cell
@@ -115,16 +119,45 @@ def test_an_anchor_that_moves_by_itself_is_left_out(heretix, panel):
     assert [s["claim"] for s in loaded(heretix)["series"] if s["left_out"]] == moving
 
 
-def test_no_interval_by_t_where_a_wave_lacks_the_answers(heretix, panel):
-    """Answers of exactly 0 or 1 are in the belief, but not kept by the wave."""
-    panel("sim:sure?prior=0.9999999", anchors=[], claims=CLAIMS[:2])
+def test_a_wave_with_answers_of_0_or_1_has_both_intervals_of_its_records(
+    heretix, panel, folder, monkeypatch
+):
+    """Everywhere: in the terminal, as data, on the page, in the CSV and in the frame."""
+    monkeypatch.setenv("COLUMNS", "300")
+    models = ["sim:sure?prior=0.9999999&noise_sd=1", "sim:torn?prior=0.9&template_sd=8"]
+    panel(models, anchors=[], claims=CLAIMS[:2])
     run_waves(heretix, 1)
     with Store.open(STORE) as store:
-        points = [series.points[0] for series in read_panel(store, "p").series]
-        stored = [store.read(find_record, point.execution_id) for point in points]
+        report = read_panel(store, "p")
+        found = {series.points[0].execution_id: series.points[0] for series in report.series}
+        stored = [store.read(find_record, execution) for execution in found]
     records = [RunRecord.model_validate_json(one.record_json) for one in stored]
-    assert [point.t_lo is None for point in points] == [r.beside.n_extreme > 0 for r in records]
-    assert any(r.beside.n_extreme for r in records)
+    assert {record.beside.clamp_sensitive for record in records} == {True, False}
+    assert all(record.beside.n_extreme for record in records)
+    rows = [one["points"][0] for one in loaded(heretix)["series"]]
+    assert rows == Panel(report).to_frame(as_="arrow").select(list(rows[0])).to_pylist()
+    table = list(csv.DictReader(io.StringIO(table_csv(share_panel(report)).decode())))
+    for name in ("t_lo", "t_hi", "extreme_share", "center_clamped"):
+        assert [float(line[name]) for line in table] == [row[name] for row in rows]
+    terminal = heretix("panel", "report").out
+    heretix("panel", "publish", "site")
+    page = (folder / "site" / "index.html").read_text()
+    for record, row in zip(records, rows, strict=True):
+        beside = record.beside
+        assert (row["t_lo"], row["t_hi"]) == beside.template_t.ci95
+        assert (row["ci_lo"], row["ci_hi"]) == record.aggregates.ci95
+        assert row["extreme_share"] == beside.extreme_share
+        assert row["center_clamped"] == beside.center_clamped
+        assert row["clamp_sensitive"] == beside.clamp_sensitive
+        share = f"{beside.extreme_share:.0%}"
+        by_t = f"[{row['t_lo']:.3f}, {row['t_hi']:.3f}]"
+        assert by_t in terminal
+        assert share in terminal
+        assert f"by t {by_t}, {share} exactly 0 or 1" in page
+        assert f"{share} of answers exactly 0 or 1" in page
+    clamped = sum(record.beside.clamp_sensitive for record in records)
+    assert terminal.count("clamp-sensitive") == 2 * clamped  # first and last
+    assert page.count("clamp-sensitive: ") == clamped
 
 
 def test_the_report_is_the_drift_test_on_the_records_of_the_waves(heretix, panel):
@@ -141,8 +174,7 @@ def test_the_report_is_the_drift_test_on_the_records_of_the_waves(heretix, panel
                 record = RunRecord.model_validate_json(stored.record_json)
                 assert verify_run(record).ok
                 assert record.usage.from_cache == 0
-                by_t = (point.t_lo, point.t_hi)
-                assert by_t == pytest.approx(record.beside.template_t.ci95)
+                assert point.beside == record.beside
                 probs = {}
                 for sample in record.samples:
                     probs.setdefault(sample.paraphrase_idx, []).append(sample.prob_true)

@@ -408,7 +408,13 @@ def test_no_movement_has_a_direction_that_an_interval_leaves_open(
     assert (found.direction == 0) is open_ is (not said)
 
 
-def panel_report(*movements, model="openai:gpt-5", claims=("Tea is a drink.",), probs=(0.42, 0.69)):
+def panel_report(
+    *movements,
+    model="openai:gpt-5",
+    claims=("Tea is a drink.",),
+    probs=(0.42, 0.69),
+    beside=None,
+):
     """A panel of two waves in which these claims moved so."""
     waves = tuple(
         Wave(wave=n, started_at=f"2026-11-0{n + 1}T08:00:00Z", finished_at="x")
@@ -421,8 +427,7 @@ def panel_report(*movements, model="openai:gpt-5", claims=("Tea is a drink.",), 
             prob_true=p,
             ci_lo=p,
             ci_hi=p,
-            t_lo=None,
-            t_hi=None,
+            beside=beside,
             execution_id="e",
         )
         for n, p in enumerate(probs)
@@ -477,6 +482,7 @@ PANELS = [
     (panel_report(movement(0.5, -0.1, 1.1)), 0, "gpt-5's belief in “Tea is a drink.” moved since wave 1 (2 Nov 2026), its odds ×\u00a01.6 (95% interval 0.9 to 3)."),
     (panel_report(movement(-1.2, -1.4, -1)), -1, "gpt-5's belief in “Tea is a drink.” fell since wave 1 (2 Nov 2026), its odds ×\u00a00.3 (95% interval 0.25 to 0.37)."),
     (panel_report(movement(0.5, 0.2, 0.8), movement(1.2, 1, 1.4), claims=("Salt is sweet.", "Tea is a drink.")), 1, f"{ROSE}; 1 more moved."),
+    (panel_report(movement(1.2, 1, 1.4), beside=beside(0.3, 0.5, clamped=0.52)), 1, f"{ROSE}; clamp-sensitive: 42% rests on answers of exactly 0 or 1, and is 52% with those counted as 0.5% and 99.5%."),
     (panel_report(), 0, "No movement can be shown: 1 claim asked of gpt-5 in 2 waves."),
     (panel_report(probs=(0.4,)), 0, "One wave of gpt-5 so far: what moves is told from the second on."),
 ]  # fmt: skip

@@ -339,11 +339,13 @@ def moved_finding(movement: Movement, first: ModelMovement | Series, more: str =
     model = short_model(first.model)
     shown = "" if first.lens == RPL else f"shown {name_documents(first.lens)}, "
     what = f"belief in “{claim}”" if claim else "belief in all claims together"
-    ends = [p.prob_true for p in points if p.prob_true is not None]
-    spread = ""
-    if len(ends) > 1 and side and (ends[-1] - ends[0]) * side > 0:
-        first_told, last_told = _from_to(ends[0], ends[-1])
+    ends = [(p.prob_true, p.beside) for p in points if p.prob_true is not None]
+    spread, clamped = "", ""
+    if len(ends) > 1 and side and (ends[-1][0] - ends[0][0]) * side > 0:
+        (before, beside_first), (after, beside_last) = ends[0], ends[-1]
+        first_told, last_told = _from_to(before, after)
         spread = f" from {first_told} to {last_told}"
+        clamped = _note_clamped(beside_first, before) or _note_clamped(beside_last, after)
     since = f" since wave {movement.since_wave}" if movement.since_wave is not None else ""
     dated = f" ({day_words(movement.since_at)})" if since and movement.since_at else ""
     size = movement.size
@@ -352,7 +354,8 @@ def moved_finding(movement: Movement, first: ModelMovement | Series, more: str =
         value, lo, hi = (f"{math.exp(x):.2g}" for x in (size.value, size.lo, size.hi))
         odds = f", its odds ×\u00a0{value} (95% interval {lo} to {hi})"
     sentence = f"{shown}{model}'s {what} {verb}{spread}{since}{dated}{odds}{more}"
-    notes = ["overstated, most likely: it is near the noise" if movement.overstated else ""]
+    near = "overstated, most likely: it is near the noise" if movement.overstated else ""
+    notes = [clamped, near]
     return Finding("shifted", quote_models([first.model], sentence, notes), side, weight)
 
 

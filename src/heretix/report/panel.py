@@ -17,7 +17,7 @@ from heretix.report.findings import (
     tell_apart,
 )
 from heretix.report.studies import Case, Outcome, junit_xml
-from heretix.report.words import day_words
+from heretix.report.words import beside_text, day_words, percent, warn_clamp_sensitive
 from heretix.studies.panel import BASELINE_WAVES
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ def panel_view(report: PanelReport) -> RenderableType:
 
     done = len(report.waves)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("claim", "model", "first", "last", "by t", "e-value", "since"):
-        right = name in {"first", "last", "by t", "e-value"}
+    numbers = ("first", "last", "by t", "0 or 1", "e-value")
+    for name in ("claim", "model", *numbers, "since"):
+        right = name in numbers
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for series in report.series:
         if series.truth is None or series.left_out:
@@ -157,8 +158,8 @@ def _row(series: Series) -> tuple[str, ...]:
     first, last = (series.points[0], series.points[-1]) if series.points else (None, None)
     e_value = "" if movement is None else f"{movement.e_value:,.3g}"
     name = series.model if series.lens == RPL else f"{series.model} {series.lens}"
-    by_t = _by_t(last)
-    return (label, shorten(name, 40), _prob(first), _prob(last), by_t, e_value, since)
+    shown = (_prob(first), _prob(last), _by_t(last), _extreme(last))
+    return (label, shorten(name, 40), *shown, e_value, since)
 
 
 def _left_out(series: Series) -> str:
@@ -169,18 +170,28 @@ def _prob(point: Point | None) -> str:
     if point is None or point.prob_true is None:
         return "none"
     span = "" if point.ci_lo is None else f" [{point.ci_lo:.3f}, {point.ci_hi:.3f}]"
-    return f"{point.prob_true:.3f}{span}"
+    return f"{point.prob_true:.3f}{span}{' clamp-sensitive' if point.clamp_sensitive else ''}"
 
 
 def _by_t(point: Point | None) -> str:
     """Write the interval by Student's t; empty where there is none."""
-    if point is None or point.t_lo is None:
+    if point is None or point.by_t is None:
         return ""
-    return f"[{point.t_lo:.3f}, {point.t_hi:.3f}]"
+    lo, hi = point.by_t
+    return f"[{lo:.3f}, {hi:.3f}]"
 
 
-def _beside(point: Point) -> str:
-    return f"{_prob(point)}{f', by t {found}' if (found := _by_t(point)) else ''}"
+def _extreme(point: Point | None) -> str:
+    """Write the share of answers of exactly 0 or 1; empty where there are none."""
+    if point is None or point.beside is None or not point.beside.n_extreme:
+        return ""
+    return percent(point.beside.extreme_share)
+
+
+def _tell_point(point: Point) -> str:
+    by_t, extreme = _by_t(point), _extreme(point)
+    parts = [_prob(point), by_t and f"by t {by_t}", extreme and f"{extreme} exactly 0 or 1"]
+    return ", ".join(filter(None, parts))
 
 
 def panel_junit(report: PanelReport) -> bytes:
@@ -257,7 +268,8 @@ def notice(report: PanelReport) -> dict[str, Any]:
 def panel_content(report: PanelReport) -> dict[str, Any]:
     """Give a report as what JSON can hold, with the findings in words."""
     said = {"exit_code": report.exit_code, "findings": list(findings(report))}
-    return {**asdict(report), **said}
+    series = [{**asdict(s), "points": [point.row() for point in s.points]} for s in report.series]
+    return {**asdict(report), "series": series, **said}
 
 
 # Pages: one body, in the web app and in the static site.
@@ -292,6 +304,7 @@ def panel_body(report: PanelReport) -> Markup:
         claims=[drawn(series) for series in claims],
         anchors=[drawn(series) for series in report.series if series.truth is not None],
         show_point=_in_percent,
+        beside=_tell_beside,
         shown=lambda lens: "" if lens == RPL else f", shown {name_documents(lens)}",
         short_model=short_model,
     )
@@ -364,7 +377,7 @@ def _draw_point(point: Point, x: float) -> str:
     drawn = f'<circle cx="{x}%" cy="{_y(point.prob_true)}" r="3.5" fill="currentColor"/>'
     for ends, width, opacity in (
         ((point.ci_lo, point.ci_hi), 7, 0.4),
-        ((point.t_lo, point.t_hi), 1.5, 1),
+        (point.by_t or (None, None), 1.5, 1),
     ):
         lo, hi = ends
         if lo is not None and hi is not None:
@@ -384,6 +397,16 @@ def _in_percent(point: Point | None) -> str:
     return f"{chance(point.prob_true)} ({between(point.ci_lo, point.ci_hi)})"
 
 
+def _tell_beside(series: Series) -> str:
+    """Say what stands beside the last belief: the interval by Student's t, and extreme answers."""
+    beside = series.points[-1].beside if series.points else None
+    if beside is None:
+        return ""
+    return " · ".join(filter(None, (beside_text(beside), warn_clamp_sensitive(beside))))
+
+
 def _tell_points(points: Sequence[Point]) -> str:
     """Say the beliefs in numbers, for who can't see them."""
-    return "p(true) by wave: " + "; ".join(f"{point.wave}: {_beside(point)}" for point in points)
+    return "p(true) by wave: " + "; ".join(
+        f"{point.wave}: {_tell_point(point)}" for point in points
+    )

@@ -25,7 +25,7 @@ from heretix.report.charts.figure import drawable, shorten, wrap_text
 from heretix.report.charts.theme import FONT, LIGHT, Theme
 from heretix.report.findings import chance, emphasis, name_documents, panel_finding, short_model
 from heretix.report.method import METHOD
-from heretix.report.words import cell_text, day_words
+from heretix.report.words import cell_text, day_words, percent
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ class Shared:
 
 def share_panel(report: PanelReport) -> Shared:
     """Make what can be shared of a panel: its first finding, and where beliefs went."""
+    # Not before a panel is shared: it loads arithmetic.
+    from heretix.studies.panel import POINT_COLUMNS
+
     waves = f"{len(report.waves)} wave{'' if len(report.waves) == 1 else 's'}"
     moved = {(s.claim, s.model, s.lens) for s in report.moved}
     ordered = sorted(report.series, key=lambda s: (s.claim, s.model, s.lens) not in moved)
@@ -116,11 +119,9 @@ def share_panel(report: PanelReport) -> Shared:
         if marks:
             name = f" ({short_model(series.model)})" if several else ""
             rows.append((f"{series.claim}{name}", marks))
-    of_point = ("wave", "at", "prob_true", "ci_lo", "ci_hi", "execution_id")
-    columns = ("claim", "model", "lens", *of_point)
+    columns = ("claim", "model", "lens", *(name for name, _ in POINT_COLUMNS))
     table = tuple(
-        {"claim": s.claim, "model": s.model, "lens": s.lens}
-        | {name: getattr(point, name) for name in of_point}
+        {"claim": s.claim, "model": s.model, "lens": s.lens} | point.row()
         for s in report.series
         for point in s.points
     )
@@ -417,6 +418,9 @@ _ON_A_PAGE: Final[Mapping[str, Mapping[str, str]]] = {
         "at": "measured",
         "prob_true": "p(true)",
         "ci_lo": "95% interval",
+        "t_lo": "by Student's t",
+        "extreme_share": "exactly 0 or 1",
+        "clamp_sensitive": "clamp-sensitive",
     },
     "episode": {
         "at": "when",
@@ -446,8 +450,10 @@ def page_table(shared: Shared) -> tuple[list[str], list[list[str]], list[list[st
 
 def _cell(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
-    if name == "ci_lo" and value is not None:
-        return f"{value:.3f} to {row['ci_hi']:.3f}"
+    if name in {"ci_lo", "t_lo"} and value is not None:
+        return f"{value:.3f} to {row[f'{name[:-2]}hi']:.3f}"
+    if name == "extreme_share" and value is not None:
+        return percent(value)
     if name == "model":
         return short_model(value)
     if name in {"at", "updated_at"}:

@@ -48,10 +48,10 @@ class WaveRun:
     ci_lo: float | None
     ci_hi: float | None
     cells_json: str
+    beside_json: str
     served_json: str
     attempted: int
     answered: int
-    extreme: int
     finished_at: str
 
 

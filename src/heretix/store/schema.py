@@ -686,10 +686,11 @@ wave_runs: Final = _table(
     *_required(AnyText, "claim"),
     *_required(String, "model", "lens"),
     *_optional(Double, "prob_true", "ci_lo", "ci_hi"),
-    *_required(AnyText, "cells_json", "served_json"),
-    *_required(Integer, "attempted", "answered", "extreme"),
+    *_required(AnyText, "cells_json", "beside_json", "served_json"),
+    *_required(Integer, "attempted", "answered"),
     *_required(String, "finished_at"),
     ForeignKeyConstraint(["panel", "wave"], [waves.c.panel, waves.c.wave]),
 )
 """Summary of a wave's records by claim, model and lens: `cells_json` has the mean log-odds of
-each wording, or null. The records hold the answers themselves."""
+each wording, or null; `beside_json` what stands beside the belief in its record, or null. The
+records hold the answers themselves."""

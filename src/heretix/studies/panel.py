@@ -13,23 +13,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from heretix.belief.student import template_t
 from heretix.config import AUTO, RunConfig, check_claim
 from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     ConfigError,
     InsufficientEvidenceError,
-    NoEstimateError,
     ProviderDownError,
     RecordError,
 )
 from heretix.core.lenses import SHOWING
 from heretix.core.validation import find_faults
 from heretix.core.yaml_lines import Document, YamlFault, load
-from heretix.measurement.record import RunRecord
+from heretix.measurement.record import BesideRecord, RunRecord
 from heretix.measurement.service import gather_evidence, keep_bundles, prepare
 from heretix.providers.sim import WAVE_VARIABLE
 from heretix.store.panels import (
@@ -69,6 +67,7 @@ _MEASURING: Final[tuple[str, ...]] = (
 """Keys of a configuration that a panel file may have, too."""
 _CHANGEABLE: Final = frozenset({"concurrency", "rpm", "tpm", "budget_usd", "on", "base_url", "B"})
 """Keys that don't change what a model is asked."""
+_BESIDE: Final[TypeAdapter[BesideRecord | None]] = TypeAdapter(BesideRecord | None)
 
 
 class Anchor(BaseModel):
@@ -338,6 +337,7 @@ def describe_run(record: RunRecord, wave: int, *, wordings: int) -> WaveRun:
         ci_lo=lo,
         ci_hi=hi,
         cells_json=canonical_json([None if math.isnan(cell) else cell for cell in cells]),
+        beside_json=record.beside.model_dump_json() if record.beside else "null",
         served_json=canonical_json(
             sorted(
                 [served.provider_model_id or "", served.fingerprint or ""]
@@ -346,7 +346,6 @@ def describe_run(record: RunRecord, wave: int, *, wordings: int) -> WaveRun:
         ),
         attempted=record.usage.attempted,
         answered=record.usage.attempted - record.usage.failed,
-        extreme=sum(sample.prob_true in {0.0, 1.0} for sample in usable),
         finished_at=record.finished_at,
     )
 
@@ -382,11 +381,49 @@ class Point:
     prob_true: float | None
     ci_lo: float | None
     ci_hi: float | None
-    t_lo: float | None
-    """By Student's t over wordings (`template_t`); None where answers of exactly 0 or 1 are in the
-    belief: a wave keeps none of them."""
-    t_hi: float | None
+    beside: BesideRecord | None
+    """The interval by Student's t, and what answers of exactly 0 or 1 weigh, as in the record."""
     execution_id: str
+
+    @property
+    def by_t(self) -> tuple[float, float] | None:
+        """Ends of the interval by Student's t over wordings; None where the record has none."""
+        found = self.beside.template_t if self.beside else None
+        return found.ci95 if found else None
+
+    @property
+    def clamp_sensitive(self) -> bool:
+        """True where answers of exactly 0 or 1 decide the belief."""
+        return self.beside is not None and self.beside.clamp_sensitive
+
+    def row(self) -> dict[str, Any]:
+        """Give the point as a row of a table, by the names in `POINT_COLUMNS`."""
+        t_lo, t_hi = self.by_t or (None, None)
+        beside = self.beside
+        return {
+            "wave": self.wave,
+            "at": self.at,
+            "prob_true": self.prob_true,
+            "ci_lo": self.ci_lo,
+            "ci_hi": self.ci_hi,
+            "t_lo": t_lo,
+            "t_hi": t_hi,
+            "extreme_share": beside.extreme_share if beside else None,
+            "center_clamped": beside.center_clamped if beside else None,
+            "clamp_sensitive": beside.clamp_sensitive if beside else None,
+            "execution_id": self.execution_id,
+        }
+
+
+POINT_COLUMNS: Final = (
+    ("wave", "int64"),
+    ("at", "string"),
+    *((name, "float64") for name in ("prob_true", "ci_lo", "ci_hi", "t_lo", "t_hi")),
+    *((name, "float64") for name in ("extreme_share", "center_clamped")),
+    ("clamp_sensitive", "bool_"),
+    ("execution_id", "string"),
+)
+"""Columns of a belief in a wave, wherever waves are a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -599,28 +636,15 @@ class _Table:
 
 
 def _point(run: WaveRun) -> Point:
-    t_lo, t_hi = _ends_by_t(run)
     return Point(
         wave=run.wave,
         at=run.finished_at,
         prob_true=run.prob_true,
         ci_lo=run.ci_lo,
         ci_hi=run.ci_hi,
-        t_lo=t_lo,
-        t_hi=t_hi,
+        beside=_BESIDE.validate_json(run.beside_json),
         execution_id=run.execution_id,
     )
-
-
-def _ends_by_t(run: WaveRun) -> tuple[float | None, float | None]:
-    if run.prob_true is None or run.extreme:
-        return None, None
-    cells = enumerate(json.loads(run.cells_json))
-    try:
-        found = template_t({f"{i:04}": [cell] for i, cell in cells if cell is not None})
-    except NoEstimateError:
-        return None, None
-    return found.ci_lo, found.ci_hi
 
 
 def _movement(found: Drift | None, earlier: Drift | None, waves: Sequence[Wave]) -> Movement | None:
