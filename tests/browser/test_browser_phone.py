@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import browsing  # noqa: F401  (skips where there is no browser)
+from concurrent.futures import ThreadPoolExecutor
+
+import browsing  # skips where there is no browser
 import pytest
 
+from heretix.api import measure
+from heretix.core.canonical import sha256_text
 from heretix.core.clock import SystemClock
 from heretix.economy.episode.state import State
 from heretix.economy.exchange import Exchange
@@ -45,4 +49,41 @@ def test_a_figure_fits_its_page(demo_site, opened, addresses, name, width):
             box = figure.bounding_box()
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= width
+    assert watch.complaints == []
+
+
+@pytest.fixture
+def torn(site):
+    """A site whose one claim was answered by wording: with documents, and without."""
+    with ThreadPoolExecutor(1) as pool:  # A browser's event loop already runs in this thread.
+        asked = pool.submit(
+            measure,
+            DST,
+            lenses="RPL,MEL,HEL",
+            model="sim:torn?template_sd=2&hel=-1.8",
+            store=site.store.name,
+            B=100,
+        )
+        beliefs = asked.result().beliefs.values()
+    site.state.anomalies.wait_s = 60
+    assert all(belief.ci[1] - belief.ci[0] > 0.2 for belief in beliefs)
+    return site
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_beliefs_that_depend_on_the_wording_are_bars_within_the_page(torn, opened, width, scheme):
+    """Two intervals in words and in the picture need no more room across than two numbers."""
+    watch, page = opened(torn, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    digest = sha256_text(DST)[:16]
+    for path in ("/", "/search", "/anomalies", f"/claims/{digest}", f"/embed/claims/{digest}"):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        bars = page.locator("svg.fig-row rect")
+        assert bars.count() >= 2
+        for bar in bars.all():
+            box = bar.bounding_box()
+            assert 0 <= box["x"] < box["x"] + box["width"] <= width
+        assert page.locator("svg.fig-row circle").count() == 0
+        assert browsing.axe_findings(page) == []
     assert watch.complaints == []

@@ -38,15 +38,31 @@ def test_extreme_answers_get_an_axis_of_log_odds(values, log_odds):
 
 def test_a_dumbbell_says_what_it_draws():
     """Where it was is hollow, where it went filled; the words have the numbers and intervals."""
-    before = Mark(label="without <b>", prob=0.7, ci=(0.6, 0.8))
-    after = Mark(label="with", prob=0.29, ci=(0.2, 0.4), lens="HEL")
+    before = Mark(label="without <b>", prob=0.7, ci=(0.61, 0.8))
+    after = Mark(label="with", prob=0.29, ci=(0.2, 0.39), lens="HEL")
     drawn = str(dumbbell([before, after]))
     assert 'class="fig-from" cx="70.0%"' in drawn
     assert '<g class="lens-hel"><circle class="fig-dot" cx="29.0%"' in drawn
-    assert "without &lt;b&gt; 0.700, 95% interval 0.600 to 0.800; then with 0.290" in drawn
+    assert "without &lt;b&gt; 0.700, 95% interval 0.610 to 0.800; then with 0.290" in drawn
     assert "<b>" not in drawn
     assert not re.search(r"style=|viewBox", drawn)
     assert "fig-from" not in dumbbell([after])
+
+
+def test_two_beliefs_that_depend_on_the_wording_are_two_bars():
+    """One below the other, the first hollow; no dot, and no line that would join points."""
+    marks = [
+        Mark(label="without", prob=0.7, ci=(0.5, 0.9)),
+        Mark(label="with", prob=0.4, ci=(0.2, 0.6), lens="HEL"),
+    ]
+    drawn = str(dumbbell(marks))
+    assert "<circle" not in drawn
+    assert "fig-join" not in drawn
+    assert re.findall(r'<rect class="(fig-\w+)" x="(\S+)%" width="(\S+)%" y="(\S+)"', drawn) == [
+        ("fig-open", "50.0", "40.0", "5.5"),
+        ("fig-ends", "20.0", "40.0", "15.5"),
+    ]
+    assert [mark.words for mark in marks] == ["50% to 90%", "20% to 60%"]
 
 
 def test_a_timeline_needs_two_moments():

@@ -11,8 +11,10 @@ from posixpath import dirname, join, normpath
 import pytest
 from website import MODEL, WEATHER
 
+from heretix.api import measure
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError, TooManyRequestsError
+from heretix.report.findings import between, chance
 from heretix.report.share import card_svg, cite_bibtex, cite_line, shared_html, table_csv
 from heretix.web.pages.share import find_shared
 from heretix.web.publish import file_of, publish
@@ -231,3 +233,35 @@ def test_who_waits_gets_the_place_that_comes_back():
         return done
 
     assert sorted(asyncio.run(ask())) == ["ada", "ada", "ben", "cleo"]
+
+
+def test_what_depends_on_the_wording_leads_with_its_interval_everywhere(site, tmp_path):
+    """Rows of two marks too: the interval in words, and a bar without a point; the stable belief
+    beside it keeps its number and its dot."""
+    site.state.anomalies.wait_s = 60
+    claim = "Daylight saving time reduces electricity consumption."
+    given = {"lenses": "RPL,HEL", "model": "sim:mixed?template_sd=0.2&response_sd=1.6", "B": 100}
+    vector = measure(claim, store=site.store.name, **given)
+    prior, after = vector["RPL"], vector["HEL"]
+    assert prior.ci[1] - prior.ci[0] <= 0.2 < after.ci[1] - after.ci[0]
+    led = f"{chance(prior.prob)} → {between(*after.ci)}"
+    digest = sha256_text(claim)[:16]
+    drawn = re.compile(r'<svg class="fig fig-row".*?</svg>')
+    rows = ["/", "/search", "/anomalies", f"/claims/{digest}"]
+    for path in (*rows, f"/embed/claims/{digest}", f"/share/claims/{digest}/report.html"):
+        page = site.get(path).text
+        assert (path, f">{led}</b>" in page) == (path, path in rows)
+        for picture in drawn.findall(page):
+            assert (path, picture.count("<circle"), picture.count("fig-ends")) == (path, 1, 1)
+            assert "(95% interval), which depends on the wording" in picture
+        assert len(drawn.findall(page)) >= 1
+        assert "without a dot depends on the wording" in page
+    page = site.get(f"/claims/{digest}").text
+    matrix = page[page.index('class="matrix"') : page.index("</table>")]
+    assert f"<b>{between(*after.ci)}</b>" in matrix
+    assert (matrix.count('class="rule '), matrix.count("rule-point")) == (2, 1)
+    card = card_svg(find_shared(site.state, "claims", digest))
+    assert card.count("<circle") == 1
+    asyncio.run(publish(site.store, site.state.settings, tmp_path / "out"))
+    files = [path.read_text() for path in (tmp_path / "out").rglob("*.html")]
+    assert any(f">{led}</b>" in text for text in files)

@@ -214,7 +214,11 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         findings=findings,
         day=max((run.finished_at[:10] for run in runs), default=""),
         method=METHOD,
-        marks=[(name, mark) for name, run in zip(names, runs, strict=True) if (mark := _mark(run))],
+        marks=[
+            (name, mark)
+            for name, run in zip(names, runs, strict=True)
+            if (mark := figures.belief_mark(run, run.lens))
+        ],
         dumbbell=figures.dumbbell,
         axis=figures.axis,
         lenses=[code.lower() for code in LENSES],
@@ -229,13 +233,6 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         shown_differences=_SHOWN_DIFFERENCES,
         version=VERSION,
     )
-
-
-def _mark(run: RunRecord) -> figures.Mark | None:
-    belief = run.aggregates
-    if belief.prob_true_rpl is None or belief.ci95 is None:
-        return None
-    return figures.Mark(label=run.lens, prob=belief.prob_true_rpl, ci=belief.ci95, lens=run.lens)
 
 
 def _section(

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 from markupsafe import Markup, escape
 
 from heretix.core.lenses import RPL
-from heretix.report.findings import emphasis
+from heretix.report.findings import between, chance, emphasis, is_wide, leading_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
+
+    from heretix.measurement.record import RunRecord
 
 _EXTREME: Final = 0.02
 """Nearer than this to 0 or 1, a difference can't be seen on an even axis."""
@@ -82,9 +84,30 @@ class Mark:
     ci: tuple[float, float]
     lens: str = RPL
 
+    @property
+    def wide(self) -> bool:
+        """True where the number depends on the wording: its interval stands in place of it."""
+        return is_wide(*self.ci)
+
+    @property
+    def words(self) -> str:
+        """What leads a line of words: the number, or the interval in place of it."""
+        return between(*self.ci) if self.wide else chance(self.prob)
+
     def __str__(self) -> str:
         lo, hi = self.ci
+        if self.wide:
+            return f"{self.label} {lo:.3f} to {hi:.3f} (95% interval), which depends on the wording"
         return f"{self.label} {self.prob:.3f}, 95% interval {lo:.3f} to {hi:.3f}"
+
+
+def belief_mark(record: RunRecord, label: str = "belief") -> Mark | None:
+    """Make the mark of a record's belief, with the interval that its sentence tells."""
+    found = record.aggregates
+    if found.prob_true_rpl is None or found.ci95 is None:
+        return None
+    ends = leading_interval(record) or found.ci95
+    return Mark(label=label, prob=found.prob_true_rpl, ci=ends, lens=record.lens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +120,37 @@ class Line:
 
 
 def dumbbell(marks: Sequence[Mark], scale: Scale = EVEN) -> Markup:
-    """Draw beliefs on one line, joined: the first is hollow, where it was, the others filled."""
-    y, parts = 14, [_grid(scale, 28)]
-    places = [scale.at(mark.prob) for mark in marks]
-    if len(marks) > 1:
-        parts.append(_line(min(places), y, max(places), y, "fig-join"))
-    for mark in marks:
+    """Draw beliefs on one line, joined: the first is hollow, where it was, the others filled.
+
+    Where one depends on the wording, it is its interval alone, and each has a line of its own.
+    """
+    parts = [_grid(scale, 28)]
+    places, lines = [scale.at(mark.prob) for mark in marks], lines_of(marks, 14, 10)
+    if len(set(lines)) < len(marks):
+        parts.append(_line(min(places), 14, max(places), 14, "fig-join"))
+    spans, dots = [], []
+    for number, (mark, place, y) in enumerate(zip(marks, places, lines, strict=True)):
         lo, hi = (scale.at(edge) for edge in mark.ci)
-        lens = escape(mark.lens.lower())
-        parts.append(f'<g class="lens-{lens}">{_line(lo, y, hi, y, "fig-span")}</g>')
-    for number, (mark, place) in enumerate(zip(marks, places, strict=True)):
-        kind = "fig-from" if number == 0 and len(marks) > 1 else "fig-dot"
-        parts.append(
-            f'<g class="lens-{escape(mark.lens.lower())}">'
-            f'<circle class="{kind}" cx="{place}%" cy="{y}" r="5.5"/></g>'
-        )
+        hollow = number == 0 and len(marks) > 1
+        span = _line(lo, y, hi, y, "fig-span")
+        if mark.wide:
+            box = f'x="{lo}%" width="{round(hi - lo, 2)}%" y="{y - 3.5:g}" height="7"'
+            span += f'<rect class="{"fig-open" if hollow else "fig-ends"}" {box}/>'
+        else:
+            kind = "fig-from" if hollow else "fig-dot"
+            dots.append((mark, f'<circle class="{kind}" cx="{place}%" cy="{y:g}" r="5.5"/>'))
+        spans.append((mark, span))
+    parts += [f'<g class="lens-{escape(m.lens.lower())}">{drawn}</g>' for m, drawn in spans + dots]
     return _svg(parts, 28, "; then ".join(map(str, marks)), "fig fig-row")
+
+
+def lines_of(marks: Sequence[Mark], middle: float, apart: float) -> list[float]:
+    """Place marks in the height of their row: one below the other where an interval stands in
+    place of a number, or else one would hide the other."""
+    if not any(mark.wide for mark in marks):
+        return [middle] * len(marks)
+    first = middle - apart * (len(marks) - 1) / 2
+    return [first + apart * number for number in range(len(marks))]
 
 
 def axis(scale: Scale = EVEN) -> Markup:

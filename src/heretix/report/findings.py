@@ -181,7 +181,7 @@ def leading_interval(run: RunRecord) -> tuple[float, float] | None:
         return ends
     _, side = _side([ends, *_beside_intervals(run.beside)], 0.5)
     by_t = _other_side(run, side)
-    return by_t if by_t and by_t[1] - by_t[0] > _STABLE_WIDTH else None
+    return by_t if by_t and is_wide(*by_t) else None
 
 
 def emphasis(sentence: str) -> list[tuple[str, bool]]:
@@ -476,7 +476,12 @@ def _beside_intervals(beside: BesideRecord | None) -> list[tuple[float, float]]:
 
 
 def _is_stable(line: LensRecord) -> bool:
-    return line.ci95 is not None and line.ci95[1] - line.ci95[0] <= _STABLE_WIDTH
+    return line.ci95 is not None and not is_wide(*line.ci95)
+
+
+def is_wide(lo: float, hi: float) -> bool:
+    """Tell whether an interval is so wide that it stands in place of its number."""
+    return hi - lo > _STABLE_WIDTH
 
 
 def between(lo: float, hi: float) -> str:

@@ -94,6 +94,12 @@ class Shared:
             return ""
         return _LEGENDS[self.kind]
 
+    @property
+    def without_dots(self) -> str:
+        """The meaning of a bar alone in its picture; empty where there is none."""
+        wide = any(mark.wide for _, marks in self.rows for mark in marks)
+        return "a bar without a dot depends on the wording" if wide else ""
+
 
 def share_panel(report: PanelReport) -> Shared:
     """Make what can be shared of a panel: its first finding, and where beliefs went."""
@@ -270,7 +276,9 @@ def card_svg(shared: Shared, *, theme: Theme = LIGHT) -> str:
     y = height - 36
     dated = f" · measured {shared.dated}" if shared.day else ""
     source = f"Heretix · {shared.kind} {shared.key}{dated}"
-    source += f" · {shared.legend}" if shared.legend else ""
+    # There is room for one of them; the sentence names the wording, too.
+    legend = shared.legend or shared.without_dots
+    source += f" · {legend}" if legend else ""
     write(source + (" · log-odds axis" if rows and scale.log_odds else ""), 18, theme.muted)
     if shared.note:
         y -= 24
@@ -329,25 +337,33 @@ def _card_row(
 
     base = f'y1="{y:.0f}" y2="{y:.0f}"'
     parts = [f'<line x1="{ends[0]}" x2="{ends[1]}" {base} stroke="{theme.grid}" stroke-width="2"/>']
-    places = [across(mark.prob) for mark in marks]
-    parts.append(
-        f'<line x1="{min(places):.1f}" x2="{max(places):.1f}" {base} stroke="{theme.muted}" '
-        'stroke-width="3"/>'
-    )
-    for mark in marks:
+    places, lines = [across(mark.prob) for mark in marks], figures.lines_of(marks, y, 18)
+    if len(set(lines)) < len(marks):
+        parts.append(
+            f'<line x1="{min(places):.1f}" x2="{max(places):.1f}" {base} stroke="{theme.muted}" '
+            'stroke-width="3"/>'
+        )
+    dots = []
+    for number, (mark, x, at) in enumerate(zip(marks, places, lines, strict=True)):
+        colour, hollow = theme.colour(mark.lens), number == 0 and len(marks) > 1
         lo, hi = map(across, mark.ci)
         parts.append(
-            f'<line x1="{lo:.1f}" x2="{hi:.1f}" {base} stroke="{theme.colour(mark.lens)}" '
-            'stroke-width="12" stroke-opacity="0.35"/>'
+            f'<rect x="{lo:.1f}" width="{hi - lo:.1f}" y="{at - 6:.0f}" height="12" '
+            f'fill="{colour}" fill-opacity="0.35"/>'
         )
-    # Where both lie at one place, the hollow one is seen around the filled one.
-    for number, (mark, x) in enumerate(zip(marks, places, strict=True)):
-        colour, hollow = theme.colour(mark.lens), number == 0 and len(marks) > 1
-        parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.0f}" r="{10 if hollow else 8}" '
-            f'fill="{theme.paper if hollow else colour}" stroke="{colour}" stroke-width="3"/>'
-        )
-    return "".join(parts)
+        if mark.wide:
+            inside = f'fill="{theme.paper}"' if hollow else 'fill="none"'
+            parts.append(
+                f'<rect x="{lo:.1f}" width="{hi - lo:.1f}" y="{at - 6:.0f}" height="12" '
+                f'{inside} stroke="{colour}" stroke-width="2"/>'
+            )
+        else:
+            # Where both lie at one place, the hollow one is seen around the filled one.
+            dots.append(
+                f'<circle cx="{x:.1f}" cy="{at:.0f}" r="{10 if hollow else 8}" '
+                f'fill="{theme.paper if hollow else colour}" stroke="{colour}" stroke-width="3"/>'
+            )
+    return "".join(parts + dots)
 
 
 def card_png(shared: Shared, *, theme: Theme = LIGHT) -> bytes:

@@ -384,23 +384,28 @@ def rule(
     lens: str = RPL,
     *,
     ghost: float | None = None,
+    leads: bool = False,
     scale: figures.Scale = figures.EVEN,
 ) -> Markup:
-    """Draw a belief on a rule from 0 to 1: the point, its interval, and another one's place."""
+    """Draw a belief on a rule from 0 to 1: the point, its interval, and another one's place.
+
+    An interval that leads stands in place of the point.
+    """
     if value is None or ci is None:
         return Markup('<span class="rule rule-empty" aria-hidden="true"></span>')
     lo, hi, at = (round(10 * scale.at(prob)) for prob in (*ci, value))
     other = (
         "" if ghost is None else f'<path class="rule-ghost" d="M{10 * scale.at(ghost):.0f} 2v26"/>'
     )
+    point = "" if leads else f'<path class="rule-point" d="M{at} 4v24"/>'
+    told = "" if leads else f"{value:.3f}, "
     ticks = _TICKS if not scale.log_odds else _ODDS_TICKS
     return Markup(  # noqa: S704
         f'<svg class="rule lens-{escape(lens.lower())}" viewBox="-12 0 1024 32" '
-        f'preserveAspectRatio="none" role="img" aria-label="{value:.3f}, 95% interval '
+        f'preserveAspectRatio="none" role="img" aria-label="{told}95% interval '
         f'{ci[0]:.3f} to {ci[1]:.3f}"><g class="rule-scale"><path d="M0 16h1000"/>{ticks}</g>'
         f'{other}<path class="rule-span" d="M{lo} 16H{max(hi, lo + 4)}"/>'
-        f'<path class="rule-caps" d="M{lo} 9v14M{hi} 9v14"/>'
-        f'<path class="rule-point" d="M{at} 4v24"/></svg>'
+        f'<path class="rule-caps" d="M{lo} 9v14M{hi} 9v14"/>{point}</svg>'
     )
 
 

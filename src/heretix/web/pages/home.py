@@ -13,7 +13,7 @@ from heretix.accounts import Role
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError, HeretixError, NoEstimateError
 from heretix.core.lenses import LENSES, RPL, SHOWING
-from heretix.report.figures import Mark, Scale
+from heretix.report.figures import Mark, Scale, belief_mark
 from heretix.report.findings import belief_finding, feed_finding
 from heretix.report.words import PLACEBO
 from heretix.store.runs import (
@@ -30,7 +30,6 @@ from heretix.web.auth import require
 from heretix.web.pages.runs import (
     DIGEST,
     ClaimView,
-    belief_mark,
     between_of,
     claim_view,
     focus_of,
@@ -93,11 +92,15 @@ class ClaimRow:
     lens: str | None  # The one that took it furthest; None where nothing was shown
     marks: tuple[Mark, ...]
     updated_at: str
-    stable: bool  # False where one of the beliefs depends on the wording
     placebo: str | None = None  # What moved it; None while that is being worked out
     execution_id: str = ""  # Of the first mark
     models: int = 1  # That were asked
     lenses: int = 1
+
+    @property
+    def wide(self) -> bool:
+        """True where one of the beliefs depends on the wording."""
+        return any(mark.wide for mark in self.marks)
 
 
 @router.get("/")
@@ -163,7 +166,6 @@ def row_of(claim: str, found: Sequence[RunSummary]) -> ClaimRow | None:
         lens=after.lens if after else None,
         marks=tuple(marks),
         updated_at=max(run.updated_at for run in runs),
-        stable=all(run.is_stable is not False for run in (prior, after) if run is not None),
         execution_id=prior.execution_id,
     )
 
@@ -171,11 +173,11 @@ def row_of(claim: str, found: Sequence[RunSummary]) -> ClaimRow | None:
 def _lead(app: AppState, row: ClaimRow) -> ClaimRow:
     """Give a belief that stands alone the interval that its sentence begins with: by Student's t,
     where that alone says that the wording decides. Summaries hold the published one only."""
-    if len(row.marks) != 1 or not row.stable:
+    if len(row.marks) != 1 or row.wide:
         return row
     (mark,) = row.marks
     ends = app.cache.leading(row.execution_id)
-    return replace(row, marks=(replace(mark, ci=ends),), stable=False) if ends else row
+    return replace(row, marks=(replace(mark, ci=ends),)) if ends else row
 
 
 def _placebo(row: ClaimRow, anomalies: Anomalies) -> str | None:
@@ -286,7 +288,6 @@ def _listed(one: ClaimSummary, found: Sequence[RunSummary], words: str) -> Claim
         lens=None,
         marks=(),
         updated_at=one.updated_at,
-        stable=True,
     )
     whole = [run for run in runs if run.variant is None]
     return replace(

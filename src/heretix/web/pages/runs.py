@@ -20,13 +20,12 @@ from heretix.core.canonical import sha256_text
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL, SHOWING
 from heretix.measurement.record import SCHEMA, Artifact, RunRecord
-from heretix.report.figures import Line, Mark, Scale, timeline
+from heretix.report.figures import Line, Mark, Scale, belief_mark, timeline
 from heretix.report.findings import (
     Finding,
     belief_finding,
     comparison_finding,
     headline,
-    leading_interval,
     tell_apart,
 )
 from heretix.report.words import PLACEBO
@@ -498,15 +497,6 @@ def mark_of(run: RunSummary, label: str) -> Mark:
     assert run.ci_hi is not None
     lens = NUL if run.variant == "sham" else run.lens
     return Mark(label=label, prob=run.prob_true_rpl, ci=(run.ci_lo, run.ci_hi), lens=lens)
-
-
-def belief_mark(record: RunRecord) -> Mark | None:
-    """Make the mark of a record's belief, with the interval that its sentence tells."""
-    found = record.aggregates
-    if found.prob_true_rpl is None or found.ci95 is None:
-        return None
-    ends = leading_interval(record) or found.ci95
-    return Mark(label="belief", prob=found.prob_true_rpl, ci=ends, lens=record.lens)
 
 
 def _stored_bundle(app: AppState, run: RunSummary) -> tuple[RunSummary, "Bundle | None"]:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from heretix.accounts import Role
 from heretix.core.lenses import LENSES, NUL, SHOWING
+from heretix.report.figures import belief_mark
 from heretix.report.findings import belief_finding, short_model
 from heretix.report.share import (
     Shared,
@@ -28,7 +29,6 @@ from heretix.web.middleware import CSP
 from heretix.web.moves import read_episode
 from heretix.web.pages.runs import (
     DIGEST,
-    belief_mark,
     between_of,
     claim_view,
     focus_of,
