@@ -151,6 +151,8 @@ def _admin(
             for one in app.people.tokens.list()
             if not one.revoked_at and not one.has_expired(now)
         ]
+        workers = app.store.read(count_by_worker)
+        budget = app.store.read(select_budget, STORE_BUDGET)
     return page(
         request,
         "admin.html",
@@ -163,8 +165,8 @@ def _admin(
         who=who,
         jobs=jobs,
         tokens=tokens,
-        workers=app.store.read(count_by_worker),
-        budget=app.store.read(select_budget, STORE_BUDGET),
+        workers=workers,
+        budget=budget,
         budget_set_by=_BUDGET if app.settings.env.get(_BUDGET) else "",
         tables=_TABLES,
         problem=problem,

@@ -181,12 +181,14 @@ def episodes(
     start: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """List episodes, the newest first."""
-    found = app.exchange.episodes(state=state, limit=_PAGE + 1, offset=start)
+    with app.store.snapshot():
+        found = app.exchange.episodes(state=state, limit=_PAGE + 1, offset=start)
+        ended = _tell_ended(app, found[:_PAGE])
     return page(
         request,
         "episodes.html",
         episodes=found[:_PAGE],
-        ended=_tell_ended(app, found[:_PAGE]),
+        ended=ended,
         sides=tuple(Side),
         states=tuple(State),
         state=state,
@@ -319,7 +321,7 @@ def verification(request: Request, app: App, episode_id: EpisodeId) -> Response:
     with app.store.snapshot():
         record = read_episode(app.exchange.record, episode_id)
         found, told = app.exchange.episode(episode_id), app.exchange.measurements(episode_id)
-    again = recheck(app.store, found, told)
+        again = recheck(app.store, found, told)
     audit = verify_episode(record)
     return page(
         request,

@@ -41,15 +41,15 @@ def bundle(
     request: Request, app: App, ref: Annotated[str, Path(pattern=r"^[0-9A-Fa-f]{4,64}$")]
 ) -> Response:
     """Show a bundle: documents, quotes, class and why, reliability and why, influence."""
-    found = app.cache.bundle(ref.lower())
-    if found.bundle_id != ref:
-        return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
+    with app.store.snapshot():
+        found = app.cache.bundle(ref.lower())
+        if found.bundle_id != ref:
+            return RedirectResponse(f"/bundles/{found.bundle_id}", 303)
+        asked = app.store.read(select_runs_of_claim, found.claim)
     # The rules that the items name, where the policy is one that is known here.
     policies = [known for known in map(_policy, POLICIES) if known.sha256 == found.policy.sha256]
     runs = [
-        run
-        for run in app.store.read(select_runs_of_claim, found.claim)
-        if run.bundle_id == found.bundle_id and run.prob_true_rpl is not None
+        run for run in asked if run.bundle_id == found.bundle_id and run.prob_true_rpl is not None
     ]
     return page(
         request,

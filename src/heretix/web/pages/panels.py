@@ -27,14 +27,15 @@ def panel(
     request: Request, app: App, name: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ) -> Response:
     """Show what moved in a panel, and every belief over its waves."""
-    if app.store.read(select_panel, name) is None:
-        raise HTTPException(404, f"`{name}` isn't a panel of this store")
     # Imported where it is used: what it takes to read a panel would hold up the first page.
     from heretix.report.panel import panel_body
     from heretix.report.share import share_panel
     from heretix.studies.panel import read_panel
 
-    report = read_panel(app.store, name)
+    with app.store.snapshot():
+        if app.store.read(select_panel, name) is None:
+            raise HTTPException(404, f"`{name}` isn't a panel of this store")
+        report = read_panel(app.store, name)
     return page(
         request, "panel.html", report=report, shared=share_panel(report), body=panel_body(report)
     )

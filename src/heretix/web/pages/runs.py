@@ -236,8 +236,10 @@ def artifact(request: Request, app: App, ref: Ref) -> Response:
     """Send the artifact of the run, to keep and to verify elsewhere."""
     from heretix.measurement.record import artifact_json
 
-    execution_id, _ = _resolve(app, ref)
-    text = artifact_json(Artifact.of([app.cache.record(execution_id)]))
+    with app.store.snapshot():
+        execution_id, _ = _resolve(app, ref)
+        record = app.cache.record(execution_id)
+    text = artifact_json(Artifact.of([record]))
     response = fresh(request, text.encode("utf-8", "replace"), "application/json")
     response.headers["content-disposition"] = f'attachment; filename="{execution_id}.json"'
     return response
