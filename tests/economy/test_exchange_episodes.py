@@ -16,7 +16,7 @@ from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import commit, evidence_commitment, seed_commitment
 from heretix.economy.episode.settlement import VoidReason, settle, summarize_accounts
 from heretix.economy.episode.state import Direction, Fate, Ground, State
-from heretix.economy.exchange import Exchange, Source
+from heretix.economy.exchange import Exchange, Source, tally_bets
 from heretix.economy.market import MarketResult, Side, market_of
 from heretix.store import economy as queries
 
@@ -120,6 +120,39 @@ def test_long_lists_of_an_episode_are_cut_and_its_sums_are_not(table, monkeypatc
     people = [one.account for one in accounting.sums if one.account.startswith("user:")]
     assert people == ["user:ann:PLAY", "user:bob:PLAY", "user:cat:PLAY"]
     assert len(accounting.came) == len(accounting.sums)
+
+
+def test_the_sums_of_an_episode_are_written_as_it_ends(table, monkeypatch):
+    """No page makes them again, and whoever verifies does: in parts, and for all that was paid."""
+    monkeypatch.setattr("heretix.economy.exchange.PAYMENTS_AT_ONCE", 3)
+    table.ready()
+    assert table.store.read(queries.ended_episodes) == []
+    table.close()
+    assert table.store.read(queries.ended_episodes) == [table.id]
+    settling = [s for s in table.exchange.statements(table.id) if s.move == "settle"]
+    assert len(settling) > 2
+    with monkeypatch.context() as patched:
+        for name in ("position_sums", "flows_of", "given_up"):
+            patched.delattr(queries, name)
+        told = Exchange(table.store, clock=table.clock).snapshot(table.id, person="ann").tally
+    with table.store.reading() as connection:
+        ended, outcome = table.exchange.outcome(table.id)
+        assert told == tally_bets(connection, ended, outcome)
+    assert table.exchange.verify().ok
+
+
+def test_sums_that_are_chained_and_wrong_are_found(table):
+    """Somebody who writes an event of their own, too: sums are held against what they sum up."""
+    table.ready()
+    table.close()
+    text = table.store.read(queries.tally_json, table.id)
+    values = {"tally_json": text.replace('"fees":', '"fees":1', 1)}
+    assert values["tally_json"] != text
+    with table.exchange.transaction() as transaction:
+        queries.update_episode(transaction.connection, table.id, values)
+        transaction.record("episodes", [{"episode_id": table.id} | values])
+    report = table.exchange.verify()
+    assert [(breach.rule, breach.subject) for breach in report.breaches] == [("sums", table.id)]
 
 
 def test_a_whole_episode_settles(table):

@@ -458,8 +458,17 @@ def find_outcome(episode: Episode, outsiders: Sequence[Position]) -> Outcome | N
     return episode.decide(outsiders)
 
 
-def tally_bets(connection: Connection, episode: Episode, outcome: Outcome | None) -> Tally:
-    """Sum up an episode's bets that count, and once it has ended what they were paid."""
+def tally_bets(
+    connection: Connection,
+    episode: Episode,
+    outcome: Outcome | None,
+    *,
+    coming: Iterable[ledger.Draft] = (),
+) -> Tally:
+    """Sum up an episode's bets that count, and once it has ended what they were paid.
+
+    `coming` are payments that are about to be made.
+    """
     step = max(1, ledger.ceil_div(episode.position_count, LISTED))
     until_ms = episode.close_ms
     parts = queries.position_sums(connection, episode.id, step=step, until_ms=until_ms)
@@ -482,15 +491,25 @@ def tally_bets(connection: Connection, episode: Episode, outcome: Outcome | None
         pools.append(Pool(side=side, stakes=stakes, bets=bets - len(own), house=sum(own)))
     market_result = accounting = None
     if outcome is not None:
-        flows = [
-            _read(Flow, row, code=ledger.Code(row["code"]), amount=int(row["amount"]))
-            for row in queries.flows_of(connection, episode.id)
-        ]
+        flows = _sum_flows(queries.flows_of(connection, episode.id), coming)
         market_result = _sum_market(connection, episode, outcome, of_side, flows)
         accounting = _sum_accounts(flows)
     return Tally(
         pools=tuple(pools), course=tuple(course), market=market_result, accounting=accounting
     )
+
+
+def _sum_flows(rows: Iterable[RowMapping], coming: Iterable[ledger.Draft]) -> list[Flow]:
+    """Add payments that are about to be made to the sums of those that were."""
+    sums = Counter[tuple[str, str, ledger.Code]]()
+    for row in rows:
+        sums[row["debit"], row["credit"], ledger.Code(row["code"])] += int(row["amount"])
+    for draft in coming:
+        sums[draft.debit, draft.credit, draft.code] += draft.amount
+    return [
+        Flow(debit=debit, credit=credit, code=code, amount=amount)
+        for (debit, credit, code), amount in sorted(sums.items())
+    ]
 
 
 def _sum_market(
@@ -645,6 +664,7 @@ class EpisodeRepository:
             "created_ms": at_ms if newest is None else max(at_ms, newest + 1),
             "updated_ms": at_ms,
             "challenges_seq": 0,
+            "tally_json": None,
             **_columns(episode),
             **_record(episode),
         }
@@ -823,6 +843,8 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
             breaches.append(ledger.Breach("statements", group, detail))
     breaches.extend(ledger.check_balances(accounts, balances, queries.episodes_open(connection)))
     breaches.extend(_stake_breaches(connection, balances))
+    if not breaches:  # of rows that aren't what was written, sums prove nothing
+        breaches.extend(_tally_breaches(connection))
     return replace(chain, breaches=tuple(breaches))
 
 
@@ -967,6 +989,21 @@ def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iter
             if (row[name] or 0) != held:
                 detail = f"`{name}` counts {row[name]}, the open positions come to {held}"
                 yield ledger.Breach("market", row["episode_id"], detail)
+
+
+def _tally_breaches(connection: Connection) -> Iterator[ledger.Breach]:
+    """Hold the sums that were written as episodes ended against bets and transfers."""
+    repository = EpisodeRepository()
+    for episode_id in queries.ended_episodes(connection):
+        try:
+            episode = repository.load(connection, episode_id)
+            outcome = find_outcome(episode, read_outsiders(connection, episode))
+            told = encode_json(tally_bets(connection, episode, outcome))
+        except (RecordError, UsageError, ValueError) as exc:
+            yield ledger.Breach("sums", episode_id, f"they can't be made: {exc}")
+            continue
+        if queries.tally_json(connection, episode_id) != told:
+            yield ledger.Breach("sums", episode_id, "aren't those of its bets and transfers")
 
 
 def read_grants(connection: Connection, person: str) -> list[Grant]:
@@ -1389,13 +1426,29 @@ class Exchange:
                 raise _refuse(found, moved)
             assert moved.group is not None, "the seed is always there to be given back"
             *parts, last = ledger.split_group(moved.group, PAYMENTS_AT_ONCE)
-            for part in (*(part for part in parts if part.id not in paid), last):
-                if (after := self._pay(found, moved, part)) is None:
+            for part in (part for part in parts if part.id not in paid):
+                if self._pay(found, moved, part) is None:
                     break
-                if part is last:
+            else:
+                # What is paid sums up to is worked out before anybody waits for it, too.
+                tally_json = encode_json(self._sum_up(moved.episode, last))
+                if (after := self._pay(found, moved, last, tally_json=tally_json)) is not None:
                     return after
 
-    def _pay(self, found: Episode, moved: Moved, part: ledger.Group) -> Episode | None:
+    def _sum_up(self, ended: Episode, last: ledger.Group) -> Tally:
+        """Sum up an episode that ends with the last part of its payments."""
+        with self.store.reading() as connection:
+            outcome = find_outcome(ended, read_outsiders(connection, ended))
+            return tally_bets(connection, ended, outcome, coming=last.drafts)
+
+    def _pay(
+        self,
+        found: Episode,
+        moved: Moved,
+        part: ledger.Group,
+        *,
+        tally_json: str | None = None,
+    ) -> Episode | None:
         """Pay a part of a settlement, unless it is paid; None if the episode isn't as found."""
         with self.move("settle", found.id) as move:
             if replace(move.episode, clock_ms=found.clock_ms) != found:
@@ -1406,6 +1459,9 @@ class Exchange:
                 if queries.statement(move.connection, part.id) is None:
                     move.write(Moved(episode=replace(move.episode, clock_ms=at_ms), group=part))
                 return move.episode
+            values = {"tally_json": tally_json}
+            queries.update_episode(move.connection, found.id, values)
+            move.transaction.record("episodes", [{"episode_id": found.id} | values])
             move.write(Moved(episode=replace(moved.episode, clock_ms=at_ms), group=part))
             book = moved.settlement.rewards if moved.settlement else None
             earned = [
@@ -1489,11 +1545,12 @@ class Exchange:
             return episode, find_outcome(episode, read_outsiders(connection, episode))
 
     def _tally(self, connection: Connection, episode: Episode, outcome: Outcome | None) -> Tally:
-        """Sum up an episode's bets; of one that has ended once, since nothing changes any more."""
+        """Sum up an episode's bets; of one that has ended, read what was written as it did."""
         if outcome is None:
             return tally_bets(connection, episode, None)
         if (known := self._tallies.get(episode.id)) is None:
-            known = tally_bets(connection, episode, outcome)
+            text = queries.tally_json(connection, episode.id)
+            known = decode_json(Tally, text, f"sums of {episode.id}")
             if len(self._tallies) >= _KEPT:
                 self._tallies.clear()
             self._tallies[episode.id] = known

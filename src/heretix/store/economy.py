@@ -89,7 +89,8 @@ _SET_EVENT_END: Final = update(chain).values(
 )
 _OF_EPISODE: Final = episodes.c.episode_id == bindparam("of_id")
 _UPDATE: Final = update(episodes).where(_OF_EPISODE)
-_EPISODE: Final = select(*(c for c in episodes.c if c.name != "record_json")).where(_OF_EPISODE)
+_LONG: Final = frozenset({"record_json", "tally_json"})
+_EPISODE: Final = select(*(c for c in episodes.c if c.name not in _LONG)).where(_OF_EPISODE)
 _RECORD: Final = select(episodes.c.record_json).where(_OF_EPISODE)
 _INSERT_POSITION: Final = insert(positions)
 _POSITIONS: Final = (
@@ -331,13 +332,26 @@ def insert_episode(connection: Connection, row: Mapping[str, Any]) -> None:
 
 
 def episode_row(connection: Connection, episode_id: str) -> RowMapping | None:
-    """Read an episode without its record, which `record_json` reads when it has to be decoded."""
+    """Read an episode without its record and its sums, which are read when they have to be
+    decoded."""
     return connection.execute(_EPISODE, {"of_id": episode_id}).mappings().one_or_none()
 
 
 def record_json(connection: Connection, episode_id: str) -> str:
     """Read the record of an episode that exists."""
     return str(connection.execute(_RECORD, {"of_id": episode_id}).scalar_one())
+
+
+def tally_json(connection: Connection, episode_id: str) -> str:
+    """Read the sums of an episode that has ended."""
+    query = select(episodes.c.tally_json).where(episodes.c.episode_id == episode_id)
+    return str(connection.execute(query).scalar_one())
+
+
+def ended_episodes(connection: Connection) -> list[str]:
+    """Read the ids of episodes that have ended."""
+    query = select(episodes.c.episode_id).where(episodes.c.is_open.is_(False))
+    return list(connection.scalars(query.order_by(episodes.c.episode_id)))
 
 
 def update_episode(connection: Connection, episode_id: str, values: Mapping[str, Any]) -> None:
@@ -374,7 +388,7 @@ def episode_summaries(
     connection: Connection, *, state: str | None, limit: int, offset: int
 ) -> list[RowMapping]:
     """Read episodes without their records, the newest first."""
-    shown = [column for column in episodes.c if column.name not in {"record_json", "secret"}]
+    shown = [column for column in episodes.c if column.name not in _LONG | {"secret"}]
     query = where_given(select(*shown), state=state)
     query = query.order_by(episodes.c.created_ms.desc(), episodes.c.episode_id)
     return _all(connection, query.limit(limit).offset(offset))

@@ -443,6 +443,9 @@ episodes: Final = _table(
     # The seed that the close and the judges are drawn from, in hex. Nothing shows it before the
     # freeze; then it is part of `record_json`.
     *_required(String, "secret"),
+    # Sums over bets and transfers, written with the last payment: a page reads them, and
+    # verification works them out again.
+    *_optional(AnyText, "tally_json"),
     *_required(BigInteger, "created_ms", "updated_ms"),
     Index(None, "created_ms"),
     Index(None, "state", "created_ms"),

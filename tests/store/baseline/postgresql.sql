@@ -103,6 +103,7 @@ CREATE TABLE episodes (
 	record_json TEXT NOT NULL,
 	record_sha256 VARCHAR NOT NULL,
 	secret VARCHAR NOT NULL,
+	tally_json TEXT,
 	created_ms BIGINT NOT NULL,
 	updated_ms BIGINT NOT NULL,
 	CONSTRAINT pk_episodes PRIMARY KEY (episode_id)
