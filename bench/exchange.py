@@ -97,9 +97,9 @@ class TimedExchange(Exchange):
     longest_s = 0.0
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[LedgerTransaction]:
+    def transaction(self, *of: str) -> Iterator[LedgerTransaction]:
         begun = time.process_time()
-        with super().transaction() as transaction:
+        with super().transaction(*of) as transaction:
             yield transaction
         self.longest_s = max(self.longest_s, time.process_time() - begun)
 

@@ -441,9 +441,12 @@ class Client(_Transport):
         """List an episode's bets."""
         return list(self._list(Position, f"/episodes/{_part(episode_id)}/positions"))
 
-    def episode_record(self, episode_id: str) -> dict[str, Any]:
-        """Read all that is needed to redo an episode: see `economy.audit.verify_episode`."""
-        return self._get(f"/episodes/{_part(episode_id)}/record")
+    def episode_record(self, episode_id: str, *, against: int | None = None) -> dict[str, Any]:
+        """Read all that is needed to redo an episode: see `economy.audit.verify_episode`.
+
+        It can be held against the latest heads, and `against` the head of an event.
+        """
+        return self._get(f"/episodes/{_part(episode_id)}/record", against=against)
 
     def quote(self, episode_id: str, side: str, amount: int) -> Quote:
         """Ask what a bet would buy now. Amounts are whole minor units."""
@@ -547,9 +550,9 @@ class Client(_Transport):
         """List accounts and what they hold."""
         return self._pages("/ledger/balances", person=person)
 
-    def verify_ledger(self) -> dict[str, Any]:
-        """Have the chain read from its first transfer."""
-        return self._get("/ledger/verify")
+    def verify_ledger(self, *, episode: str | None = None) -> dict[str, Any]:
+        """Have all chains read from their beginning, or an episode's alone."""
+        return self._get("/ledger/verify", episode=episode)
 
     def leaderboard(self) -> list[Standing]:
         """List everybody's standing."""

@@ -144,7 +144,7 @@ def nonce_of(name: str, bundle: str) -> bytes:
 
 TABLES = (
     "accounts",
-    "chain",
+    "chains",
     "challenges",
     "episode_measurements",
     "episodes",

@@ -174,7 +174,7 @@ def test_a_bet_reads_no_record_once_it_is_known(open_table):
     open_table.bet("ann", H, 1)
     asked = [s for s in seen if s.split()[0] in {"SELECT", "INSERT", "UPDATE"}]
     assert not any("record_json" in statement for statement in asked)
-    assert len(asked) == 12, asked
+    assert len(asked) == 11, asked
 
 
 def test_the_largest_pool_fits_the_store(table):

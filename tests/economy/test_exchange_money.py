@@ -160,7 +160,7 @@ TAMPERINGS = {
     "replay": "UPDATE accounts SET balance = balance + 1 WHERE id = 'user:ann:PLAY'",
     "zero_sum": "UPDATE accounts SET balance = balance + 1 WHERE id = 'user:ann:PLAY'",
     "no_overdraft": "UPDATE accounts SET balance = -1 WHERE id = 'user:bob:PLAY'",
-    "chain_end": "UPDATE chain SET last_seq = last_seq + 1",
+    "chain_end": "UPDATE chains SET number = number + 1 WHERE name = 'transfers'",
     "stakes": "UPDATE positions SET stake = stake + 1 WHERE number = 2",
     "market": "UPDATE episodes SET market_money = market_money + 1",
     "empty_escrow": "UPDATE episodes SET is_open = false",

@@ -309,10 +309,10 @@ def test_a_leaderboard_with_nothing_new_reads_one_row(store):
         assert kept.leaderboard() == board
         return [s.split("FROM ")[1].split()[0] for s in asked if s.startswith("SELECT")]
 
-    assert tables_read() == ["chain"]
+    assert tables_read() == ["chains"]
     table.exchange.issue("ann", 10, key="more")
-    assert tables_read() == ["chain", "events"]
-    assert tables_read() == ["chain"]
+    assert tables_read() == ["chains", "events"]
+    assert tables_read() == ["chains"]
 
 
 def test_claims_are_told_apart_by_their_words_alone():

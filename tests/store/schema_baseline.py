@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from heretix.store.schema import CHAIN_START, metadata
+from heretix.store.schema import CHAINS_START, metadata
 
 FOLDER: Final = Path(__file__).parent / "baseline"
 DIALECTS: Final = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
@@ -30,10 +30,12 @@ def schema_sql(dialect: str) -> str:
             *(CreateIndex(index) for index in sorted(table.indexes, key=lambda one: one.name)),
         )
     ]
-    row = tuple(CHAIN_START.values())
     made += [
         "INSERT INTO alembic_version VALUES ('0001')",
-        f"INSERT INTO chain ({', '.join(CHAIN_START)}) VALUES {row}",
+        *(
+            f"INSERT INTO chains ({', '.join(row)}) VALUES {tuple(row.values())}"
+            for row in CHAINS_START
+        ),
     ]
     lines = "".join(f"{statement};\n" for statement in made).splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -11,7 +11,7 @@ from sqlalchemy import event, insert
 from heretix.core.errors import StoreError
 from heretix.store import Store
 from heretix.store import economy as queries
-from heretix.store.schema import CHAIN_START, chain, transfers
+from heretix.store.schema import CHAINS_START, TRANSFERS, chains, transfers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,16 +59,27 @@ def two(store: Store) -> Store:
     return store
 
 
-def test_a_new_store_has_an_end_of_the_chain(store: Store):
-    """One row, written with the tables: there is always something to take."""
+def test_a_new_store_has_the_ends_of_its_chains(store: Store):
+    """Rows written with the tables: there is always something to take."""
     with store.reading() as connection:
-        assert queries.chain_rows(connection) == [CHAIN_START]
+        assert queries.chain_rows(connection) == list(CHAINS_START)
 
 
-def test_the_chain_has_one_end(store: Store):
+def test_a_chain_has_one_end(store: Store):
     """A second row is refused."""
     with pytest.raises(StoreError), store.writing() as connection:
-        connection.execute(insert(chain).values(CHAIN_START | {"id": 2}))
+        connection.execute(insert(chains).values(CHAINS_START[0] | {"number": 2}))
+
+
+def test_a_chain_begins_once(store: Store):
+    """Beginning it again reads where it ends; others stay out of it."""
+    with store.writing() as connection:
+        assert queries.begin_chain(connection, "e") == (0, "0" * 64)
+        queries.set_chains(connection, {"e": (3, "h3")})
+        assert queries.begin_chain(connection, "e") == (3, "h3")
+        ends = queries.lock_chains(connection, "e")
+        assert ends == dict.fromkeys(("root", "transfers"), (0, "0" * 64)) | {"e": (3, "h3")}
+        assert queries.lock_chains(connection, "other").keys() == {"root", "transfers"}
 
 
 def test_an_account_is_made_once(two: Store):
@@ -84,14 +95,12 @@ def test_an_account_is_made_once(two: Store):
     }
 
 
-def test_transfers_extend_the_chain_and_set_balances(two: Store):
-    """All three in one go."""
+def test_transfers_set_balances(two: Store):
+    """Both in one go."""
     with two.writing() as connection:
         rows = [transfer(1), transfer(2, amount=2)]
         queries.append_transfers(connection, rows, {"a": -7, "b": 7})
     with two.reading() as connection:
-        end = queries.chain_rows(connection)[0]
-        assert (end["last_seq"], end["last_hash"]) == (2, "h2")
         assert [dict(row) for row in queries.stream_transfers(connection)] == rows
         balances = {row["id"]: row["balance"] for row in queries.account_rows(connection)}
     assert balances == {"a": -7, "b": 7}
@@ -173,28 +182,32 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
                     asked.set()
 
             with other.writing() as connection:
-                seen.append(queries.lock_chain(connection)["last_seq"])
+                seen.append(queries.lock_chains(connection, "e"))
 
     with two.writing() as connection:
-        queries.lock_chain(connection)
+        queries.begin_chain(connection, "e")
+    with two.writing() as connection:
+        queries.lock_chains(connection, "e")
         thread = threading.Thread(target=second)
         thread.start()
         assert asked.wait(60)
-        queries.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
+        queries.set_chains(connection, dict.fromkeys(("root", TRANSFERS, "e"), (1, "h1")))
     thread.join()
-    assert seen == [1]
+    assert seen == [dict.fromkeys(("root", TRANSFERS, "e"), (1, "h1"))]
 
 
 def test_a_reading_transaction_sees_one_moment(two: Store):
     """What is committed between two reads isn't in the second."""
     with two.reading() as connection:
-        before = queries.chain_rows(connection)[0]
+        before = queries.chain_rows(connection)
         with two.writing() as writer:
             queries.append_transfers(writer, [transfer(1)], {"a": -5, "b": 5})
+            queries.set_chains(writer, {TRANSFERS: (1, "h1")})
         assert list(queries.stream_transfers(connection)) == []
-        assert queries.chain_rows(connection)[0] == before
+        assert queries.chain_rows(connection) == before
     with two.reading() as connection:
-        assert queries.chain_rows(connection)[0]["last_seq"] == 1
+        ends = {row["name"]: row["number"] for row in queries.chain_rows(connection)}
+        assert ends[TRANSFERS] == 1
 
 
 def test_the_ledgers_look_ups_use_an_index(tmp_path: Path):

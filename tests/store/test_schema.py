@@ -23,7 +23,7 @@ from heretix.store import Store, db
 from heretix.store.db import MIGRATIONS, Location, make_engine
 from heretix.store.runs import start_executions
 from heretix.store.samples import save_samples, select_answers
-from heretix.store.schema import CHAIN_START, HEAD, chain, metadata
+from heretix.store.schema import CHAINS_START, HEAD, chains, metadata
 
 _VERSION = text("SELECT version_num FROM alembic_version")
 _NEXT = """
@@ -65,7 +65,7 @@ def test_a_store_that_began_at_the_baseline_equals_a_new_one(empty_url: str):
     with Store.open(empty_url, create=False) as store, store.writing() as connection:
         migrated = description(connection)
         assert connection.scalars(_VERSION).all() == [HEAD]
-        assert connection.execute(select(chain)).mappings().all() == [CHAIN_START]
+        assert tuple(connection.execute(select(chains)).mappings()) == CHAINS_START
         metadata.drop_all(connection)
         metadata.create_all(connection)
         assert migrated == description(connection)

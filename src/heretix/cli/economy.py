@@ -599,7 +599,7 @@ def history(
     )
 
 
-@ledger_app.command("head", short_help="Sign the end of the chain, for others to keep.")
+@ledger_app.command("head", short_help="Sign all that has happened, for others to keep.")
 def head(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write here (.json), else to the screen.")
@@ -607,7 +607,7 @@ def head(
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Sign the end of the chain of events with this machine's key, which is made on first use.
+    """Sign the last event and all before it with this machine's key, which is made on first use.
 
     Publish it or give it away: `heretix ledger verify --against` finds any history rewritten since.
     """
@@ -623,7 +623,8 @@ def head(
     if as_json:
         output.print_json(signed)
     else:
-        say(f"event {signed.seq:,} ends in {signed.hash}")
+        say(f"event {signed.seq:,} and all before: {signed.root}")
+        say(f"every chain then: {signed.chains}")
         say(f"signed by {signed.key}: {signed.signature}")
         if out is not None:
             say(f"written to {out}; check later: heretix ledger verify --against {out}")
@@ -631,17 +632,22 @@ def head(
 
 @ledger_app.command("verify")
 def verify(
+    episode: OfEpisodeOption = None,
     against: AgainstOption = None,
     db: opt.DbOption = None,
     as_json: opt.JsonOption = False,
 ) -> None:
-    """Replay everything from the first event: hashes, rows, balances. Ends with 1 if one is off."""
+    """Replay everything from the first event: hashes, rows, balances. Ends with 1 if one is off.
+
+    With `--episode` its own chain alone is read, and all that is kept of it is held against that.
+    """
     from heretix.economy.heads import read_head
     from heretix.report.terminal_economy import ledger_view
 
     kept = None if against is None else read_head(against)
     with open_economy(db, absent=NO_ACCOUNT) as actor:
-        report = actor.exchange.verify(against=kept)
+        of = None if episode is None else resolve_episode(actor, episode)
+        report = actor.exchange.verify(episode=of, against=kept)
     if as_json:
         output.print_json({**encode(report), "ok": report.ok})
     else:

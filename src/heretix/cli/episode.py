@@ -213,11 +213,17 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write here (.json), else to the screen.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="A head to prove it for, besides the latest.")
+    ] = None,
     db: opt.DbOption = None,
 ) -> None:
     """Write everything that is needed to redo an episode elsewhere."""
+    from heretix.economy.heads import read_head
+
+    seq = None if against is None else read_head(against).seq
     with eco.open_economy(db) as actor:
-        record = actor.exchange.record(eco.resolve_episode(actor, episode))
+        record = actor.exchange.record(eco.resolve_episode(actor, episode), against=seq)
     if out is None:
         output.print_json(record)
         return
@@ -253,7 +259,7 @@ def verify(
     else:
         with eco.open_economy(db) as actor:
             ref = eco.resolve_episode(actor, ref)
-            record = actor.exchange.record(ref)
+            record = actor.exchange.record(ref, against=None if kept is None else kept.seq)
             measured = actor.exchange.measurements(ref)
             again = recheck(actor.store, actor.exchange.episode(ref), measured)
     audit = verify_episode(record)
@@ -267,7 +273,7 @@ def verify(
                 "ok": ok,
                 "outcome": audit.outcome,
                 "breaches": audit.breaches,
-                "last_seq": audit.chain.links[-1].seq,
+                "events": len(audit.chain.events),
                 "last_hash": audit.chain.hash,
                 "measurements": again,
             }
@@ -276,9 +282,9 @@ def verify(
         if audit.ok:
             state = audit.episode.state.value
             say(f"{audit.episode.id} ({state}): everything follows", style="green")
-            proven = "" if kept is None else f"; up to event {kept.seq:,} as the head says"
-            last_seq, last_hash = audit.chain.links[-1].seq, audit.chain.hash
-            say(f"its chain ends in {last_hash}, event {last_seq:,}{proven}")
+            proven = "" if kept is None else f"; up to event {kept.seq:,} of all as the head says"
+            said = f"its {len(audit.chain.events):,} events end in {audit.chain.hash}"
+            say(said + proven)
         else:
             output.console().print(breaches_view(audit.episode.id, audit.breaches))
         for item in again:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.canonical import canonical_json, decode, sha256_text
+from heretix.core.canonical import canonical_json, decode
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy import ledger
 from heretix.economy.episode import state
@@ -25,7 +24,7 @@ from heretix.economy.market import Market, Position, buy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT: Final = "heretix-episode/4"
+FORMAT: Final = "heretix-episode/5"
 _PARTS: Final = ("positions", "transfers", "statements", "measurements")
 
 
@@ -38,7 +37,6 @@ class EpisodeAudit:
     """As worked out again; None before the episode has ended."""
     breaches: tuple[ledger.Breach, ...]
     chain: ledger.EventChain
-    """From the episode's first event to the last that there was."""
 
     @property
     def ok(self) -> bool:
@@ -159,7 +157,7 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
         raise RecordError(f"`{unknown[0]}` isn't part of an episode's record; export it again")
     episode = decode(state.Episode, record.get("episode"), "episode")
     chain = decode(ledger.EventChain, record.get("chain"), "chain")
-    if not chain.links:
+    if not chain.events:
         raise RecordError("`chain` must hold the events of the episode, got none; export it again")
     positions = decode(tuple[Position, ...], parts["positions"], "positions")
     transfers = decode(tuple[ledger.Transfer, ...], parts["transfers"], "transfers")
@@ -188,14 +186,23 @@ def _require_amounts(episode: state.Episode, positions: tuple[Position, ...]) ->
 
 
 def _check_chain(redoing: _Redoing, record: Mapping[str, Any]) -> None:
-    """The events are a chain, and give every part of the record as it stands there."""
-    chain = redoing.chain
-    for before, link in pairwise(chain.links):
-        redoing.expect("chain", f"event {link.seq}", link.seq, before.seq + 1)
-    for link in chain.links:
-        if link.rows_json is not None and sha256_text(link.rows_json) != link.rows_sha256:
-            redoing.breach("chain", f"event {link.seq}", "its rows aren't those that were hashed")
-    redoing.expect("chain", "end", chain.hash, chain.hashes()[chain.links[-1].seq])
+    """The events are the episode's chain from its first, lead to the top of the tree in each proof,
+    and give every part of the record as it stands there."""
+    chain, hashes = redoing.chain, [ledger.GENESIS]
+    for number, event in enumerate(chain.events, start=1):
+        linked = (event.chain, event.number, event.prev_hash)
+        redoing.expect("chain", f"event {number}", linked, (redoing.episode.id, number, hashes[-1]))
+        hashes.append(event.hash())
+    redoing.expect("chain", "end", chain.hash, hashes[-1])
+    for proof, after in zip(chain.proofs, (*chain.proofs[1:], None), strict=True):
+        place = f"event {proof.seq} of all"
+        if not 1 <= proof.number < len(hashes):
+            redoing.breach("proof", place, f"the chain has no event {proof.number}")
+            continue
+        top = proof.top_of(redoing.episode.id, hashes[proof.number])
+        redoing.expect("proof", place, proof.top, top)
+        if after is not None and (after.seq <= proof.seq or after.number < proof.number):
+            redoing.breach("proof", place, "another proof follows that should come before it")
     try:
         told = _replay(redoing.episode.id, chain)
         for name in ("episode", *_PARTS):
@@ -210,12 +217,10 @@ def _replay(episode_id: str, chain: ledger.EventChain) -> dict[str, Any]:
     row: dict[str, Any] = {}
     challenges: dict[int, dict[str, Any]] = {}
     parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
-    for link in chain.links:
-        tables = json.loads(link.rows_json or "{}")
-        own = {
-            name: [it for it in rows if episode_id in {it.get("episode_id"), it.get("episode")}]
-            for name, rows in tables.items()
-        }
+    for event in chain.events:
+        own = json.loads(event.rows_json)
+        if any(ledger.episode_of(it) != episode_id for rows in own.values() for it in rows):
+            raise ValueError(f"event {event.number} has a row of another's")
         for written in own.get("episodes", ()):
             row |= written
         for kept in own.get("positions", ()):

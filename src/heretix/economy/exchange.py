@@ -44,6 +44,7 @@ from heretix.economy.heads import Head, compare_head, sign_head
 from heretix.economy.market import Line, Market, MarketResult, Position, Side, quote
 from heretix.economy.sentences import refuse_move, sentence
 from heretix.store import economy as queries
+from heretix.store.schema import COMMON, ROOT, TRANSFERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +67,8 @@ UNDRAWN: Final = "0" * 64
 """Placeholder for the commitment until a draft draws the secret."""
 HEAD_EVERY: Final = 1_000
 """Events between two round places, at which heads are published besides the newest."""
+HEADS: Final = 10
+"""Heads that are published at a time, and proofs that an exported episode holds."""
 LISTED: Final = 200
 """Entries of a long list that a page shows; records and the ledger have all of them."""
 DAY_MS: Final = 86_400_000
@@ -242,18 +245,19 @@ class ClaimStanding:
     """Bundles of accepted evidence, the oldest first."""
 
 
+_Rows = defaultdict[str, list[dict[str, Any]]]
+"""Rows that were written, by table."""
+
+
 class LedgerTransaction:
     """One writer's turn. Whoever has it is alone, so what it reads stays true until it ends."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection, clock: Clock, *, chain: str = COMMON) -> None:
         # First of all: a second writer waits here, and sees everything that this one did.
-        end = queries.lock_chain(connection)
         self.connection = connection
-        self._last_seq: int = end["last_seq"]
-        self._last_hash: str = end["last_hash"]
-        self._event_seq: int = end["event_seq"]
-        self._event_hash: str = end["event_hash"]
-        self._written: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._ends = queries.lock_chains(connection, chain)
+        self._last_seq, self._last_hash = self._ends[TRANSFERS]
+        self._written: defaultdict[str, _Rows] = defaultdict(lambda: defaultdict(list))
         self.move = "accounts"
         """Name of the event that is written next."""
         self._new: set[str] = set()
@@ -273,30 +277,42 @@ class LedgerTransaction:
         self.record("accounts", [{k: v for k, v in row.items() if k != "balance"} for row in new])
 
     def record(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Put rows that are written to a table into the event of this move."""
-        if rows:
-            self._written[table].extend(map(dict, rows))
+        """Put rows that are written to a table into the event of this move: each into the chain of
+        its episode, or into that of what belongs to none."""
+        for row in rows:
+            chain = ledger.episode_of(row) or COMMON
+            if chain not in self._ends:
+                self._ends[chain] = queries.begin_chain(self.connection, chain)
+            self._written[chain][table].append(dict(row))
 
     @property
     def event_seq(self) -> int:
         """Place of the event that is written next."""
-        return self._event_seq + 1
+        return self._ends[ROOT][0] + 1
 
     def seal(self) -> None:
         """Write the event of what was recorded since the last one, if there is anything."""
         if not self._written:
             return
-        seq, prev_hash, rows_json = (
-            self.event_seq,
-            self._event_hash,
-            canonical_json(self._written),
-        )
-        event = ledger.Event(
-            seq=seq, move=self.move, rows_json=rows_json, at_ms=self.at_ms, prev_hash=prev_hash
-        )
-        hash_ = event.hash()
-        queries.append_event(self.connection, encode(event) | {"hash": hash_})
-        self._event_seq, self._event_hash = seq, hash_
+        # An episode's comes first: its rows may name the place of the next event.
+        for chain in sorted(self._written, key=COMMON.__eq__):
+            number, prev_hash = self._ends[chain]
+            event = ledger.Event(
+                chain=chain,
+                number=number + 1,
+                move=self.move,
+                rows_json=canonical_json(self._written[chain]),
+                at_ms=self.at_ms,
+                prev_hash=prev_hash,
+            )
+            hash_, seq = event.hash(), self.event_seq
+            root = ledger.root_hash(seq=seq, event=hash_, prev_root=self._ends[ROOT][1])
+            own = {"seq": seq, "hash": hash_, "root": root}
+            queries.append_event(self.connection, encode(event) | own)
+            self._ends |= {chain: (event.number, hash_), ROOT: (seq, root)}
+        self._ends[TRANSFERS] = (self._last_seq, self._last_hash)
+        changed = (ROOT, TRANSFERS, *self._written)
+        queries.set_chains(self.connection, {name: self._ends[name] for name in changed})
         self._written.clear()
 
     def find_earlier(self, group: str, request: Mapping[str, Any]) -> RowMapping | None:
@@ -674,13 +690,7 @@ class EpisodeRepository:
 
     def load(self, connection: Connection, episode_id: str) -> Episode:
         """Load an episode as it stands; one that doesn't exist is refused."""
-        row = queries.episode_row(connection, episode_id)
-        if row is None:
-            raise RefusedError(
-                f"`{episode_id}` must be the id of an episode, and there is none of that id; "
-                "`heretix episode list` shows them",
-                status=ledger.Status.UNKNOWN_EPISODE.value,
-            )
+        row = _require_known(connection, episode_id)
         episode = self._decoded.get(row["record_sha256"])
         if episode is None:
             text = queries.record_json(connection, episode_id)
@@ -740,6 +750,17 @@ class EpisodeRepository:
         transaction.record("episodes", [{"episode_id": after.id} | values])
 
 
+def _require_known(connection: Connection, episode_id: str) -> RowMapping:
+    row = queries.episode_row(connection, episode_id)
+    if row is None:
+        raise RefusedError(
+            f"`{episode_id}` must be the id of an episode, and there is none of that id; "
+            "`heretix episode list` shows them",
+            status=ledger.Status.UNKNOWN_EPISODE.value,
+        )
+    return row
+
+
 def _challenge_row(episode_id: str, challenge: Challenge, *, event_seq: int) -> dict[str, Any]:
     row = {"episode_id": episode_id, **encode(challenge), "event_seq": event_seq}
     return row | {"sha256": digest(row)}
@@ -794,7 +815,7 @@ def _claim_standing(connection: Connection, claim: str) -> ClaimStanding:
 
 
 def verify_ledger(connection: Connection) -> ledger.LedgerReport:
-    """Read the chain from its first transfer, and hold everything that is kept against it."""
+    """Read all chains from their beginning, and hold everything that is kept against them."""
     breaches: list[ledger.Breach] = []
     holdings = list(_read_sound(read_holding, queries.account_rows(connection), breaches))
     accounts = {holding.account.id: holding.account for holding in holdings}
@@ -819,22 +840,12 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
 
     chain = ledger.verify(passing())
     breaches.extend(chain.breaches)
-    ends = {
-        "id": 1,
-        "last_seq": chain.count,
-        "last_hash": chain.last_hash,
-        "event_seq": replay.count,
-        "event_hash": replay.last_hash,
-    }
-    if (rows_kept := queries.chain_rows(connection)) != [ends]:
-        detail = f"the chains end in {ends}, {rows_kept} is kept"
-        breaches.append(ledger.Breach("chain_end", "chain", detail))
+    ends = {COMMON: (0, ledger.GENESIS), **replay.ends}
+    ends[ROOT] = replay.end
+    ends[TRANSFERS] = (chain.count, chain.last_hash)
+    breaches.extend(_compare_ends(ends, queries.chain_rows(connection)))
     replay.compare_tables(connection)
-    for name in sorted(replayed.keys() | balances.keys()):
-        expected, kept = replayed.get(name, 0), balances.get(name, 0)
-        if expected != kept:
-            detail = f"the chain gives {expected}, the balance is {kept}"
-            breaches.append(ledger.Breach("replay", name, detail))
+    breaches.extend(_compare_balances(replayed, balances))
     # Every group has the statement that keeps its key from being used again, and no other has.
     told = queries.statement_seqs(connection)
     for group in sorted(told.keys() | first_seqs.keys()):
@@ -848,12 +859,59 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     return replace(chain, breaches=tuple(breaches))
 
 
-class _EventReplay:
-    """Tables as the chain of events gives them, held against those that are stored."""
+def verify_chain(connection: Connection, episode_id: str) -> ledger.LedgerReport:
+    """Read one episode's chain of events, and hold all that is kept of it against that: its rows in
+    every table, its pots, and its place among the events of others, which aren't read."""
+    breaches: list[ledger.Breach] = []
+    holdings = queries.account_rows(connection, episode=episode_id)
+    replayed = dict.fromkeys((row["id"] for row in holdings), 0)
+    replay, count = _EventReplay(breaches, episode_id), 0
+    for transfer in replay.compare_transfers(
+        queries.stream_events(connection, chain=episode_id),
+        queries.stream_transfers(connection, episode=episode_id),
+    ):
+        count += 1
+        for name, change in ((transfer["debit"], -1), (transfer["credit"], 1)):
+            if name in replayed:
+                replayed[name] += change * transfer["amount"]
+    ends = {episode_id: replay.ends.get(episode_id, (0, ledger.GENESIS))}
+    breaches.extend(_compare_ends(ends, queries.chain_rows(connection, name=episode_id)))
+    replay.compare_tables(connection)
+    balances = {row["id"]: row["balance"] for row in holdings}
+    breaches.extend(_compare_balances(replayed, balances))
+    breaches.extend(_stake_breaches(connection, balances, episode=episode_id))
+    last_hash = ends[episode_id][1]
+    return ledger.LedgerReport(count=count, last_hash=last_hash, breaches=tuple(breaches))
 
-    def __init__(self, breaches: list[ledger.Breach]) -> None:
-        self.count, self.last_hash = 0, ledger.GENESIS
-        self._breaches = breaches
+
+def _compare_ends(
+    ends: Mapping[str, tuple[int, str]], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[ledger.Breach]:
+    kept = {row["name"]: (row["number"], row["hash"]) for row in rows}
+    for name in sorted(ends.keys() | kept.keys()):
+        if ends.get(name) != kept.get(name):
+            detail = f"the chain ends in {ends.get(name)}, {kept.get(name)} is kept"
+            yield ledger.Breach("chain_end", name, detail)
+
+
+def _compare_balances(
+    replayed: Mapping[str, int], balances: Mapping[str, int]
+) -> Iterator[ledger.Breach]:
+    for name in sorted(replayed.keys() | balances.keys()):
+        expected, kept = replayed.get(name, 0), balances.get(name, 0)
+        if expected != kept:
+            detail = f"the chain gives {expected}, the balance is {kept}"
+            yield ledger.Breach("replay", name, detail)
+
+
+class _EventReplay:
+    """Tables as the events give them, all or those of an episode, held against what is stored."""
+
+    def __init__(self, breaches: list[ledger.Breach], episode: str | None = None) -> None:
+        self.end = (0, ledger.GENESIS)
+        """Place of the last event, and the root as of it."""
+        self.ends: dict[str, tuple[int, str]] = {}
+        self._breaches, self._episode = breaches, episode
         self._broken = False
         """Set at a broken link: what follows it proves nothing, so nothing is held against it."""
         self._views: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {
@@ -877,18 +935,17 @@ class _EventReplay:
                 differs = True
 
     def _replay(self, events: Iterable[RowMapping]) -> Iterator[dict[str, Any]]:
-        """Follow the chain of events: transfers are passed on, other rows are kept by their key."""
+        """Follow the chains: transfers are passed on, other rows are kept by their key."""
         for row in events:
-            event, self.count = _read(ledger.Event, row), self.count + 1
-            linked = (event.seq, event.prev_hash) == (self.count, self.last_hash)
-            self.last_hash = row["hash"]
-            if not linked or event.hash() != self.last_hash:
-                detail = f"the {event.move} isn't what was linked to the event before it"
-                self._breaches.append(ledger.Breach("events", str(event.seq), detail))
-                self._broken = True
+            event = _read(ledger.Event, row)
+            self._follow(event, row)
             if self._broken:
                 continue
             for name, rows in json.loads(event.rows_json).items():
+                for written in rows:
+                    if (ledger.episode_of(written) or COMMON) != event.chain:
+                        detail = f"a row of {name} stands in another's chain, {event.chain}"
+                        self._breaches.append(ledger.Breach("events", str(row["seq"]), detail))
                 if name == "transfers":
                     yield from rows
                     continue
@@ -897,6 +954,26 @@ class _EventReplay:
                     place = tuple(written[column] for column in key)
                     view[place] = view.get(place, {}) | written
 
+    def _follow(self, event: ledger.Event, row: RowMapping) -> None:
+        """Check an event's link to the one before it in its chain, and to the root before it."""
+        number, last_hash = self.ends.get(event.chain, (0, ledger.GENESIS))
+        before, prev_root = self.end
+        if self._episode is not None:
+            # Others' events lie between one episode's: the root before it is what is kept of it.
+            before, prev_root = row["seq"] - 1, row["prev_root"] or ledger.GENESIS
+        linked = (event.number, event.prev_hash, row["hash"]) == (
+            *(number + 1, last_hash, event.hash()),
+        )
+        root = ledger.root_hash(seq=before + 1, event=row["hash"], prev_root=prev_root)
+        placed = (row["seq"], row["root"]) == (before + 1, root)
+        for holds, last in ((linked, "in its chain"), (placed, "of all")):
+            if not holds:
+                detail = f"the {event.move} isn't what was linked to the event before it {last}"
+                self._breaches.append(ledger.Breach("events", str(row["seq"]), detail))
+                self._broken = True
+        self.ends[event.chain] = (event.number, row["hash"])
+        self.end = (row["seq"], row["root"])
+
     def compare_tables(self, connection: Connection) -> None:
         """Name rows that were changed, added or dropped since the events were written."""
         if self._broken:
@@ -904,7 +981,7 @@ class _EventReplay:
         for name, view in self._views.items():
             # Transfers give balances, and a seed is what the terms commit to.
             aside = {"accounts": "balance", "episodes": "secret"}.get(name)
-            for row in queries.stream_table(connection, name):
+            for row in queries.stream_table(connection, name, episode=self._episode):
                 place = tuple(row[column] for column in _key(name))
                 stored, expected = dict(row), view.pop(place, None)
                 secret = stored.pop(aside, None) if aside else None
@@ -931,17 +1008,10 @@ class _EventReplay:
         self._breaches.append(ledger.Breach("events", f"{table} {subject}", detail))
 
 
-def _read_chain(connection: Connection, episode_id: str) -> ledger.EventChain:
-    """Read the chain of events from an episode's first on: its own events with their rows, and of
-    the others what their hashes are made of."""
-    name = f'"{episode_id}"'
-    first = queries.first_event_of(connection, name)
-    assert first is not None, "a draft is an event"
-    links, prev_hash, last_hash = [], "", ""
-    for row in queries.stream_events(connection, from_seq=first):
-        prev_hash, last_hash = prev_hash or row["prev_hash"], row["hash"]
-        links.append(_read(ledger.Event, row).link(shown=name in row["rows_json"]))
-    return ledger.EventChain(prev_hash=prev_hash, links=tuple(links), hash=last_hash)
+def _head_places(last: int) -> list[int]:
+    """List the places at which heads are published: the last event, and the last round ones."""
+    rounds = range(last - last % HEAD_EVERY, 0, -HEAD_EVERY)[:HEADS]
+    return list(dict.fromkeys(place for place in (last, *rounds) if place))[:HEADS]
 
 
 def _key(table: str) -> tuple[str, ...]:
@@ -972,10 +1042,12 @@ def _read_sound(
             breaches.append(ledger.Breach("words", row["id"], str(exc)))
 
 
-def _stake_breaches(connection: Connection, balances: Mapping[str, int]) -> Iterator[ledger.Breach]:
+def _stake_breaches(
+    connection: Connection, balances: Mapping[str, int], *, episode: str | None = None
+) -> Iterator[ledger.Breach]:
     """The stake pot of each open episode holds its bets, less what a settlement that is under way
     has paid, and its market counts them."""
-    for row in queries.open_stakes(connection):
+    for row in queries.open_stakes(connection, episode=episode):
         try:
             pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
         except UsageError as exc:
@@ -1037,12 +1109,13 @@ class Exchange:
         self._entropy = entropy
         self._episodes = EpisodeRepository()
         self._tallies: dict[str, Tally] = {}
+        self._trees: dict[int, ledger.ChainTree] = {}
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[LedgerTransaction]:
-        """Take the one writer's turn."""
+    def transaction(self, chain: str = COMMON) -> Iterator[LedgerTransaction]:
+        """Take the one writer's turn, to extend an episode's chain or that of all else."""
         with self.store.writing() as connection:
-            transaction = LedgerTransaction(connection, self.clock)
+            transaction = LedgerTransaction(connection, self.clock, chain=chain)
             yield transaction
             with queries.together(connection):
                 transaction.seal()
@@ -1150,40 +1223,58 @@ class Exchange:
             for row in queries.stream_transfers(connection, after_seq=after_seq):
                 yield encode_json(dict(row))
 
-    def verify(self, *, against: Head | None = None) -> ledger.LedgerReport:
-        """Read the chains from their beginning, and hold everything that is kept against them; and
-        the history up to a head that somebody kept against that."""
+    def verify(
+        self, *, episode: str | None = None, against: Head | None = None
+    ) -> ledger.LedgerReport:
+        """Read the chains from their beginning, or one episode's, and hold everything that is kept
+        against them; and the history up to a head that somebody kept against that."""
         with self.store.reading() as connection:
-            report = verify_ledger(connection)
+            if episode is None:
+                report = verify_ledger(connection)
+            else:
+                _require_known(connection, episode)
+                report = verify_chain(connection, episode)
             if against is None:
                 return report
-            found = compare_head(against, queries.event_hash(connection, against.seq))
+            # From what is stored now, and not from what is remembered.
+            tree = ledger.ChainTree(against.seq, queries.chain_ends_at(connection, against.seq))
+            root = queries.root_at(connection, against.seq)
+        found = compare_head(against, root=root, chains=tree.top)
         return replace(report, breaches=(*report.breaches, *found))
 
     def sign_head(self, key_file: Path) -> Head:
-        """Sign the end of the chain of events, for others to keep."""
-        (end,) = self.store.read(queries.chain_rows)
-        seq, hash_ = end["event_seq"], end["event_hash"]
-        return sign_head(seq=seq, hash_=hash_, at_ms=self.clock.now_ms(), key_file=key_file)
+        """Sign the root as of the last event, for others to keep."""
+        found = self.heads(key_file, limit=1)
+        if not found:
+            raise UsageError("`ledger head` signs the last event, and there is none yet")
+        return found[0]
 
-    def heads(self, key_file: Path, *, limit: int = 10) -> list[Head]:
-        """Sign the end of the chain of events and its last round places, the newest first.
+    def heads(self, key_file: Path, *, limit: int = HEADS) -> list[Head]:
+        """Sign the root as of the last event and of the last round places, the newest first.
 
         At round places the heads of any two people are of the same event, whenever they looked.
         """
         with self.store.reading() as connection:
-            (end,) = queries.chain_rows(connection)
-            last = end["event_seq"]
-            places = dict.fromkeys([last, *range(last - last % HEAD_EVERY, 0, -HEAD_EVERY)])
-            found = {
-                seq: queries.event_hash(connection, seq) for seq in list(places)[:limit] if seq
-            }
+            places = _head_places(queries.last_event(connection))[:limit]
+            found = [
+                (seq, str(queries.root_at(connection, seq)), self._tree(connection, seq).top)
+                for seq in places
+            ]
         now_ms = self.clock.now_ms()
         return [
-            sign_head(seq=seq, hash_=hash_, at_ms=now_ms, key_file=key_file)
-            for seq, hash_ in found.items()
-            if hash_ is not None
+            sign_head(seq=seq, root=root, chains=top, at_ms=now_ms, key_file=key_file)
+            for seq, root, top in found
         ]
+
+    def _tree(self, connection: Connection, seq: int) -> ledger.ChainTree:
+        """Make the tree over all chains as of an event; those of round places are remembered."""
+        if (tree := self._trees.get(seq)) is None:
+            tree = ledger.ChainTree(seq, queries.chain_ends_at(connection, seq))
+            if seq % HEAD_EVERY == 0:
+                self._trees[seq] = tree
+                for old in sorted(self._trees)[:-HEADS]:
+                    del self._trees[old]
+        return tree
 
     # Moves of an episode. Each returns what it brought about, as it stands then.
 
@@ -1199,7 +1290,7 @@ class Exchange:
         episode_id = f"ep-{self._entropy(6).hex()}" if key is None else state.draft_id(key)
         drawn = replace(terms, seed_commitment=challenges.seed_commitment(secret))
         episode = state.draft_episode(episode_id, drawn)
-        with self.transaction() as transaction:
+        with self.transaction(episode_id) as transaction:
             connection = transaction.connection
             if key is not None and queries.episode_row(connection, episode_id) is not None:
                 return episode_id
@@ -1633,10 +1724,11 @@ class Exchange:
             self._episodes.load(connection, episode_id)
             return read_measurements(connection, episode_id)
 
-    def record(self, episode_id: str) -> dict[str, Any]:
+    def record(self, episode_id: str, *, against: int | None = None) -> dict[str, Any]:
         """Return everything that is needed to redo an episode elsewhere (`audit.verify_episode`).
 
-        The seed is part of it once the freeze has revealed it, and not before.
+        The seed is part of it once the freeze has revealed it, and not before. The record can be
+        held against heads of the events at which they are published now, and `against` one more.
         """
         with self.store.reading() as connection:
             episode = self._episodes.load(connection, episode_id)
@@ -1648,13 +1740,31 @@ class Exchange:
                 "transfers": [encode(read_transfer(row)) for row in rows],
                 "statements": encode(read_statements(connection, episode_id)),
                 "measurements": encode(read_measurements(connection, episode_id)),
-                "chain": encode(_read_chain(connection, episode_id)),
+                "chain": encode(self._read_chain(connection, episode_id, against)),
             }
+
+    def _read_chain(
+        self, connection: Connection, episode_id: str, against: int | None
+    ) -> ledger.EventChain:
+        """Read an episode's chain of events, and prove where it ended as of each head."""
+        first, last = queries.first_event_of(connection, episode_id), queries.last_event(connection)
+        if against is not None and not first <= against <= last:
+            raise UsageError(
+                f"`against` must be a head of event {first}, with which the episode began, or of a "
+                f"later one, to {last}, the last there is; got one of event {against}"
+            )
+        rows = queries.stream_events(connection, chain=episode_id)
+        events = tuple(_read(ledger.Event, row) for row in rows)
+        places = {*_head_places(last), against or last}
+        proofs = (
+            self._tree(connection, seq).prove(episode_id) for seq in sorted(places) if seq >= first
+        )
+        return ledger.EventChain(events=events, hash=events[-1].hash(), proofs=tuple(proofs))
 
     @contextlib.contextmanager
     def move(self, name: str, episode_id: str, person: str | None = None) -> Iterator[EpisodeMove]:
         """Begin a move of an episode, a person's own or the operator's, in one transaction."""
-        with self.transaction() as transaction:
+        with self.transaction(episode_id) as transaction:
             yield EpisodeMove(name, transaction, self._episodes, episode_id, person)
 
     def _min_stake(

@@ -1,4 +1,5 @@
-"""Heads: the end of the chain of events, signed with Ed25519, for others to keep.
+"""Heads: all events up to one, and the ends of all chains then, signed with Ed25519, for others to
+keep.
 
 Whoever can write to a store can write its whole history anew; against a head that somebody kept,
 that is found.
@@ -26,17 +27,20 @@ if TYPE_CHECKING:
 
     from heretix.economy.audit import EpisodeAudit
 
-FORMAT: Final = "heretix-head/1"
+FORMAT: Final = "heretix-head/2"
 _KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head(Record):
-    """A place in the chain of events, and the hash of everything up to it, signed."""
+    """A place among all events, and hashes of everything up to it, signed."""
 
     format: str
     seq: int
-    hash: str
+    root: str
+    """Hash of the event and of all before it, in their order."""
+    chains: str
+    """Top of the tree over the ends of all chains then, to which a path from each one leads."""
     at_ms: int
     """Moment of signing."""
     key: str
@@ -50,7 +54,8 @@ class Head(Record):
                 f"`format` must be {FORMAT!r}, got {self.format!r}; give what "
                 "`heretix ledger head --out` wrote"
             )
-        require_sha256("hash", self.hash)
+        require_sha256("root", self.root)
+        require_sha256("chains", self.chains)
 
     @property
     def is_genuine(self) -> bool:
@@ -69,43 +74,43 @@ class Head(Record):
         return True
 
 
-def sign_head(*, seq: int, hash_: str, at_ms: int, key_file: Path) -> Head:
-    """Sign an end of the chain with the key in a file, which is made on first use."""
+def sign_head(*, seq: int, root: str, chains: str, at_ms: int, key_file: Path) -> Head:
+    """Sign a place among all events with the key in a file, which is made on first use."""
     private = _load_key(key_file)
     body = {
         "format": FORMAT,
         "seq": seq,
-        "hash": hash_,
+        "root": root,
+        "chains": chains,
         "at_ms": at_ms,
         "key": private.public_key().public_bytes_raw().hex(),
     }
     return decode(Head, body | {"signature": private.sign(_message(body)).hex()}, "head")
 
 
-def compare_head(head: Head, found: str | None) -> Iterator[Breach]:
-    """Compare a head with the hash that the chain has of its event: history up to there is what it
-    was when the head was signed."""
+def compare_head(head: Head, **found: str | None) -> Iterator[Breach]:
+    """Compare a head with what was found of its event, by the head's fields: history up to there is
+    what it was when the head was signed."""
     if not head.is_genuine:
         yield Breach("head", str(head.seq), f"wasn't signed by the key {head.key}")
-    if found != head.hash:
-        detail = f"the head says {head.hash} of this event, the chain has {found}"
-        yield Breach("head", str(head.seq), detail)
+    for name, value in found.items():
+        if value != (said := getattr(head, name)):
+            detail = f"`{name}` is {said} in the head, and {value} in what is held against it"
+            yield Breach("head", str(head.seq), detail)
 
 
 def prove(audit: EpisodeAudit, head: Head) -> EpisodeAudit:
-    """Hold the chain of an audited record against a head that somebody kept."""
-    first, last = audit.chain.links[0].seq, audit.chain.links[-1].seq
-    if head.seq < first:
+    """Hold an audited record against a head that somebody kept: up to there the episode's chain is
+    what it was when the head was signed."""
+    proofs = {proof.seq: proof for proof in audit.chain.proofs}
+    if (proof := proofs.get(head.seq)) is None:
+        held, name = ", ".join(map(str, proofs)) or "none", audit.episode.id
         raise UsageError(
-            f"`--against` must be a head of event {first}, with which the episode began, or later, "
-            f"got one of event {head.seq}"
+            f"`--against` must be a head of an event that the record has a proof for ({held}), got "
+            f"one of event {head.seq}; export it for that head: "
+            f"`heretix episode export {name} --against HEAD`"
         )
-    if head.seq > last:
-        raise UsageError(
-            f"`--against` must be a head of event {last}, the last one in this record, or earlier, "
-            f"got one of event {head.seq}; export the episode again"
-        )
-    found = compare_head(head, audit.chain.hashes().get(head.seq))
+    found = compare_head(head, chains=proof.top)
     return replace(audit, breaches=(*audit.breaches, *found))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, DecimalException
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from heretix.core.canonical import Record, digest, sha256_text
 from heretix.core.errors import UsageError
@@ -513,11 +513,17 @@ class LedgerReport:
         return not self.breaches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Rows that one move wrote, in their place in the chain of events."""
+# Events: each is in one chain, an episode's or that of all else, and carries the hash of the one
+# before it there. The root goes through all of them, and a tree stands over the ends of the chains.
 
-    seq: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(Record):
+    """Rows that one move wrote, in their place in a chain of events."""
+
+    chain: str
+    number: int
+    """Place in that chain, from 1."""
     move: str
     rows_json: str
     """Rows by table; of a row that is written again, its key and what changes."""
@@ -526,48 +532,93 @@ class Event:
 
     def hash(self) -> str:
         """Hash of the event, all of it."""
-        return self.link(shown=False).hash_after(self.prev_hash)
+        rows = sha256_text(self.rows_json)
+        return digest([self.chain, self.number, self.move, rows, self.at_ms, self.prev_hash])
 
-    def link(self, *, shown: bool) -> EventLink:
-        """Return the event as a link, with its rows or without them."""
-        return EventLink(
-            seq=self.seq,
-            move=self.move,
-            rows_sha256=sha256_text(self.rows_json),
-            at_ms=self.at_ms,
-            rows_json=self.rows_json if shown else None,
-        )
+
+def root_hash(*, seq: int, event: str, prev_root: str) -> str:
+    """Hash of an event's place among all, of the event, and of the root before it."""
+    return digest([seq, event, prev_root])
+
+
+def episode_of(row: Mapping[str, Any]) -> str | None:
+    """Name the episode that a row of the economy belongs to; None if it belongs to none."""
+    found: str | None = row.get("episode_id", row.get("episode"))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLink(Record):
-    """Parts of an event that its hash is made of: enough to follow the chain past unseen rows."""
+class ChainProof(Record):
+    """Where a chain ended as of one event, and what leads from there to the top of the tree over
+    all chains."""
 
     seq: int
-    move: str
-    rows_sha256: str
-    at_ms: int
-    rows_json: str | None
+    """Place of that event among all."""
+    number: int
+    """Last event of the chain then."""
+    path: tuple[str, ...]
+    """Neighbours from the leaf up."""
+    top: str
 
-    def hash_after(self, prev_hash: str) -> str:
-        """Hash of the event where it follows this one."""
-        return digest([self.seq, self.move, self.rows_sha256, self.at_ms, prev_hash])
+    def top_of(self, chain: str, hash_: str) -> str:
+        """Top of the tree if the chain ended in an event of this hash."""
+        found = _leaf(chain, self.number, hash_)
+        for neighbour in self.path:
+            found = _join(found, neighbour)
+        return _top(self.seq, found)
+
+
+class ChainTree:
+    """Merkle tree over the ends of all chains of events as of one event."""
+
+    def __init__(self, seq: int, ends: Mapping[str, tuple[int, str]]) -> None:
+        self.seq, self._ends = seq, ends
+        self._leaves = {chain: place for place, chain in enumerate(sorted(ends))}
+        level = [_leaf(chain, *ends[chain]) for chain in self._leaves]
+        self._levels = [level]
+        while len(level) > 1:
+            pairs = (level[place : place + 2] for place in range(0, len(level), 2))
+            level = [_join(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+            self._levels.append(level)
+
+    @property
+    def top(self) -> str:
+        """Hash over all ends and the place of the event."""
+        return _top(self.seq, *self._levels[-1])
+
+    def prove(self, chain: str) -> ChainProof:
+        """Prove where a chain ended that had begun."""
+        place, path = self._leaves[chain], []
+        for level in self._levels[:-1]:
+            if (neighbour := place ^ 1) < len(level):
+                path.append(level[neighbour])
+            place //= 2
+        number, _ = self._ends[chain]
+        return ChainProof(seq=self.seq, number=number, path=tuple(path), top=self.top)
+
+
+def _leaf(chain: str, number: int, hash_: str) -> str:
+    return digest([chain, number, hash_])
+
+
+def _join(one: str, other: str) -> str:
+    # The lesser first, so that a path needs no sides. No leaf or top reads like this: both are
+    # hashes of lists.
+    return sha256_text(one + other if one < other else other + one)
+
+
+def _top(seq: int, *joined: str) -> str:
+    return digest([seq, *joined])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventChain(Record):
-    """A stretch of the chain of events: the hash before it, its links, and the hash it ends in."""
+    """Chain of an episode: its events, the hash that it ends in, and proofs of where it ended as of
+    some events of the whole ledger."""
 
-    prev_hash: str
-    links: tuple[EventLink, ...]
+    events: tuple[Event, ...]
     hash: str
-
-    def hashes(self) -> dict[int, str]:
-        """Hash of each event by its place, as the links give it."""
-        found, last = dict[int, str](), self.prev_hash
-        for link in self.links:
-            last = found[link.seq] = link.hash_after(last)
-        return found
+    proofs: tuple[ChainProof, ...]
 
 
 def transfer_hash(*, id_: str, body: str, seq: int, prev_hash: str) -> str:

@@ -61,7 +61,7 @@ from heretix.core.errors import (
     StoreReadOnlyError,
     UsageError,
 )
-from heretix.store.schema import CHAIN_START, HEAD, chain, metadata, schema_version
+from heretix.store.schema import CHAINS_START, HEAD, chains, metadata, schema_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -506,7 +506,7 @@ def _create_tables(connection: Connection, location: Location) -> None:
         )
     metadata.create_all(connection, checkfirst=False)
     connection.execute(insert(schema_version), {"version_num": HEAD})
-    connection.execute(insert(chain), CHAIN_START)
+    connection.execute(insert(chains), CHAINS_START)
 
 
 def _refuse_newer(location: Location, version: str | None) -> None:

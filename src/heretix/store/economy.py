@@ -16,10 +16,12 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    false,
     func,
     insert,
     or_,
     select,
+    true,
     type_coerce,
     update,
 )
@@ -28,8 +30,10 @@ from sqlalchemy.exc import DBAPIError
 from heretix.core.lenses import EARNING, RPL
 from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, where_given
 from heretix.store.schema import (
+    ROOT,
+    TRANSFERS,
     accounts,
-    chain,
+    chains,
     challenges,
     episode_measurements,
     episodes,
@@ -64,9 +68,17 @@ CHAINED: Final[Mapping[str, Table]] = {
         reputation_events,
     )
 }
-"""The tables that are views of the chain of events, by name."""
+"""The tables that are views of the events, by name."""
 
-_LOCK_CHAIN: Final = select(chain).with_for_update()
+# The root's row first, so that whoever waits has no other; on PostgreSQL rows that were changed
+# while waiting come as they are then.
+_LOCK_CHAINS: Final = (
+    select(chains)
+    .where(chains.c.name.in_((ROOT, TRANSFERS, bindparam("own"))))
+    .order_by(chains.c.name != ROOT)
+    .with_for_update()
+)
+_CHAIN_END: Final = select(chains.c.number, chains.c.hash).where(chains.c.name == bindparam("own"))
 _IDS: Final[BindParameter[Any]] = bindparam("ids", expanding=True)
 _ACCOUNTS_BY_ID: Final = select(accounts).where(accounts.c.id.in_(_IDS))
 _SAME: Final = select(transfers).where(
@@ -80,13 +92,12 @@ _SET_BALANCE: Final = (
     .where(accounts.c.id == bindparam("of_id"))
     .values(balance=bindparam("to_balance"))
 )
-_SET_CHAIN: Final = update(chain).values(
-    last_seq=bindparam("to_seq"), last_hash=bindparam("to_hash")
+_SET_CHAIN: Final = (
+    update(chains)
+    .where(chains.c.name == bindparam("of_name"))
+    .values(number=bindparam("to_number"), hash=bindparam("to_hash"))
 )
 _INSERT_EVENT: Final = insert(events)
-_SET_EVENT_END: Final = update(chain).values(
-    event_seq=bindparam("to_seq"), event_hash=bindparam("to_hash")
-)
 _OF_EPISODE: Final = episodes.c.episode_id == bindparam("of_id")
 _UPDATE: Final = update(episodes).where(_OF_EPISODE)
 _LONG: Final = frozenset({"record_json", "tally_json"})
@@ -146,17 +157,29 @@ def _all(
     return list(connection.execute(query, parameters).mappings())
 
 
-# The chain of transfers, accounts, and what explains each group of transfers.
+# Chains, events, accounts, and what explains each group of transfers.
 
 
-def lock_chain(connection: Connection) -> RowMapping:
-    """Read the chain's end for the one transaction that may extend it: others wait here."""
-    return connection.execute(_LOCK_CHAIN).mappings().one()
+def lock_chains(connection: Connection, own: str) -> dict[str, tuple[int, str]]:
+    """Read the ends of the root, of the transfers and of one chain, if it has begun, for the one
+    transaction that may extend them: others wait here."""
+    rows = connection.execute(_LOCK_CHAINS, {"own": own})
+    return {row.name: (row.number, row.hash) for row in rows}
 
 
-def chain_rows(connection: Connection) -> list[dict[str, Any]]:
-    """Read whatever is kept as the chain's end: one row, unless somebody was at it."""
-    return [dict(row) for row in _all(connection, select(chain))]
+def begin_chain(connection: Connection, name: str) -> tuple[int, str]:
+    """Begin a chain, unless it has begun, and read its end."""
+    row = {"name": name, "number": 0, "hash": "0" * 64}
+    insertion = conflict_insert(connection.dialect.name, chains)
+    connection.execute(insertion.on_conflict_do_nothing(), row)
+    number, hash_ = connection.execute(_CHAIN_END, {"own": name}).one()
+    return number, hash_
+
+
+def chain_rows(connection: Connection, *, name: str | None = None) -> list[dict[str, Any]]:
+    """Read whatever is kept as ends of chains, or of one."""
+    query = where_given(select(chains), name=name)
+    return [dict(row) for row in _all(connection, query.order_by(chains.c.name))]
 
 
 def add_accounts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -207,24 +230,27 @@ def same_id_or_group(connection: Connection, group: str, ids: Sequence[str]) -> 
 def append_transfers(
     connection: Connection, rows: Sequence[Mapping[str, Any]], balances: Mapping[str, int]
 ) -> None:
-    """Extend the chain, and set the balances that follow from it."""
+    """Extend the chain of transfers, and set the balances that follow from it."""
     connection.execute(_INSERT_TRANSFER, [dict(row) for row in rows])
     # One order for everybody, though the chain's row already keeps writers apart.
     changed = [{"of_id": name, "to_balance": balances[name]} for name in sorted(balances)]
     connection.execute(_SET_BALANCE, changed)
-    last = rows[-1]
-    connection.execute(_SET_CHAIN, {"to_seq": last["seq"], "to_hash": last["hash"]})
 
 
 def append_event(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Extend the chain of events."""
+    """Write an event; `set_chains` sets the ends that follow from it."""
     connection.execute(_INSERT_EVENT, dict(row))
-    connection.execute(_SET_EVENT_END, {"to_seq": row["seq"], "to_hash": row["hash"]})
+
+
+def set_chains(connection: Connection, ends: Mapping[str, tuple[int, str]]) -> None:
+    """Set the ends of chains that have begun."""
+    changed = [{"of_name": name, "to_number": n, "to_hash": h} for name, (n, h) in ends.items()]
+    connection.execute(_SET_CHAIN, changed)
 
 
 def last_event(connection: Connection) -> int:
     """Read the place of the last event."""
-    return int(connection.scalar(select(chain.c.event_seq)) or 0)
+    return int(connection.scalar(select(chains.c.number).where(chains.c.name == ROOT)) or 0)
 
 
 def event_rows_after(connection: Connection, seq: int, mentioned: Sequence[str]) -> list[str]:
@@ -234,30 +260,49 @@ def event_rows_after(connection: Connection, seq: int, mentioned: Sequence[str])
     return list(connection.scalars(query))
 
 
-def event_hash(connection: Connection, seq: int) -> str | None:
-    """Read the hash of the event in a place; None past the end."""
-    found: str | None = connection.scalar(select(events.c.hash).where(events.c.seq == seq))
+def root_at(connection: Connection, seq: int) -> str | None:
+    """Read the root as of the event in a place; None past the end."""
+    found: str | None = connection.scalar(select(events.c.root).where(events.c.seq == seq))
     return found
 
 
-def first_event_of(connection: Connection, mentioned: str) -> int | None:
-    """Find the first event that mentions something in its rows."""
-    query = select(func.min(events.c.seq)).where(
-        events.c.rows_json.contains(mentioned, autoescape=True)
+def first_event_of(connection: Connection, chain: str) -> int:
+    """Read the place of the event that a chain began with; 0 before there is one."""
+    query = select(func.min(events.c.seq)).where(events.c.chain == chain)
+    return int(connection.scalar(query) or 0)
+
+
+def chain_ends_at(connection: Connection, seq: int) -> dict[str, tuple[int, str]]:
+    """Read the number and the hash that each chain of events ended in as of the event in a place.
+
+    It reads the last event of each chain before it, and no other, however many there are.
+    """
+    known = events.alias("known")
+    last = select(func.max(known.c.seq)).where(known.c.chain == chains.c.name, known.c.seq <= seq)
+    query = select(events.c.chain, events.c.number, events.c.hash).join_from(
+        chains, events, events.c.seq == last.scalar_subquery()
     )
-    found: int | None = connection.scalar(query)
-    return found
+    return {row.chain: (row.number, row.hash) for row in connection.execute(query)}
 
 
-def stream_events(connection: Connection, *, from_seq: int = 1) -> Iterator[RowMapping]:
-    """Read events in the order of their chain, a few at a time, however many there are."""
-    query = select(events).where(events.c.seq >= from_seq).order_by(events.c.seq)
+def stream_events(connection: Connection, *, chain: str | None = None) -> Iterator[RowMapping]:
+    """Read events in their order, a few at a time: all, or those of a chain, each with the root
+    before it."""
+    query = select(events).order_by(events.c.seq)
+    if chain is not None:
+        before = events.alias("before")
+        query = query.add_columns(before.c.root.label("prev_root"))
+        query = query.outerjoin(before, before.c.seq == events.c.seq - 1)
+        query = query.where(events.c.chain == chain)
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
         yield from result.mappings()
 
 
-def stream_table(connection: Connection, name: str) -> Iterator[RowMapping]:
-    """Read every row of one of `CHAINED` tables, a few at a time, in the order of its key.
+def stream_table(
+    connection: Connection, name: str, *, episode: str | None = None
+) -> Iterator[RowMapping]:
+    """Read the rows of one of `CHAINED` tables, all or an episode's, a few at a time, in the order
+    of its key.
 
     Truths are read as they are stored: on SQLite a 2 would read as true, and be found by no query
     that asks for what is true.
@@ -267,6 +312,10 @@ def stream_table(connection: Connection, name: str) -> Iterator[RowMapping]:
         type_coerce(c, Integer).label(c.name) if isinstance(c.type, Boolean) else c for c in table.c
     )
     query = select(*raw).order_by(*table.primary_key)
+    if episode is not None:
+        own = table.c.get("episode_id", table.c.get("episode"))
+        # A table that names no episode has nothing of it.
+        query = query.where(false() if own is None else own == episode)
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
         yield from result.mappings()
 
@@ -552,9 +601,9 @@ def positions_by_account(connection: Connection, account: str) -> list[RowMappin
     return _all(connection, query)
 
 
-def open_stakes(connection: Connection) -> list[RowMapping]:
-    """Sum up what the pot and the market of each open episode must hold: bets up to the close; and
-    what was paid of them already."""
+def open_stakes(connection: Connection, *, episode: str | None = None) -> list[RowMapping]:
+    """Sum up what the pot and the market of each open episode, or of one, must hold: bets up to the
+    close; and what was paid of them already."""
     counted = and_(
         positions.c.episode_id == episodes.c.episode_id,
         or_(episodes.c.close_ms.is_(None), positions.c.at_ms <= episodes.c.close_ms),
@@ -573,7 +622,7 @@ def open_stakes(connection: Connection) -> list[RowMapping]:
     query = (
         select(*own, *held, paid.scalar_subquery().label("paid"))
         .outerjoin(positions, counted)
-        .where(episodes.c.is_open)
+        .where(episodes.c.is_open, true() if episode is None else episodes.c.episode_id == episode)
         .group_by(*own)
         .order_by(episodes.c.episode_id)
     )

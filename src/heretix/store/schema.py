@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 HEAD: Final = "0001"
 """The version that a new store is made with. Whoever changes a table once a version was released
 adds a migration and counts this on; a test holds migrated and new stores equal."""
-CHAIN_START: Final = {
-    "id": 1,
-    "last_seq": 0,
-    "last_hash": "0" * 64,
-    "event_seq": 0,
-    "event_hash": "0" * 64,
-}
-"""The one row of `chain` in a new store: writers lock it, so it must exist."""
+ROOT, TRANSFERS, COMMON = "root", "transfers", "common"
+"""Chains that every store has: all events in their order, all transfers, and the events of what
+belongs to no episode."""
+CHAINS_START: Final = tuple(
+    {"name": name, "number": 0, "hash": "0" * 64} for name in (COMMON, ROOT, TRANSFERS)
+)
+"""Rows of `chains` in a new store: writers lock the root's, so it must exist."""
 
 _ESCAPE: Final = "\x1a"
 _UNSTORABLE: Final = re.compile("[\x00\x1a\ud800-\udfff]")
@@ -369,28 +368,31 @@ keeps its `error` here, since an older answer may stand in `samples`."""
 # called INTEGER; it holds 64 bits.
 _SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
 
-chain: Final = _table(
-    "chain",
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    *_required(BigInteger, "last_seq"),
-    *_required(String, "last_hash"),
-    *_required(BigInteger, "event_seq"),
-    *_required(String, "event_hash"),
-    CheckConstraint("id = 1", name="one_row"),
+chains: Final = _table(
+    "chains",
+    Column("name", String, primary_key=True),
+    *_required(BigInteger, "number"),
+    *_required(String, "hash"),
 )
-"""The ends of the chains of transfers and of events, in one row (`CHAIN_START`). Every writer
-locks it first."""
+"""The end of each chain: those of `CHAINS_START`, and one an episode, named by its id. Every writer
+locks the root's first."""
 
 events: Final = _table(
     "events",
     Column("seq", _SEQ, primary_key=True, autoincrement=False),
+    *_required(String, "chain"),
+    *_required(BigInteger, "number"),
     *_required(String, "move"),
     *_required(AnyText, "rows_json"),
     *_required(BigInteger, "at_ms"),
+    # Of the event before it in its chain, and its own.
     *_required(String, "prev_hash", "hash"),
+    # Hash of the place, the event, and the root before it.
+    *_required(String, "root"),
+    Index(None, "chain", "seq"),
 )
-"""The chain of events: each holds the rows that a move wrote, by table. The economy's other tables
-are views of it."""
+"""Events: each holds the rows that a move wrote, by table, and has its number in the chain of its
+episode and its place among all. The economy's other tables are views of them."""
 
 accounts: Final = _table(
     "accounts",

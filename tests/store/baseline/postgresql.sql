@@ -76,14 +76,11 @@ CREATE TABLE bundles (
 	created_at VARCHAR NOT NULL,
 	CONSTRAINT pk_bundles PRIMARY KEY (bundle_id)
 );
-CREATE TABLE chain (
-	id INTEGER NOT NULL,
-	last_seq BIGINT NOT NULL,
-	last_hash VARCHAR NOT NULL,
-	event_seq BIGINT NOT NULL,
-	event_hash VARCHAR NOT NULL,
-	CONSTRAINT pk_chain PRIMARY KEY (id),
-	CONSTRAINT ck_chain_one_row CHECK (id = 1)
+CREATE TABLE chains (
+	name VARCHAR NOT NULL,
+	number BIGINT NOT NULL,
+	hash VARCHAR NOT NULL,
+	CONSTRAINT pk_chains PRIMARY KEY (name)
 );
 CREATE TABLE episodes (
 	episode_id VARCHAR NOT NULL,
@@ -113,13 +110,17 @@ CREATE INDEX ix_episodes_created_ms ON episodes (created_ms);
 CREATE INDEX ix_episodes_state_created_ms ON episodes (state, created_ms);
 CREATE TABLE events (
 	seq BIGINT NOT NULL,
+	chain VARCHAR NOT NULL,
+	number BIGINT NOT NULL,
 	move VARCHAR NOT NULL,
 	rows_json TEXT NOT NULL,
 	at_ms BIGINT NOT NULL,
 	prev_hash VARCHAR NOT NULL,
 	hash VARCHAR NOT NULL,
+	root VARCHAR NOT NULL,
 	CONSTRAINT pk_events PRIMARY KEY (seq)
 );
+CREATE INDEX ix_events_chain_seq ON events (chain, seq);
 CREATE TABLE exploration_grants (
 	claim_id VARCHAR NOT NULL,
 	claim TEXT NOT NULL,
@@ -529,4 +530,6 @@ CREATE TABLE wave_runs (
 	CONSTRAINT fk_wave_runs_execution_id FOREIGN KEY(execution_id) REFERENCES executions (execution_id)
 );
 INSERT INTO alembic_version VALUES ('0001');
-INSERT INTO chain (id, last_seq, last_hash, event_seq, event_hash) VALUES (1, 0, '0000000000000000000000000000000000000000000000000000000000000000', 0, '0000000000000000000000000000000000000000000000000000000000000000');
+INSERT INTO chains (name, number, hash) VALUES ('common', 0, '0000000000000000000000000000000000000000000000000000000000000000');
+INSERT INTO chains (name, number, hash) VALUES ('root', 0, '0000000000000000000000000000000000000000000000000000000000000000');
+INSERT INTO chains (name, number, hash) VALUES ('transfers', 0, '0000000000000000000000000000000000000000000000000000000000000000');

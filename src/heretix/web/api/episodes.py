@@ -299,11 +299,21 @@ def list_statements(
 @router.get(
     "/episodes/{episode_id}/record", response_model=dict[str, Any], responses=resource.NOT_CHANGED
 )
-def get_episode_record(request: Request, app: App, episode_id: EpisodeId) -> Response:
-    """Everything that is needed to redo an episode elsewhere, and the chain since its first event.
+def get_episode_record(
+    request: Request,
+    app: App,
+    episode_id: EpisodeId,
+    against: Annotated[
+        int | None,
+        Query(ge=1, le=resource.MAX_SEQ, description="Event of a head to prove the record for."),
+    ] = None,
+) -> Response:
+    """Everything that is needed to redo an episode elsewhere: its events, and proofs for the heads
+    that are published now.
 
-    Its ETag changes with every move, of other episodes too."""
-    text = canonical_json(read_episode(app.exchange.record, episode_id))
+    Its ETag changes with every move, of other episodes too: the newest proof is of all events."""
+    found = read_episode(lambda of: app.exchange.record(of, against=against), episode_id)
+    text = canonical_json(found)
     return fresh(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 

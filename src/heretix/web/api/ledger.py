@@ -15,6 +15,7 @@ from heretix.economy.ledger import AccountKind, Code
 from heretix.web.api import resource
 from heretix.web.api.episodes import BreachView
 from heretix.web.auth import Costly, Explorer
+from heretix.web.moves import read_episode
 from heretix.web.problems import refusals
 from heretix.web.state import App
 
@@ -52,7 +53,8 @@ class HoldingView(BaseModel):
 
 
 class LedgerView(resource.View):
-    """Outcome of reading the whole chain."""
+    """Outcome of reading the chains: how many transfers, and the hash that they, or the events of
+    the one episode, end in."""
 
     ok: bool
     count: int
@@ -108,9 +110,13 @@ def list_balances(
 
 
 @router.get("/ledger/verify", dependencies=[Costly])
-def verify_ledger(app: App) -> LedgerView:
-    """Read the chain from its first transfer, and hold everything that is kept against it."""
-    return LedgerView.model_validate(app.exchange.verify())
+def verify_ledger(app: App, episode: resource.Text = None) -> LedgerView:
+    """Read all chains from their beginning, or an episode's alone, and hold everything that is kept
+    against them."""
+    if episode is None:
+        return LedgerView.model_validate(app.exchange.verify())
+    report = read_episode(lambda of: app.exchange.verify(episode=of), episode)
+    return LedgerView.model_validate(report)
 
 
 @router.get("/leaderboard", dependencies=[Costly])
