@@ -1232,7 +1232,8 @@ class Exchange:
             if episode is None:
                 report = verify_ledger(connection)
             else:
-                _require_known(connection, episode)
+                if not queries.first_event_of(connection, episode):
+                    _require_known(connection, episode)
                 report = verify_chain(connection, episode)
             if against is None:
                 return report
