@@ -350,6 +350,29 @@ def test_a_head_is_signed_and_history_held_against_it(play, heretix, folder, mon
     assert heretix("ledger", "verify", "--against", "none.json").code == 2
 
 
+def test_one_episode_is_held_against_a_head_by_itself(play, heretix, folder, monkeypatch, begin):
+    """Its own chain is read, or its record alone; for an older head it is exported with that."""
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("HERETIX_SIGNING_KEY", str(folder / "signing.key"))
+    episode = begin(measured)
+    play.done("ledger", "head", "--out", "head.json")
+    of, against = ("--episode", "latest"), ("--against", "head.json")
+    assert play.data("ledger", "verify", *of, *against)["ok"] is True
+    assert heretix("ledger", "verify", "--episode", "ep-none").code == 2
+    play.done("ledger", "issue", "ada", "5")
+    play.done("episode", "export", episode, "--out", "e.json")
+    refused = heretix("episode", "verify", "e.json", *against)
+    assert (refused.code, "heretix episode export" in refused.err) == (2, True)
+    play.done("episode", "export", episode, *against, "--out", "e.json")
+    for ref in ("e.json", episode):
+        assert "as the head says" in play.done("episode", "verify", ref, *against).out
+    (folder / "more.json").write_text(
+        (folder / "head.json").read_text().replace('"seq": ', '"seq": 9')
+    )
+    beyond = heretix("episode", "export", episode, "--against", "more.json")
+    assert (beyond.code, "the last there is" in beyond.err) == (2, True)
+
+
 def test_ledger_commands_show_and_write_the_chain(play, heretix, folder):
     """History, issue, export; a changed balance is found with exit code 1."""
     play.done("ledger", "join", "ada")

@@ -88,7 +88,17 @@ def test_an_episode_is_played_to_its_settlement(team, tmp_path):
 
     assert team.get("/ledger/verify", "rita").json()["ok"] is True
     assert team.get(f"{path}/verify", "rita").json() == {"ok": True, "breaches": []}
-    assert verify_episode(team.get(f"{path}/record", "rita").json()).ok
+    whole = team.get("/ledger/verify", "rita").json()
+    own = team.get("/ledger/verify", "rita", params={"episode": path.rpartition("/")[2]}).json()
+    assert own["ok"] is True
+    assert own["count"] < whole["count"]
+    assert team.get("/ledger/verify", "rita", params={"episode": "ep-none"}).status_code == 404
+    (newest,) = team.get(f"{path}/record", "rita").json()["chain"]["proofs"]
+    earlier = newest["seq"] - 1
+    record = team.get(f"{path}/record", "rita", params={"against": earlier}).json()
+    assert verify_episode(record).ok
+    assert [p["seq"] for p in record["chain"]["proofs"]] == [earlier, newest["seq"]]
+    assert team.get(f"{path}/record", "rita", params={"against": 10**9}).status_code == 422
     moves = [s["move"] for s in team.get(f"{path}/statements", "rita").json()["items"]]
     assert moves[-1] == "settle"
     (standing,) = team.get("/leaderboard", "rita").json()["items"]

@@ -109,7 +109,7 @@ def list_balances(
     return resource.page_of(found, limit, lambda _: (start + limit,), show)
 
 
-@router.get("/ledger/verify", dependencies=[Costly])
+@router.get("/ledger/verify", dependencies=[Costly], responses=refusals(404))
 def verify_ledger(app: App, episode: resource.Text = None) -> LedgerView:
     """Read all chains from their beginning, or an episode's alone, and hold everything that is kept
     against them."""
