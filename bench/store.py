@@ -97,7 +97,7 @@ def save_in_batches(store: Store, samples: Sequence[Sample], size: int) -> None:
 
 async def put_concurrently(store: Store, samples: Sequence[Sample]) -> None:
     """As a runner: many tasks, each sample durable as soon as it can be."""
-    async with SampleWriter(store) as writer:
+    async with SampleWriter(store, save=save_samples) as writer:
 
         async def produce(part: Sequence[Sample]) -> None:
             for sample in part:
@@ -109,7 +109,7 @@ async def put_concurrently(store: Store, samples: Sequence[Sample]) -> None:
 
 async def put_one_by_one(store: Store, samples: Sequence[Sample]) -> None:
     """The slowest case: wait for the disk after each sample."""
-    async with SampleWriter(store) as writer:
+    async with SampleWriter(store, save=save_samples) as writer:
         for sample in samples:
             await writer.put(sample)
             await writer.flush()

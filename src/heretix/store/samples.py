@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, Double, Select, bindparam, delete, or_, select, update
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Insert
 
     from heretix.store.db import Store
+    from heretix.store.replies import StoredReply
     from heretix.store.spool import Spool
 
 _FIELDS: Final = tuple(field.name for field in fields(Sample))
@@ -91,10 +92,7 @@ def save_samples(
         found = select_answers(connection, [sample.cache_key for sample in rest])
         late = [s for s in rest if s.cache_key in found and not _is_same(found[s.cache_key], s)]
         stayed = {sample.cache_key: found[sample.cache_key] for sample in late}
-        paid = [_late_row(sample, owner) for sample in late if not sample.failed]
-        if paid:
-            vain = conflict_insert(connection.dialect.name, late_samples)
-            connection.execute(vain.on_conflict_do_nothing(), paid)
+        save_late(connection, [sample for sample in late if not sample.failed], owner)
     if owner is not None:
         release_leases(connection, keys, owner)
     return stayed
@@ -127,9 +125,15 @@ def _is_same(one: Sample, other: Sample) -> bool:
     return bool(told(one) == told(other))
 
 
-def _late_row(sample: Sample, owner: str | None) -> dict[str, Any]:
+def save_late(
+    connection: Connection, late: Sequence[Sample | StoredReply], owner: str | None
+) -> None:
+    """Keep what was paid for in vain, since another answer had come first."""
     same = ("cache_key", "created_at", "run_id", "response_id", "tokens_in", "tokens_out")
-    return {name: getattr(sample, name) for name in same} | {"owner": owner or ""}
+    rows = [{name: getattr(one, name, None) for name in same} for one in late]
+    if rows:
+        vain = conflict_insert(connection.dialect.name, late_samples).on_conflict_do_nothing()
+        connection.execute(vain, [row | {"owner": owner or ""} for row in rows])
 
 
 def _read_archived(connection: Connection, cache_keys: Sequence[str]) -> dict[str, Sample]:
@@ -419,7 +423,22 @@ second in twenty transactions cost a fifth of what they cost one by one. A sampl
 is committed at once."""
 
 
-class SampleWriter:
+class Keyed(Protocol):
+    """An answer that was paid for, or a failure: a sample, a reply."""
+
+    @property
+    def cache_key(self) -> str:
+        """Hash of all that was asked."""
+
+    @property
+    def failed(self) -> bool:
+        """Nothing was answered."""
+
+
+_Kept = TypeVar("_Kept", bound=Keyed)
+
+
+class SampleWriter(Generic[_Kept]):
     """Hands samples from an event loop to one writing thread; an async context manager.
 
     An idle writer commits a sample at once. Under load, those that arrive within a twentieth of a
@@ -433,18 +452,20 @@ class SampleWriter:
         self,
         store: Store,
         *,
+        save: Callable[..., dict[str, _Kept]] = save_samples,  # type: ignore[assignment]
         owner: str | None = None,
         replace: bool = True,
         capacity: int = CAPACITY,
         on_error: Callable[[HeretixError], None] | None = None,
-        spool: Spool | None = None,
+        spool: Spool[_Kept] | None = None,
     ) -> None:
-        """`owner`'s leases end as their samples are saved; `replace` is that of `save_samples`.
-        `on_error` is called once, in the event loop, as soon as the store fails. `spool` keeps
-        samples on disk until they are saved."""
+        """`save` is `save_samples`, or the same for replies. `owner`'s leases end as their samples
+        are saved; `replace` is that of `save`. `on_error` is called once, in the event loop, as
+        soon as the store fails. `spool` keeps samples on disk until they are saved."""
         if capacity < 1:
             raise ValueError(f"`capacity` must be at least 1, got {capacity}")
         self._store = store
+        self._save = save
         self._owner = owner
         self._replace = replace
         self._capacity = capacity
@@ -456,10 +477,10 @@ class SampleWriter:
         self._thread = threading.Thread(target=self._run, name="heretix-writer", daemon=True)
         self._changed = threading.Condition()
         # What follows is shared with the thread and guarded by `_changed`.
-        self.overtaken: dict[str, Sample] = {}
+        self.overtaken: dict[str, _Kept] = {}
         """Answers of others that came before ours and stay, by key; complete after a `flush`."""
-        self._pending: list[Sample] = []
-        self._in_flight: list[Sample] = []
+        self._pending: list[_Kept] = []
+        self._in_flight: list[_Kept] = []
         self._taken = 0
         self._committed = 0
         self._last_commit = 0.0
@@ -470,12 +491,12 @@ class SampleWriter:
         self._failure: HeretixError | None = None
 
     @property
-    def unsaved(self) -> tuple[Sample, ...]:
+    def unsaved(self) -> tuple[_Kept, ...]:
         """Samples that were taken and aren't committed yet, or never will be after a failure."""
         with self._changed:
             return (*self._in_flight, *self._pending)
 
-    async def put(self, sample: Sample) -> None:
+    async def put(self, sample: _Kept) -> None:
         """Take a sample; then, when too many are waiting, wait until some are committed.
 
         The sample is taken first: a caller that is cancelled while it waits loses nothing.
@@ -576,7 +597,7 @@ class SampleWriter:
         try:
             while batch := self._next_batch():
                 stayed = self._store.write(
-                    save_samples, batch, owner=self._owner, replace=self._replace
+                    self._save, batch, owner=self._owner, replace=self._replace
                 )
                 with self._changed:
                     self.overtaken |= stayed
@@ -595,7 +616,7 @@ class SampleWriter:
                 self._ended = True
             self._report()
 
-    def _next_batch(self) -> list[Sample]:
+    def _next_batch(self) -> list[_Kept]:
         """Take all that has arrived; nothing means that the writer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)

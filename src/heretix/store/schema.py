@@ -27,7 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from heretix.sample import Sample
+from heretix.sample import Finish, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,8 +280,8 @@ leases: Final = _table(
     *_required(Double, "expires_at"),
     Index(None, "owner"),
 )
-"""Samples that somebody is about to pay for. `expires_at` is in seconds since 1970, by the
-database's clock and by no machine's."""
+"""Samples and replies that somebody is about to pay for. `expires_at` is in seconds since 1970, by
+the database's clock and by no machine's."""
 
 late_samples: Final = Table(
     "late_samples",
@@ -289,13 +289,25 @@ late_samples: Final = Table(
     Column("cache_key", String, primary_key=True),
     Column("owner", String, primary_key=True),
     Column("created_at", String, primary_key=True),
-    *_required(String, "run_id"),
+    *_optional(String, "run_id"),
     *_optional(AnyText, "response_id"),
     *_optional(Integer, "tokens_in", "tokens_out"),
 )
 """Answers that were paid for in vain: another had come first, and the first one stays. `owner` is
-who paid."""
+who paid; a reply is of no run."""
 
+replies: Final = _table(
+    "replies",
+    Column("cache_key", String, primary_key=True),
+    *_required(String, "model"),
+    *_required(AnyText, "text"),
+    Column("finish", Word(Finish), nullable=False),
+    *_optional(AnyText, "provider_model_id", "response_id"),
+    *_optional(Integer, "tokens_in", "tokens_out"),
+    *_required(String, "created_at"),
+)
+"""Answers to calls that are no samples: of judges, readers of stances, writers of queries and of
+forms. `cache_key` is the hash of model and request."""
 
 budgets: Final = _table(
     "budgets",

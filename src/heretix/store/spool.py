@@ -19,15 +19,16 @@ import uuid
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from heretix.core.errors import ConfigError, StoreAwayError, StoreError
-from heretix.sample import Noncompliance, Sample
+from heretix.sample import Finish, Noncompliance, Sample
 from heretix.store.db import chunked
-from heretix.store.samples import save_samples, select_answers
+from heretix.store.replies import StoredReply, save_replies, select_replies
+from heretix.store.samples import Keyed, save_samples, select_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 with contextlib.suppress(ImportError):  # Not on Windows.
     import fcntl
 
-_FIELDS: Final = tuple(field.name for field in fields(Sample))
-_VALUES: Final = attrgetter(*_FIELDS)
+_Kept = TypeVar("_Kept", bound=Keyed)
 _FILE_BYTES: Final = 1_000_000
 """A file of this size is followed by another, and deleted once the store has all of it."""
 _SYNC_S: Final = 0.02
@@ -61,15 +61,23 @@ class _File:
     size: int = 0
 
 
-class Spool:
+class Spool(Generic[_Kept]):
     """Takes answers in the order in which the store will be given them. Threads may share one."""
 
-    def __init__(self, store: Store, *, replace: bool, owner: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        replace: bool,
+        owner: str = "",
+        of: type[_Kept] = Sample,  # type: ignore[assignment]
+    ) -> None:
         """`replace`: answers take the place of older ones, as those of a run without the cache.
-        `owner` has the leases on them."""
+        `owner` has the leases on them; `of` is what they are, samples or replies."""
         self._stem = store.spool_stem
-        self._owner = owner
-        self._replace = replace
+        names = [field.name for field in fields(of)]  # type: ignore[arg-type]
+        self._head = {"of": of.__name__, "fields": names, "replace": replace, "owner": owner}
+        self._values = attrgetter(*names)
         self._files: list[_File] = []
         self._taken = 0
         self._stored = 0
@@ -99,7 +107,7 @@ class Spool:
         with self._changed:
             return 0 if self._trouble else self._taken - self._stored
 
-    def append(self, sample: Sample) -> None:
+    def append(self, sample: _Kept) -> None:
         """Keep an answer. One that can't be kept goes to the store all the same."""
         with self._changed:
             self._taken += 1
@@ -107,7 +115,7 @@ class Spool:
                 return
             try:
                 file = self._current()
-                line = _line(_VALUES(sample))
+                line = _line(self._values(sample))
                 _write(file.number, line)
             except OSError as exc:
                 self._trouble = exc
@@ -156,8 +164,7 @@ class Spool:
         path, number = self._make()
         file = _File(path, number, begins_at=self._taken - 1)
         self._files.append(file)
-        head = {"fields": _FIELDS, "replace": self._replace, "owner": self._owner}
-        _write(number, _line(head))
+        _write(number, _line(self._head))
         return file
 
     def _make(self) -> tuple[Path, int]:
@@ -214,8 +221,8 @@ def bring_in(store: Store, owners: Collection[str] | None = ()) -> int:
             if not gone and not wanted:
                 continue
             try:
-                for samples in _read(head, file.read()):
-                    brought += store.write(_save, samples, replace=head["replace"])
+                for save, answers in _read(head, file.read()):
+                    brought += store.write(save, answers, replace=head["replace"])
             except StoreAwayError:
                 raise
             except (StoreError, ValueError, TypeError, KeyError) as exc:
@@ -231,14 +238,16 @@ def _is_of(head: Any, owners: Collection[str] | None) -> bool:
     return isinstance(head, dict) and (owners is None or head.get("owner") in owners)
 
 
-def _read(head: Any, text: bytes) -> Iterator[list[Sample]]:
-    """Read a spool's answers that aren't known to be stored, some at a time."""
+def _read(head: Any, text: bytes) -> Iterator[tuple[Callable[..., int], list[Any]]]:
+    """Read answers that aren't known to be stored, some at a time, each with how to save them."""
     values = [value for value in map(_value, text.split(b"\n")) if value is not None]
     rows = [row for row in values if isinstance(row, list)]
     stored = max((count for count in values if isinstance(count, int)), default=0)
-    samples = [_sample(dict(zip(head["fields"], row, strict=True))) for row in rows[stored:]]
-    answers = [sample for sample in samples if not sample.failed]
-    yield from chunked(answers, _SAVED_TOGETHER)
+    if rows[stored:]:
+        make, save = _KINDS[head["of"]]
+        made = [make(**dict(zip(head["fields"], row, strict=True))) for row in rows[stored:]]
+        for answers in chunked([one for one in made if not one.failed], _SAVED_TOGETHER):
+            yield save, answers
 
 
 def _value(line: bytes) -> Any:
@@ -249,12 +258,23 @@ def _value(line: bytes) -> Any:
         return None
 
 
-def _sample(row: dict[str, Any]) -> Sample:
-    why = row["noncompliance"]
-    return Sample(**row | {"noncompliance": None if why is None else Noncompliance(why)})
+def _make_sample(*, noncompliance: str | None, **row: Any) -> Sample:
+    why = None if noncompliance is None else Noncompliance(noncompliance)
+    return Sample(noncompliance=why, **row)
 
 
-def _save(connection: Connection, samples: Sequence[Sample], *, replace: bool) -> int:
+def _make_reply(*, finish: str, **row: Any) -> StoredReply:
+    return StoredReply(finish=Finish(finish), **row)
+
+
+def _save_replies(connection: Connection, replies: Sequence[StoredReply], *, replace: bool) -> int:
+    keys = [reply.cache_key for reply in replies]
+    before = select_replies(connection, keys)
+    save_replies(connection, replies, replace=replace)
+    return sum(before.get(key) != one for key, one in select_replies(connection, keys).items())
+
+
+def _save_samples(connection: Connection, samples: Sequence[Sample], *, replace: bool) -> int:
     found = select_answers(connection, [sample.cache_key for sample in samples])
     new = [sample for sample in samples if sample.cache_key not in found]
     newer = [
@@ -267,6 +287,13 @@ def _save(connection: Connection, samples: Sequence[Sample], *, replace: bool) -
     save_samples(connection, newer)
     save_samples(connection, [s for s in samples if s not in newer], replace=False)
     return len({sample.cache_key for sample in (*new, *newer)})
+
+
+_KINDS: Final[Mapping[str, tuple[Callable[..., Any], Callable[..., int]]]] = {
+    Sample.__name__: (_make_sample, _save_samples),
+    StoredReply.__name__: (_make_reply, _save_replies),
+}
+"""By the name in a spool's first line: how an answer is made, and saved."""
 
 
 def _line(value: object) -> bytes:

@@ -179,7 +179,7 @@ CREATE TABLE late_samples (
 	cache_key VARCHAR NOT NULL,
 	owner VARCHAR NOT NULL,
 	created_at VARCHAR NOT NULL,
-	run_id VARCHAR NOT NULL,
+	run_id VARCHAR,
 	response_id TEXT,
 	tokens_in INTEGER,
 	tokens_out INTEGER,
@@ -232,6 +232,18 @@ CREATE TABLE rates (
 	rpm BIGINT,
 	tpm BIGINT,
 	CONSTRAINT pk_rates PRIMARY KEY (rate_id)
+);
+CREATE TABLE replies (
+	cache_key VARCHAR NOT NULL,
+	model VARCHAR NOT NULL,
+	text TEXT NOT NULL,
+	finish VARCHAR NOT NULL,
+	provider_model_id TEXT,
+	response_id TEXT,
+	tokens_in INTEGER,
+	tokens_out INTEGER,
+	created_at VARCHAR NOT NULL,
+	CONSTRAINT pk_replies PRIMARY KEY (cache_key)
 );
 CREATE TABLE runs (
 	run_id VARCHAR NOT NULL,
