@@ -9,6 +9,8 @@ import pytest
 from faultserver import answer, status
 from heretix.claims_file import read_rows
 from heretix.measurement.verify import read_artifacts
+from heretix.store import Store
+from heretix.store.runs import count_runs
 
 CLAIM = "Tea is a plant and it grows in Assam."
 MODEL = "openai-compatible:m"
@@ -51,7 +53,8 @@ def test_a_written_file_is_measured_as_it_is(heretix, provider, folder, ending):
     provider.always(said(*PARTS))
     result = heretix("claims", "split", CLAIM, "-m", MODEL, "-o", f"p.{ending}")
     assert result.code == 0, result.err
-    assert not list(folder.glob("runs/*.sqlite"))
+    with Store.open(str(folder / "runs" / "heretix.sqlite"), create=False) as store:
+        assert store.read(count_runs) == 0
     assert [row.claim for row in read_rows(f"p.{ending}")] == PARTS
     heretix("run", "--claims-file", f"p.{ending}", "--mock", "-K", 4, "-R", 1, "-o", "o.jsonl")
     columns = [artifact.row.columns for artifact in read_artifacts(folder / "o.jsonl")]

@@ -12,7 +12,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli import output
-from heretix.core.event_loop import run_async
+from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,10 +108,10 @@ def _ask(proposer: Proposer, texts: Sequence[str]) -> list[dict[str, str]]:
 
         async def propose() -> list[Proposal]:
             asked = [] if proposer.replay_from else [str(proposer.model)]
-            async with asking(proposer.settings, asked) as payer:
-                return await replace(proposer, opener=payer.open).propose(texts, count)
+            async with asking(proposer.settings, asked) as opener:
+                return await replace(proposer, opener=opener).propose(texts, count)
 
-        return as_rows(run_async(propose()))
+        return as_rows(run_async(propose(), stop=interrupt, signals=STOP_SIGNALS))
 
 
 def _day(as_of: str | None) -> date:

@@ -12,7 +12,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.cli.output import say, warn
-from heretix.core.event_loop import run_async
+from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 from heretix.core.lenses import SEARCHED, SHOWING
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def build(
             raise UsageError(f"`--out` must be a folder, got {out}: {exc.strerror}") from exc
     output.silence_retries()
     with output.err_console().status("searching and reading documents"):
-        found = run_async(_gather(claims, config, opt.read_settings(db)))
+        gathering = _gather(claims, config, opt.read_settings(db))
+        found = run_async(gathering, stop=interrupt, signals=STOP_SIGNALS)
     bundles = [bundle for bundle in found.values() if isinstance(bundle, Bundle)]
     lacking = [bundle for bundle in found.values() if not isinstance(bundle, Bundle)]
     where = _store_bundles(bundles, db, out)
@@ -114,8 +115,8 @@ async def _gather(claims: Sequence[Claim], config: RunConfig, settings: Settings
     from heretix.measurement.service import asked_models, asking
 
     given = claims, config.lenses, config.evidence, settings
-    async with asking(settings, asked_models(config.evidence)) as payer:
-        return await gather_bundles(*given, opener=payer.open)
+    async with asking(settings, asked_models(config.evidence)) as opener:
+        return await gather_bundles(*given, opener=opener)
 
 
 def _store_bundles(bundles: Sequence[Bundle], db: str | None, out: Path | None = None) -> str:
@@ -203,10 +204,10 @@ def score(
         settings = opt.read_settings(None)
 
         async def grade() -> Assessment:
-            async with asking(settings, [judge]) as payer:
-                return await assess_judged(document, judge, settings, payer.open)
+            async with asking(settings, [judge]) as opener:
+                return await assess_judged(document, judge, settings, opener)
 
-        found = run_async(grade())
+        found = run_async(grade(), stop=interrupt, signals=STOP_SIGNALS)
     else:
         found = assess(document)
     if as_json:

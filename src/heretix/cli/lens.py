@@ -10,7 +10,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.cli.run import deliver, exit_code, logging_requests, measure, with_evidence
-from heretix.core.event_loop import run_async
+from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,7 +182,8 @@ def _under(policy: str, measurement: Measurement) -> Measurement:
     lenses = tuple(lens for lens in config.lenses if lens in SEARCHED)
     other = config.model_copy(update={"evidence": evidence, "lenses": lenses})
     with output.err_console().status("searching under the other policy"):
-        return run_async(gather_evidence(replace(measurement, config=other)))
+        gathering = gather_evidence(replace(measurement, config=other))
+        return run_async(gathering, stop=interrupt, signals=STOP_SIGNALS)
 
 
 def _show(artifacts: Artifacts, *, evidence: bool) -> None:

@@ -17,7 +17,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.core.errors import ConfigError, HeretixError, ProviderError, RecordError
-from heretix.core.event_loop import run_async
+from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,7 +163,8 @@ def run(
     measurement = prepare_panel(panel, settings)
     try:
         with Store.open(settings.db) as store:
-            wave, measurement = run_async(prepare_wave(panel, measurement, store))
+            preparing = prepare_wave(panel, measurement, store)
+            wave, measurement = run_async(preparing, stop=interrupt, signals=STOP_SIGNALS)
             if not as_json:
                 begun = f"wave {wave.wave} of {panel.name}, begun {wave.started_at}"
                 output.warn(begun, style="dim")

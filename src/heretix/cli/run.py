@@ -16,7 +16,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli import output
-from heretix.core.event_loop import STOP_SIGNALS, run_async
+from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 from heretix.core.lenses import LENSES, SHOWING
 from heretix.measurement.runner import Tally
 
@@ -133,7 +133,8 @@ def with_evidence(measurement: Measurement, *, calls: bool = True) -> Measuremen
         )
     output.silence_retries()
     with output.err_console().status("searching and reading documents"):
-        measurement = run_async(gather_evidence(measurement))
+        gathering = gather_evidence(measurement)
+        measurement = run_async(gathering, stop=interrupt, signals=STOP_SIGNALS)
     lacking = False
     for (claim, lens), bundle in measurement.bundles.items():
         if isinstance(bundle, Exception):

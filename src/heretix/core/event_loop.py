@@ -37,6 +37,11 @@ def run_async(
     return asyncio.run(attentive(work if stop is None else _run_until_stopped(work, stop, signals)))
 
 
+def interrupt() -> bool:
+    """Interrupt work at the first signal; for `stop` of `run_async`."""
+    return False
+
+
 async def _run_until_stopped(
     work: Coroutine[Any, Any, _T], stop: Callable[[], bool], signals: Sequence[signal.Signals]
 ) -> _T:

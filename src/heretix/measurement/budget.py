@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import BudgetReachedError, StoreError
 from heretix.core.event_loop import in_thread
-from heretix.providers.catalog import open_provider
 from heretix.store import new_owner
 from heretix.store.budgets import (
     HOLD_S,
@@ -25,13 +24,10 @@ from heretix.store.budgets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
 
     from sqlalchemy import Connection
 
-    from heretix.core.settings import Settings
-    from heretix.providers.base import Provider, Reply, Request
-    from heretix.providers.catalog import ModelId, Options, Spending
     from heretix.store import Store
 
 _SLICE_CALLS: Final = 32
@@ -195,61 +191,3 @@ def make_reached_error(
         f"{name} is spent: ${spent:.4f} was paid{untold}{held}, and {of} may cost "
         f"${bound / 1e6:.4f}. Everything that was answered is stored; {remedy}"
     )
-
-
-class Payer:
-    """Pays for calls beside those of plans: of judges, readers and writers of queries."""
-
-    def __init__(self, spending: Spending, escrow: Escrow | None) -> None:
-        self.spending = spending
-        self.escrow = escrow
-
-    def open(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
-        """`open_provider`, with every call paid for."""
-        return _Paid(open_provider(model, settings, options=options), model, self)
-
-
-class _Paid:
-    """A provider whose calls are set money aside for, and counted."""
-
-    def __init__(self, provider: Provider, model: ModelId, payer: Payer) -> None:
-        self._provider = provider
-        self._model = model
-        self._payer = payer
-        self.max_concurrency = provider.max_concurrency
-        self.aclose = provider.aclose
-
-    async def ask(self, request: Request) -> Reply:
-        """Answer one request, or raise what the provider does, or `BudgetReachedError`."""
-        spending, escrow = self._payer.spending, self._payer.escrow
-        hold = spending.hold(self._model, request)
-        if escrow is not None:
-            await escrow.reserve(hold.bound_micros)
-        spending.calls += 1
-        hold.sent = True
-        try:
-            hold.reply = await self._provider.ask(request)
-        except BaseException as exc:
-            hold.failure = exc
-            raise
-        finally:
-            cost = spending.settle(hold)
-            if escrow is not None:
-                escrow.settle(hold.bound_micros, cost, presumed=hold.presumed)
-        return hold.reply
-
-
-@contextlib.asynccontextmanager
-async def paying(store: Store, spending: Spending, caps: Mapping[str, int]) -> AsyncIterator[Payer]:
-    """Open a `Payer` whose calls count against `caps`, for as long as it is needed."""
-    if not caps:
-        yield Payer(spending, None)
-        return
-    escrow = Escrow(store, caps)
-    await escrow.open()
-    keeping = asyncio.create_task(escrow.keep())
-    try:
-        yield Payer(spending, escrow)
-    finally:
-        keeping.cancel()
-        await escrow.close()

@@ -96,7 +96,10 @@ class ModelJudge:
         """Rate the document; `ServerError` if no answer can be used."""
         answers = await self._answers(document, None)
         if not answers:
-            raise ServerError(f"`{self.name}` gave no grades; choose another model as the judge")
+            raise ServerError(
+                f"`{self.name}` gave no grades; choose another model as the judge, or ask again "
+                "with HERETIX_RPL_NO_CACHE=1"
+            )
         return place_scores(assess(document), [answer.scores for answer in answers])
 
     async def _answers(self, document: Document, claim: str | None) -> list[_Answer]:

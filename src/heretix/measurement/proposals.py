@@ -195,7 +195,8 @@ class Proposer:
             return found
         raise ServerError(
             f"`{self.model}` gave no usable answer to `{self.command}` of {claim[:60]!r} in "
-            f"{_ATTEMPTS} attempts ({why}); it said: {said[:_SHOWN]!r}"
+            f"{_ATTEMPTS} attempts ({why}); it said: {said[:_SHOWN]!r}. It is asked again with "
+            "HERETIX_RPL_NO_CACHE=1"
         )
 
     def _question(self, claim: str) -> dict[str, Any]:

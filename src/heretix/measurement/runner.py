@@ -14,7 +14,7 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import stamina
 
@@ -36,10 +36,18 @@ from heretix.core.errors import (
 from heretix.core.event_loop import in_thread
 from heretix.measurement.execution import Execution, begin, close, finish, make_sample
 from heretix.measurement.pacing import Limits, Pace
+from heretix.sample import Sample
 from heretix.store import LEASE_S, SampleWriter, Store
 from heretix.store.batches import select_holding_batches
 from heretix.store.db import WAIT_S, Patience, chunked
-from heretix.store.samples import Leases, release_all_leases, select_answers, select_unleased
+from heretix.store.samples import (
+    Keyed,
+    Leases,
+    release_all_leases,
+    save_samples,
+    select_answers,
+    select_unleased,
+)
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -58,7 +66,7 @@ if TYPE_CHECKING:
     from heretix.plan import Plan, PlannedSample
     from heretix.providers.base import Provider, Reply, Request
     from heretix.providers.catalog import Hold, ModelId, Spending
-    from heretix.sample import Sample
+    from heretix.store.spool import Spool
 
 DEFAULT_CONCURRENCY: Final = 256
 """As far as a lane's window may grow by itself when nobody set it."""
@@ -69,8 +77,8 @@ _LEASED_AHEAD: Final = 8
 _AWAITED: Final = 4096
 """Samples of others that may be waited for before no further plan is begun."""
 _GATHER_S: Final = 0.1
-_POLL_S: Final = 0.1
-_POLL_CAP_S: Final = 2.0
+POLL_S: Final = 0.1
+POLL_CAP_S: Final = 2.0
 _REJECTS_EVERY_CALL: Final = frozenset({401, 402, 403, 404})
 """A wrong key, an empty account or an unknown model: the next call would fail alike, so the lane
 ends at once."""
@@ -82,6 +90,7 @@ _REJECTED_CLAIMS: Final = 3
 """Claims of which nothing but rejections came. One alone may be what a model won't talk about."""
 _CHARS_PER_TOKEN: Final = 4
 _log: Final = logging.getLogger(__name__)
+_Kept = TypeVar("_Kept", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +111,91 @@ class Retry:
         return random.uniform(0.0, ceiling)  # noqa: S311
 
 
-class Lane:
+class Caller:
+    """All calls of a process to one model: each in its turn, paid for, and tried again."""
+
+    def __init__(self, session: Session, provider: Provider, *, limits: Limits) -> None:
+        self.most = min(limits.concurrency, provider.max_concurrency)
+        """Calls that may ever be in flight."""
+        self.pace = Pace(replace(limits, concurrency=self.most))
+        self.provider = provider
+        self.retry = session.retry
+        self.answered = False
+        self.idle: set[asyncio.Task[Any]] = set()
+        """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
+        self.halted: HeretixError | None = None
+        """Why nothing is called for any more."""
+        self._model: ModelId | None = None
+        self._session = session
+
+    async def serve(self, model: ModelId) -> None:
+        """Call `model` from now on, at the rate that others share."""
+        if self._model is None and (rate_id := self._session.rate_ids.get(model)) is not None:
+            await self.pace.share(self._session.store, rate_id)
+        self._model = model
+
+    @property
+    def name(self) -> str:
+        """The model, as identities have it."""
+        return self._model.identity if self._model is not None else ""
+
+    @contextlib.asynccontextmanager
+    async def holding(self, trial: Trial) -> AsyncIterator[Hold]:
+        """Hold the money for a call while it is made; where there is none, halt."""
+        spending, escrow = self._session.spending, self._session.escrow
+        assert self._model is not None, "a call is made for a plan or a question"
+        hold = spending.hold(self._model, trial.request)
+        if escrow is not None:
+            try:
+                await escrow.reserve(hold.bound_micros)
+            except BudgetReachedError as exc:
+                self.halt(exc)
+                raise NotCalledError from exc
+        try:
+            yield hold
+        except BaseException as exc:
+            hold.failure = exc
+            raise
+        finally:
+            cost = spending.settle(hold)
+            if escrow is not None:
+                escrow.settle(hold.bound_micros, cost, presumed=hold.presumed)
+            if telemetry.watchers and hold.sent:
+                untold = hold.presumed or spending.price_of(self._model) is None
+                trial.tell(hold, None if untold else float(cost) / 1e6)
+
+    def count_call(self) -> None:
+        """A call is made now."""
+        self._session.spending.calls += 1
+
+    def halt(self, reason: HeretixError) -> None:
+        """Start nothing new: the calls in flight come home, and are kept."""
+        self.halted = self.halted or reason
+        # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
+        for task in self.idle - {asyncio.current_task()}:
+            task.cancel()
+
+    def check_open(self) -> None:
+        """Raise when no further call may be made."""
+        if self.halted is not None:
+            raise NotCalledError
+
+    async def require_lease(self, cache_key: str) -> None:
+        """Raise unless the call is still ours to pay for."""
+        if not await self._session.leases.confirm(cache_key):
+            raise LostLeaseError
+
+
+class Lane(Caller):
     """All plans of one model."""
 
     def __init__(
-        self, runner: Runner, provider: Provider, writer: SampleWriter, *, limits: Limits
+        self, runner: Runner, provider: Provider, writer: SampleWriter[Sample], *, limits: Limits
     ) -> None:
-        most = min(limits.concurrency, provider.max_concurrency)
-        self.pace = Pace(replace(limits, concurrency=most))
-        self.retry = runner.retry
+        super().__init__(runner, provider, limits=limits)
         self._runner = runner
-        self.provider = provider
-        self._model: ModelId | None = None
-        self._shares = False
         self._writer = writer
-        self._tasks = asyncio.Semaphore(most)
-        self.answered = False
+        self._tasks = asyncio.Semaphore(self.most)
         self._calls = 0
         """Samples that are called for, or wait for their turn or for the store to take them."""
         self._call_ended = asyncio.Event()
@@ -129,9 +207,6 @@ class Lane:
         """Samples that were left to a batch, each with the batch."""
         self._given_up: list[str] = []
         """Keys that the lane has leases on and won't call for any more."""
-        self.idle: set[asyncio.Task[None]] = set()
-        """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
-        self._halted: HeretixError | None = None
         self._failed_in_a_row = 0
         self._failing_claims: set[str] = set()
         self._since = runner.since or utc_now()
@@ -146,7 +221,7 @@ class Lane:
             async with asyncio.TaskGroup() as calls:
                 chunks = chunked(plans, _PLANS_AHEAD)
                 upcoming = calls.create_task(self._prepare(chunks))
-                while (executions := await upcoming) is not None and self._halted is None:
+                while (executions := await upcoming) is not None and self.halted is None:
                     # The next plans are made ready while these are called for.
                     upcoming = calls.create_task(self._prepare(chunks))
                     for execution in executions:
@@ -157,7 +232,7 @@ class Lane:
                     await self._hand_out(_by_prompt(executions), calls)
                     await self._settle(calls, most=_AWAITED)
                 await self._settle(calls, most=0)
-                while self._calls and self._halted is None:
+                while self._calls and self.halted is None:
                     # One of them may find that it lost its lease, and then waits for another's.
                     await self._until_calls(0)
                     await self._settle(calls, most=0)
@@ -167,27 +242,24 @@ class Lane:
             # Other lanes may go on for hours, and other processes may want what this one left.
             with _Halting(self):
                 await self._runner.leases.release(self._given_up)
-        if self._halted is None and self._in_batches:
+        if self.halted is None and self._in_batches:
             names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
             return BatchPendingError(
                 f"{len(self._in_batches)} samples are on their way in batch {names}. Everything "
                 "else that was answered is stored; `heretix batch collect` gets the rest, or "
                 "`heretix batch cancel` frees them"
             )
-        return self._halted
+        return self.halted
 
     async def _prepare(self, chunks: Iterator[list[Plan]]) -> list[Execution] | None:
         """Begin the next plans; None when there are no more."""
         plans = next(chunks, None)
-        if plans is None or self._halted is not None:
+        if plans is None or self.halted is not None:
             return None
-        runner = self._runner
-        self._model = plans[0].model
-        price = runner.spending.price_of(self._model)
+        runner, model = self._runner, plans[0].model
+        price = runner.spending.price_of(model)
         with _Halting(self):
-            if not self._shares and (rate_id := runner.rate_ids.get(self._model)) is not None:
-                await self.pace.share(runner.store, rate_id)
-            self._shares = True
+            await self.serve(model)
             return await in_thread(
                 begin, runner.store, plans, use_cache=runner.use_cache, price=price
             )
@@ -217,7 +289,7 @@ class Lane:
                     # Once only: a second plan that wants the same sample waits for the first.
                     mine.discard(key)
                     await self._tasks.acquire()
-                    if self._halted is None:
+                    if self.halted is None:
                         self._calls += 1
                         calls.create_task(self._call(execution, planned))
                     else:
@@ -231,7 +303,7 @@ class Lane:
         for soon; with them, what is ours to call for and what is stored. None when none is left."""
         ahead = max(_LEASED_AHEAD, self.pace.limit // 2)
         await self._until_calls(self.pace.limit + ahead)
-        if not left or self._halted is not None:
+        if not left or self.halted is not None:
             return None
         part = [left.pop() for _ in range(min(ahead, len(left)))]
         with _Halting(self):
@@ -240,7 +312,7 @@ class Lane:
 
     async def _until_calls(self, most: int) -> None:
         """Wait until no more than `most` samples are under way."""
-        while self._calls > most and self._halted is None:
+        while self._calls > most and self.halted is None:
             self._call_ended.clear()
             await self._call_ended.wait()
 
@@ -279,7 +351,7 @@ class Lane:
                     # Other plans of this lane wait for the same answer.
                     for other, _ in self._awaited.pop(key, ()):
                         await self._receive(other, sample, reused=True)
-        except _LostLeaseError:
+        except LostLeaseError:
             lost = True
             self._awaited.setdefault(key, []).append((execution, planned))
         except StoreError as exc:
@@ -303,12 +375,12 @@ class Lane:
 
     async def _sample(self, plan: Plan, planned: PlannedSample) -> Sample | None:
         """One sample, answered or failed for good; None when the lane stopped before the call."""
-        trial = _Trial(self, planned.cache_key, plan.request(planned))
+        trial = Trial(self, planned.cache_key, plan.request(planned))
         reply: Reply | None = None
         error: str | None = None
         try:
             reply = await trial.run()
-        except _StoppedError:
+        except NotCalledError:
             return None
         except ProviderError as exc:
             if isinstance(exc, RejectedError) and exc.status in _REJECTS_EVERY_CALL:
@@ -323,7 +395,6 @@ class Lane:
             self.halt(exc)
             return None
         else:
-            self.answered = True
             self._failed_in_a_row = 0
             self._failing_claims.clear()
         return make_sample(
@@ -350,67 +421,20 @@ class Lane:
             )
         )
 
-    @contextlib.asynccontextmanager
-    async def holding(self, trial: _Trial) -> AsyncIterator[Hold]:
-        """Hold the money for a call while it is made; where there is none, halt."""
-        spending, escrow = self._runner.spending, self._runner.escrow
-        assert self._model is not None, "a call is made for a plan"
-        hold = spending.hold(self._model, trial.request)
-        if escrow is not None:
-            try:
-                await escrow.reserve(hold.bound_micros)
-            except BudgetReachedError as exc:
-                self.halt(exc)
-                raise _StoppedError from exc
-        try:
-            yield hold
-        except BaseException as exc:
-            hold.failure = exc
-            raise
-        finally:
-            cost = spending.settle(hold)
-            if escrow is not None:
-                escrow.settle(hold.bound_micros, cost, presumed=hold.presumed)
-            if telemetry.watchers and hold.sent:
-                untold = hold.presumed or spending.price_of(self._model) is None
-                trial.tell(hold, None if untold else float(cost) / 1e6)
-
-    @property
-    def name(self) -> str:
-        """The model, as identities have it."""
-        return self._model.identity if self._model is not None else ""
-
-    def count_call(self) -> None:
-        """A call is made now."""
-        self._runner.spending.calls += 1
-
     def halt(self, reason: HeretixError) -> None:
-        """Start nothing new; `run` returns `reason` once the calls in flight are home."""
-        self._halted = self._halted or reason
+        """Start nothing new; `run` returns the reason once the calls in flight are home."""
+        super().halt(reason)
         self._call_ended.set()
-        # Whoever waits for a turn, for minutes perhaps, would only be sent away when it comes.
-        for task in self.idle - {asyncio.current_task()}:
-            task.cancel()
-
-    def check_open(self) -> None:
-        """Raise when no further call may be made."""
-        if self._halted is not None:
-            raise _StoppedError
-
-    async def require_lease(self, cache_key: str) -> None:
-        """Raise unless the call is still ours to pay for."""
-        if not await self._runner.leases.confirm(cache_key):
-            raise _LostLeaseError
 
     async def _settle(self, calls: asyncio.TaskGroup, *, most: int) -> None:
         """Wait until no more than `most` samples of others are awaited."""
-        pause_s = _POLL_S
-        while len(self._awaited) > most and self._halted is None:
+        pause_s = POLL_S
+        while len(self._awaited) > most and self.halted is None:
             before = len(self._awaited)
             with _Halting(self):
                 await self._poll(calls)
                 await self._leave_to_batches()
-            pause_s = _POLL_S if len(self._awaited) < before else min(_POLL_CAP_S, pause_s * 1.5)
+            pause_s = POLL_S if len(self._awaited) < before else min(POLL_CAP_S, pause_s * 1.5)
             if len(self._awaited) > most:
                 await asyncio.sleep(pause_s)
 
@@ -492,40 +516,41 @@ def _by_prompt(executions: Sequence[Execution]) -> list[tuple[Execution, Planned
     return [pair for pairs in alike.values() for pair in pairs]
 
 
-class _StoppedError(Exception):
-    """The lane stopped before the call was made."""
+class NotCalledError(Exception):
+    """The caller was halted before the call was made."""
 
 
-class _LostLeaseError(Exception):
-    """The lease ran out: somebody else may pay for the sample by now, or has."""
+class LostLeaseError(Exception):
+    """The lease ran out: somebody else may pay for the answer by now, or has."""
 
 
-class _Trial:
-    """The calls that one sample takes."""
+class Trial:
+    """The calls that one answer takes."""
 
-    def __init__(self, lane: Lane, cache_key: str, request: Request) -> None:
-        self._lane = lane
+    def __init__(self, caller: Caller, cache_key: str, request: Request) -> None:
+        self._caller = caller
         self._cache_key = cache_key
         self.request = request
         self._guess = (len(request.system) + len(request.user)) / _CHARS_PER_TOKEN
         self._spent_s = 0.0
-        """In calls and between them. Waiting for a turn isn't the sample's fault."""
+        """In calls and between them. Waiting for a turn isn't the answer's fault."""
         self.attempts = 0
         self.latency_ms = 0
 
     async def run(self) -> Reply:
+        """Answer, or raise: the error of the last try, `NotCalledError` or `LostLeaseError`."""
         task = asyncio.current_task()
-        assert task is not None, "a sample is called for in a task of its own"
-        self._lane.idle.add(task)
+        assert task is not None, "an answer is called for in a task of its own"
+        self._caller.idle.add(task)
         try:
             return await self._first_or_retried(task)
         finally:
-            self._lane.idle.discard(task)
+            self._caller.idle.discard(task)
 
-    async def _first_or_retried(self, task: asyncio.Task[None]) -> Reply:
+    async def _first_or_retried(self, task: asyncio.Task[Any]) -> Reply:
         # Nearly every call succeeds at once, and setting the library up costs as much as the
-        # rest of a sample's bookkeeping: it is called upon when there is something to retry.
-        attempts = self._lane.retry.attempts
+        # rest of an answer's bookkeeping: it is called upon when there is something to retry.
+        attempts = self._caller.retry.attempts
         try:
             return await self._once(task)
         except RetryableError as exc:
@@ -541,25 +566,26 @@ class _Trial:
                 return await self._once(task)
         raise AssertionError("a retry context ends with a reply or an exception")
 
-    async def _once(self, task: asyncio.Task[None]) -> Reply:
-        self._lane.check_open()
-        pace = self._lane.pace
-        async with pace.call(self._guess) as reserved, self._lane.holding(self) as hold:
+    async def _once(self, task: asyncio.Task[Any]) -> Reply:
+        self._caller.check_open()
+        pace = self._caller.pace
+        async with pace.call(self._guess) as reserved, self._caller.holding(self) as hold:
             # The turn may have come late, and the process may have slept meanwhile.
-            await self._lane.require_lease(self._cache_key)
-            self._lane.check_open()
+            await self._caller.require_lease(self._cache_key)
+            self._caller.check_open()
             self.attempts += 1
-            self._lane.count_call()
+            self._caller.count_call()
             clock = asyncio.get_running_loop().time
             begun_s = clock()
-            self._lane.idle.discard(task)
+            self._caller.idle.discard(task)
             hold.sent = True
             try:
-                reply = hold.reply = await self._lane.provider.ask(self.request)
+                reply = hold.reply = await self._caller.provider.ask(self.request)
             finally:
-                self._lane.idle.add(task)
+                self._caller.idle.add(task)
                 self._spent_s += clock() - begun_s
                 self.latency_ms = round((clock() - begun_s) * 1000)
+            self._caller.answered = True
             tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
             pace.heard(reply.rate_limits, tokens, reserved=reserved)
             return reply
@@ -569,7 +595,7 @@ class _Trial:
         reply, failure = hold.reply, hold.failure
         telemetry.tell(
             telemetry.CallEnded(
-                model=self._lane.name,
+                model=self._caller.name,
                 cache_key=self._cache_key,
                 attempt=self.attempts,
                 latency_ms=self.latency_ms,
@@ -584,10 +610,10 @@ class _Trial:
     def _wait_s(self, exc: Exception) -> bool | float:
         if not isinstance(exc, RetryableError):
             return False
-        wait_s = self._lane.retry.wait_s(self.attempts, exc)
+        wait_s = self._caller.retry.wait_s(self.attempts, exc)
         self._spent_s += wait_s
-        absent = isinstance(exc, ServerAbsentError) and not self._lane.answered
-        most_s = _ABSENT_S if absent else self._lane.retry.timeout_s
+        absent = isinstance(exc, ServerAbsentError) and not self._caller.answered
+        most_s = _ABSENT_S if absent else self._caller.retry.timeout_s
         return wait_s if self._spent_s <= most_s else False
 
 
@@ -667,7 +693,165 @@ class Status:
     spent_usd: float | None
 
 
-class Runner:
+class Session:
+    """What the calls of a process share: a store, leases, budgets, answers on their way."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        spending: Spending,
+        caps: Mapping[str, int] | None = None,
+        rate_ids: Mapping[ModelId, str] | None = None,
+        replace: bool = False,
+        spools: bool = True,
+        retry: Retry | None = None,
+        lease_s: float = LEASE_S,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """`caps` are budgets in millionths of a dollar, by name, that every call counts against;
+        `rate_ids` the rates, by model, that other processes draw from too. With `replace` answers
+        take the place of older ones; with `spools` they are kept on disk until the store has them.
+        A store that is away is waited for, for `wait_s` at the most."""
+        self.tell: Callable[[str], None] = _log.warning
+        """Is called with what people should know, from any thread."""
+        # What is asked of the store to make calls isn't waited for any more once the calls stop;
+        # what keeps their answers is, until the last of them is home.
+        self._keeping = Patience(self._tell, wait_s=wait_s)
+        self._asking = self._keeping.another()
+        self.store, self.keeping = store.patient(self._asking), store.patient(self._keeping)
+        self.stopped = False
+        """True once it was asked to stop."""
+        self.spooled = 0
+        """Answers that are kept on this machine, since the store couldn't be given them."""
+        self._kept: set[str] = set()
+        """Their keys."""
+        self.spending = spending
+        self.caps = dict(caps or {})
+        self.rate_ids = dict(rate_ids or {})
+        self.escrow: Escrow | None = None
+        self.retry = retry or Retry()
+        self.leases = Leases(self.store, lease_s=lease_s)
+        self.callers: list[Caller] = []
+        self._replace = replace
+        self._spools = spools
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in flight."""
+        return sum(caller.pace.in_flight for caller in self.callers)
+
+    def stop(self) -> int:
+        """Start nothing new, and let the calls in flight come home: how many there are.
+
+        To be called in the event loop.
+        """
+        self.stopped = True
+        self._asking.give_up()
+        for caller in self.callers:
+            caller.halt(stopped())
+        self.look_home()
+        return self.in_flight
+
+    def look_home(self) -> None:
+        """Wait for a store that is away no longer, once nothing is called for any more and no call
+        is in flight."""
+        if self.stopped and not self.in_flight:
+            self._keeping.give_up()
+
+    def drop(self) -> None:
+        """Wait for nothing: threads go on to their end, and mustn't wait for the store."""
+        self._asking.give_up()
+        self._keeping.give_up()
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, save: Callable[..., dict[str, _Kept]], of: type[_Kept]
+    ) -> AsyncIterator[SampleWriter[_Kept]]:
+        """Hold leases and money while answers are called for, and `save` them as they come."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._release)
+            await self.bring_in()
+            if self.stopped:
+                raise stopped()
+            await self._open_escrow(stack)
+            writer = await stack.enter_async_context(self._writing(save, of))
+            heart = asyncio.create_task(self.leases.keep())
+            stack.callback(heart.cancel)
+            yield writer
+
+    async def _open_escrow(self, stack: contextlib.AsyncExitStack) -> None:
+        if not self.caps:
+            return
+        from heretix.measurement.budget import Escrow
+
+        self.escrow = escrow = Escrow(self.store, self.caps)
+        await escrow.open()
+        stack.push_async_callback(self._quietly, escrow.close)
+        keeping = asyncio.create_task(escrow.keep())
+        stack.callback(keeping.cancel)
+
+    @contextlib.asynccontextmanager
+    async def _writing(
+        self, save: Callable[..., dict[str, _Kept]], of: type[_Kept]
+    ) -> AsyncIterator[SampleWriter[_Kept]]:
+        """Write answers as they come; what the store can't be given stays on this machine."""
+        spool: Spool[_Kept] | None = None
+        if self._spools:
+            from heretix.store.spool import Spool
+
+            spool = Spool(self.store, replace=self._replace, owner=self.leases.owner, of=of)
+        writer = SampleWriter(
+            self.keeping,
+            save=save,
+            owner=self.leases.owner,
+            replace=self._replace,
+            spool=spool,
+            on_error=self._fail,
+        )
+        try:
+            async with writer:
+                yield writer
+        finally:
+            if spool is not None:
+                kept = spool.count
+                self.spooled += kept
+                if kept:
+                    self._kept = {answer.cache_key for answer in writer.unsaved}
+                    self.tell(
+                        f"{kept:,} answers are kept in {spool.folder}, since the store couldn't "
+                        "take them; the next run on this store brings them in"
+                    )
+                await in_thread(spool.close)
+
+    def _tell(self, text: str) -> None:
+        self.tell(text)
+
+    def _fail(self, reason: HeretixError) -> None:
+        for caller in self.callers:
+            caller.halt(reason)
+
+    async def bring_in(self, owners: Collection[str] = ()) -> None:
+        """Bring in what a process that is gone was paid for and couldn't store; and one of
+        `owners`, which may be there and stand still."""
+        if owners or self.store.spools:
+            from heretix.store.spool import bring_in
+
+            if found := await in_thread(bring_in, self.store, owners):
+                self.tell(f"brought in {found:,} answers that another process couldn't store")
+
+    async def _release(self) -> None:
+        # Leases end by themselves; what ended the calls mustn't be hidden by failing to end them.
+        # Those on answers that are kept here are left: whoever takes them over brings them in.
+        release = partial(release_all_leases, owner=self.leases.owner, but=self._kept)
+        await self._quietly(lambda: in_thread(self.store.write, release))
+
+    async def _quietly(self, work: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(StoreError):
+            await work()
+
+
+class Runner(Session):
     """Measures plans against one store."""
 
     def __init__(
@@ -687,68 +871,44 @@ class Runner:
         wait_s: float = WAIT_S,
     ) -> None:
         """Without the cache, answers count that were made `since` then, or since the run began.
-        `budget_id` names the account's own budget, which other runs may share. A store that is
-        away is waited for, for `wait_s` at the most."""
-        self.tell: Callable[[str], None] = _log.warning
-        """Is called with what people should know, from any thread."""
-        # What is asked of the store to make calls isn't waited for any more once the run stops;
-        # what keeps their answers is, until the last of them is home.
-        self._keeping = Patience(self._tell, wait_s=wait_s)
-        self._asking = self._keeping.another()
-        self.store, self.keeping = store.patient(self._asking), store.patient(self._keeping)
-        self.stopped = False
-        """True once it was asked to stop."""
-        self.spooled = 0
-        """Answers that are kept on this machine, since the store couldn't be given them."""
-        self._kept: set[str] = set()
-        """Their keys."""
-        self.spending = spending
-        self.caps = dict(caps or {})
-        """Budgets in millionths of a dollar, by name, that every call counts against."""
+        `budget_id` names the account's own budget, which other runs may share."""
+        super().__init__(
+            store,
+            spending=spending,
+            caps=caps,
+            rate_ids=rate_ids,
+            replace=not use_cache,
+            # Where somebody is paid.
+            spools=bool(rate_ids),
+            retry=retry,
+            lease_s=lease_s,
+            wait_s=wait_s,
+        )
         if spending.budget_usd is not None:
             self.caps[budget_id or f"run:{uuid.uuid4()}"] = round(spending.budget_usd * 1e6)
-        self.escrow: Escrow | None = None
-        self.rate_ids = dict(rate_ids or {})
-        """Rates that other processes draw from too, by model."""
         self.use_cache = use_cache
         self.since = since
-        self.retry = retry or Retry()
         self.observer: Observer = observer or Silence()
-        self.leases = Leases(self.store, lease_s=lease_s)
         self.elsewhere = (0, 0)
         """Calls in flight and windows of other machines that work for this run."""
         self._limits = limits or Limits(concurrency=DEFAULT_CONCURRENCY, fixed=False)
-        self._lanes: list[Lane] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in flight, here and elsewhere."""
+        return super().in_flight + self.elsewhere[0]
 
     @property
     def status(self) -> Status:
         """Status of the run."""
-        in_flight, window = self.elsewhere
         return Status(
-            in_flight=in_flight + sum(lane.pace.in_flight for lane in self._lanes),
-            window=window + sum(lane.pace.limit for lane in self._lanes),
+            in_flight=self.in_flight,
+            window=self.elsewhere[1] + sum(caller.pace.limit for caller in self.callers),
             spent_usd=self.spending.spent_usd,
         )
 
-    def stop(self) -> int:
-        """Start nothing new, and let the calls in flight come home: how many there are.
-
-        `run` then raises `StoppedError`. To be called in its event loop.
-        """
-        self.stopped = True
-        self._asking.give_up()
-        for lane in self._lanes:
-            lane.halt(stopped())
-        self.look_home()
-        return self.status.in_flight
-
-    def look_home(self) -> None:
-        """Wait for a store that is away no longer, once a run that stops has no call in flight."""
-        if self.stopped and not self.status.in_flight:
-            self._keeping.give_up()
-
     async def run(self, lanes: Sequence[tuple[Provider, Iterable[Plan]]]) -> None:
-        """Measure every lane's plans. The caller closes the providers.
+        """Measure every lane's plans, or raise `StoppedError`. The caller closes the providers.
 
         When it is cancelled, calls in flight are dropped, and every sample that had arrived is
         committed before the cancellation goes on, or kept on this machine. A lane that has to stop
@@ -758,32 +918,21 @@ class Runner:
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError:
-            # Threads go on to their end, and must not wait for the store until then.
-            self._asking.give_up()
-            self._keeping.give_up()
+            self.drop()
             work.cancel()
             await asyncio.wait([work])
             raise
         work.result()
 
     async def _run(self, lanes: Sequence[tuple[Provider, Iterable[Plan]]]) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(self._release)
-            await self.bring_in()
-            if self.stopped:
-                raise stopped()
-            await self._open_escrow(stack)
-            writer = await stack.enter_async_context(self._writing())
-            heart = asyncio.create_task(self.leases.keep())
-            stack.callback(heart.cancel)
-            self._lanes = [
-                Lane(self, provider, writer, limits=self._limits) for provider, _ in lanes
-            ]
+        async with self.opened(save_samples, Sample) as writer:
+            opened = [Lane(self, provider, writer, limits=self._limits) for provider, _ in lanes]
+            self.callers = [*opened]
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [
                         group.create_task(lane.run(plans))
-                        for lane, (_, plans) in zip(self._lanes, lanes, strict=True)
+                        for lane, (_, plans) in zip(opened, lanes, strict=True)
                     ]
             except BaseExceptionGroup as exc:
                 raise _first_cause(exc) from exc
@@ -798,74 +947,6 @@ class Runner:
                 price = self.spending.price_of(model)
                 for record in close(self.store, chunk, use_cache=self.use_cache, price=price):
                     self.observer.finished(record)
-
-    async def _open_escrow(self, stack: contextlib.AsyncExitStack) -> None:
-        if not self.caps:
-            return
-        from heretix.measurement.budget import Escrow
-
-        self.escrow = escrow = Escrow(self.store, self.caps)
-        await escrow.open()
-        stack.push_async_callback(self._quietly, escrow.close)
-        keeping = asyncio.create_task(escrow.keep())
-        stack.callback(keeping.cancel)
-
-    @contextlib.asynccontextmanager
-    async def _writing(self) -> AsyncIterator[SampleWriter]:
-        """Write samples as they come; what the store can't be given stays on this machine."""
-        spool = None
-        if self.rate_ids:
-            # Where somebody is paid.
-            from heretix.store.spool import Spool
-
-            spool = Spool(self.store, replace=not self.use_cache, owner=self.leases.owner)
-        writer = SampleWriter(
-            self.keeping,
-            owner=self.leases.owner,
-            replace=not self.use_cache,
-            spool=spool,
-            on_error=self._fail,
-        )
-        try:
-            async with writer:
-                yield writer
-        finally:
-            if spool is not None:
-                kept = spool.count
-                self.spooled += kept
-                if kept:
-                    self._kept = {sample.cache_key for sample in writer.unsaved}
-                    self.tell(
-                        f"{kept:,} answers are kept in {spool.folder}, since the store couldn't "
-                        "take them; the next run on this store brings them in"
-                    )
-                await in_thread(spool.close)
-
-    def _tell(self, text: str) -> None:
-        self.tell(text)
-
-    def _fail(self, reason: HeretixError) -> None:
-        for lane in self._lanes:
-            lane.halt(reason)
-
-    async def bring_in(self, owners: Collection[str] = ()) -> None:
-        """Bring in what a process that is gone was paid for and couldn't store; and one of
-        `owners`, which may be there and stand still."""
-        if owners or self.store.spools:
-            from heretix.store.spool import bring_in
-
-            if found := await in_thread(bring_in, self.store, owners):
-                self.tell(f"brought in {found:,} answers that another process couldn't store")
-
-    async def _release(self) -> None:
-        # Leases end by themselves; what ended the run mustn't be hidden by failing to end them.
-        # Those on answers that are kept here are left: whoever takes them over brings them in.
-        release = partial(release_all_leases, owner=self.leases.owner, but=self._kept)
-        await self._quietly(lambda: in_thread(self.store.write, release))
-
-    async def _quietly(self, work: Callable[[], Awaitable[None]]) -> None:
-        with contextlib.suppress(StoreError):
-            await work()
 
 
 def stopped() -> StoppedError:

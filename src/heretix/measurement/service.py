@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Bundle
     from heretix.evidence.document import Document
-    from heretix.measurement.budget import Payer
+    from heretix.measurement.calls import Payer
     from heretix.measurement.gather import Bundles
     from heretix.measurement.record import Artifact, RunRecord
     from heretix.measurement.runner import Retry
@@ -295,6 +295,17 @@ class Measurement:
                 paraphrases=bank.paraphrases,
             )
 
+    @property
+    def _limits(self) -> Limits:
+        """Limits of each model's calls."""
+        config = self.config
+        return Limits(
+            concurrency=config.concurrency or DEFAULT_CONCURRENCY,
+            fixed=config.concurrency is not None,
+            rpm=config.rpm,
+            tpm=config.tpm,
+        )
+
     def _name_rate(self, model: ModelId) -> str | None:
         return name_rate(model, self.settings, self.config.options)
 
@@ -310,19 +321,13 @@ class Measurement:
 
         `caps` are budgets of others that its calls count against, beside its own.
         """
-        config = self.config
         spending, caps = self._purse(store, caps or {})
         return Runner(
             store,
             spending=spending,
             caps=caps,
             budget_id=self.budget_id,
-            limits=Limits(
-                concurrency=config.concurrency or DEFAULT_CONCURRENCY,
-                fixed=config.concurrency is not None,
-                rpm=config.rpm,
-                tpm=config.tpm,
-            ),
+            limits=self._limits,
             rate_ids={m: name for m in self.models if (name := self._name_rate(m)) is not None},
             use_cache=not self.settings.no_cache and self.since is None,
             since=self.since,
@@ -349,12 +354,20 @@ class Measurement:
     @contextlib.asynccontextmanager
     async def asking(self, store: Store | None, asked: Sequence[str]) -> AsyncIterator[Payer]:
         """Open models that are asked for evidence: their calls are paid for as all others are."""
-        from heretix.measurement.budget import paying
+        from heretix.measurement.calls import paying
 
         with contextlib.ExitStack() as stack:
             store = store or stack.enter_context(Store.open(self.settings.db))
             models = [resolve_model(name, self.settings) for name in asked]
-            async with paying(store, *self._purse(store, {}, models)) as payer:
+            spending, caps = self._purse(store, {}, models)
+            async with paying(
+                store,
+                self.settings,
+                spending=spending,
+                caps=caps,
+                limits=self._limits,
+                since=self.since,
+            ) as payer:
                 yield payer
 
     async def run(
@@ -397,29 +410,22 @@ class Measurement:
 
 
 @contextlib.asynccontextmanager
-async def asking(settings: Settings, asked: Sequence[str | None]) -> AsyncIterator[Payer]:
-    """Open models that are asked outside of measurements: the store's budget pays for them, too.
-
-    Without a model, or without a budget, no store is made.
+async def asking(settings: Settings, asked: Sequence[str | None]) -> AsyncIterator[Opener]:
+    """Open models that are asked outside of measurements: budgets, rates and replies are those of
+    the store, which is made unless nobody is asked.
     """
-    from heretix.measurement.budget import Payer, paying
-
     models = tuple(resolve_model(name, settings) for name in asked if name is not None)
-    spending = Spending(load_prices(settings), models)
-    with contextlib.ExitStack() as stack:
-        store, caps = None, {}
-        if models:
-            with contextlib.suppress(RecordError):
-                create = bool(settings.env.get("HERETIX_BUDGET_USD"))
-                store = stack.enter_context(Store.open(settings.db, create=create))
-        if store is not None:
-            caps = find_store_cap(store, settings)
-        if store is None or not caps:
-            yield Payer(spending, None)
-            return
-        spending.require_prices("HERETIX_BUDGET_USD")
-        async with paying(store, spending, caps) as payer:
-            yield payer
+    if not models:
+        yield open_provider
+        return
+    from heretix.measurement.calls import paying
+
+    with Store.open(settings.db) as store:
+        spending, caps = Spending(load_prices(settings), models), find_store_cap(store, settings)
+        if caps:
+            spending.require_prices("HERETIX_BUDGET_USD")
+        async with paying(store, settings, spending=spending, caps=caps) as payer:
+            yield payer.open
 
 
 def find_store_cap(store: Store, settings: Settings) -> dict[str, int]:
