@@ -353,7 +353,8 @@ def test_who_reads_documents_is_paid_from_the_same_budget(folder, heretix, provi
 def test_models_that_are_asked_beside_a_run_are_paid_by_the_store(
     folder, heretix, provider, monkeypatch, asked
 ):
-    """What they may cost is held before they are called, and what they did cost is spent."""
+    """What they may cost is held before they are called, and what they did cost is spent; asked the
+    same again, they cost nothing, unless answers that are kept aren't to count."""
     _price(folder, monkeypatch)
     (folder / "a.txt").write_text("Tariffs raise prices. That is what a tariff does. " * 4)
     asked = (*asked, "openai-compatible:m")
@@ -367,9 +368,13 @@ def test_models_that_are_asked_beside_a_run_are_paid_by_the_store(
     paid = _spent(folder)[0]
     assert provider.calls
     monkeypatch.delenv("HERETIX_BUDGET_USD")
+    calls = len(provider.calls)
+    heretix(*asked)
+    assert (_spent(folder), len(provider.calls)) == ([paid], calls)
+    monkeypatch.setenv("HERETIX_RPL_NO_CACHE", "1")
     heretix(*asked)
     # The store remembers its budget; each call costs the same.
-    assert _spent(folder) == [2 * paid]
+    assert (_spent(folder), len(provider.calls)) == ([2 * paid], 2 * calls)
     assert paid > 0
 
 

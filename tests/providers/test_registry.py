@@ -103,6 +103,28 @@ def test_the_registry_is_light():
     }
 
 
+def test_an_opened_provider_loads_nothing_more_for_its_first_call():
+    """A call is made while its lease runs: what takes long is done before."""
+    code = (
+        "import asyncio, sys; from heretix.core.settings import Settings\n"
+        "from heretix.providers.base import Request\n"
+        "from heretix.providers.catalog import Options, open_provider, parse_model\n"
+        "options = Options(base_url='http://127.0.0.1:1/v1')\n"
+        "provider = open_provider(parse_model('openai-compatible:m'), Settings(), options=options)\n"
+        "before = set(sys.modules)\n"
+        "asked = Request(model='m', system='', user='', max_output_tokens=1)\n"
+        "async def ask():\n"
+        "    try: await provider.ask(asked)\n"
+        "    except Exception: pass\n"
+        "    await provider.aclose()\n"
+        "asyncio.run(ask())\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "aiohttp" not in eval(done.stdout)
+    assert len(eval(done.stdout)) < 10
+
+
 @pytest.mark.parametrize("name", ["sim:slow?latency_s=0.2", "sim:x?hel=much", "mock:m?nothing=1"])
 def test_a_planted_model_that_cannot_be_is_refused_before_it_is_planned(name):
     """What it would do stands in its name, so nobody has to call it to find out."""

@@ -16,14 +16,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
+# Loaded with the adapter and not by the first call: that is made while leases are held, and on a
+# machine with too much to do this takes longer than they last.
+import aiohttp
+
 from heretix.core import errors
 from heretix.core.errors import ConfigError, ProviderError, ServerError
 from heretix.providers.base import RateLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-
-    import aiohttp
 
     from heretix.providers.base import Opening
 
@@ -115,8 +117,6 @@ class HttpClient:
         self, method: str, path: str, *, more_s: float = 0.0, **options: Any
     ) -> HttpReply:
         """`more_s` is time beyond that of a call."""
-        import aiohttp
-
         url = self.target.base_url.rstrip("/") + path
         try:
             request = self._open().request(method, url, allow_redirects=False, **options)
@@ -135,8 +135,6 @@ class HttpClient:
     def _open(self) -> aiohttp.ClientSession:
         # Opened by the first call, since a session belongs to the event loop that it runs in.
         if self._session is None:
-            import aiohttp
-
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
@@ -196,8 +194,6 @@ class HttpProvider:
 
 def transport_error(target: Target, exc: Exception) -> ProviderError:
     """The error for a call that got no HTTP answer."""
-    import aiohttp
-
     subject = f"`{target.provider}` at {target.base_url}"
     match exc:
         case TimeoutError():
