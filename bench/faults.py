@@ -590,7 +590,15 @@ def rate(_options: argparse.Namespace) -> Row:
 
 def budget(options: argparse.Namespace) -> Row:
     """Runs at faulty providers, under one cap or one each, are killed: spent ≤ cap."""
-    tried = [_spend(number) for number in range(options.trials)]
+    return _sum_up([_spend(number) for number in range(options.trials)])
+
+
+def quotas(options: argparse.Namespace) -> Row:
+    """Jobs of a person at faulty providers, whose workers are killed: spent ≤ the day's quota."""
+    return _sum_up([_use_up(number) for number in range(options.trials)])
+
+
+def _sum_up(tried: Sequence[tuple[float, int, int]]) -> Row:
     over = sum(spent > 1 for spent, _, _ in tried)
     return {
         "held": over == 0,
@@ -602,15 +610,64 @@ def budget(options: argparse.Namespace) -> Row:
     }
 
 
+@contextlib.contextmanager
+def _faulty_rig(trial: int, dice: random.Random) -> Iterator[Rig]:
+    """A rig whose server bills answers that never arrive, or can't be read, beside others."""
+    latency = dice.choice([20.0, 100.0, 300.0])
+    behaviour = {"latency-ms": latency, "jitter-ms": latency / 2, "seed": trial}
+    behaviour |= {f"{fault}-share": dice.choice([0.0, 0.1]) for fault in _FAULTS}
+    with rig("postgresql" if trial % 5 == 4 else "sqlite", behaviour=behaviour) as (made, _):
+        yield made
+
+
+def _use_up(trial: int) -> tuple[float, int, int]:
+    """As `_spend`, of a person's quota for a day."""
+    from heretix.accounts import People, Quotas, Role
+    from heretix.core.errors import QuotaError
+    from heretix.core.settings import Settings
+    from heretix.jobs import Jobs, MeasureRequest
+    from heretix.store import Store
+
+    dice = random.Random(trial)
+    with _faulty_rig(trial, dice) as made, Store.open(made.url) as store:
+        quota, stopped = dice.choice([2.0, 5.0, 12.0]), 0
+        base = {"HERETIX_BASE_URL": f"http://{made.place}/v1"}
+        settings = Settings.from_env(made.env | base)
+        limits = Quotas(jobs_per_day=1000, usd_micros_per_day=round(quota * 1e6))
+        person, jobs = (
+            People(store).add("Ada", role=Role.EXPLORER, quotas=limits),
+            Jobs(store, settings),
+        )
+        for number in range(6):
+            claims = [f"Claim {number}.{n} is about tariffs." for n in range(4)]
+            asked = {"claims": claims, "models": [MODEL], "K": K, "R": R, "max_output_tokens": 16}
+            with contextlib.suppress(QuotaError):
+                jobs.submit(person, MeasureRequest.parse(asked))
+            before, wanted = made.seen()["requests"], dice.randint(1, 20)
+            worker = made.work()
+            made.until(
+                lambda worker=worker, most=before + wanted: (  # type: ignore[misc]
+                    made.seen()["requests"] >= most or worker.poll() is not None
+                )
+            )
+            if worker.poll() is None and dice.random() < 0.7:
+                worker.send_signal(dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+                stopped += 1
+            made.end(worker)
+        made.end(made.work())
+        return _billed(made) / quota, stopped, made.seen()["outcomes"].get("abandoned", 0)
+
+
+def _billed(made: Rig) -> float:
+    """Dollars that the server billed."""
+    seen = made.seen()
+    return float((seen["tokens_in"] + seen["tokens_out"]) * 1000 / 1e6)
+
+
 def _spend(trial: int) -> tuple[float, int, int]:
     """What the server billed as a part of the cap, processes stopped, and calls they dropped."""
     dice = random.Random(trial)
-    where = "postgresql" if trial % 5 == 4 else "sqlite"
-    latency = dice.choice([20.0, 100.0, 300.0])
-    behaviour = {"latency-ms": latency, "jitter-ms": latency / 2, "seed": trial}
-    # Answers that are billed and never arrive, or can't be read, beside those that aren't billed.
-    behaviour |= {f"{fault}-share": dice.choice([0.0, 0.1]) for fault in _FAULTS}
-    with rig(where, behaviour=behaviour) as (made, _):
+    with _faulty_rig(trial, dice) as made:
         cap, own = dice.choice([2.0, 5.0, 12.0]), trial % 3 == 2
         limit = ("--budget-usd", str(cap)) if own else ()
         env = {} if own else {"HERETIX_BUDGET_USD": str(cap)}
@@ -638,9 +695,7 @@ def _spend(trial: int) -> tuple[float, int, int]:
             running.append(begin())
         for process in running:
             made.end(process)
-        seen = made.seen()
-        usd = (seen["tokens_in"] + seen["tokens_out"]) * 1000 / 1e6
-        return usd / cap, stopped, seen["outcomes"].get("abandoned", 0)
+        return _billed(made) / cap, stopped, made.seen()["outcomes"].get("abandoned", 0)
 
 
 def processes(_options: argparse.Namespace) -> Row:
@@ -673,6 +728,7 @@ ROWS: Final[dict[str, Callable[[argparse.Namespace], Row]]] = {
     "worker-signals": worker_signals,
     "rate": rate,
     "budget": budget,
+    "quotas": quotas,
     "processes": processes,
 }
 

@@ -16,7 +16,17 @@ FAULTS = Path(__file__).parents[1] / "bench" / "faults.py"
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     "row",
-    ["kill9", "sigstop", "store-killed", "store-gone", "clocks", "signals", "budget", "processes"],
+    [
+        "kill9",
+        "sigstop",
+        "store-killed",
+        "store-gone",
+        "clocks",
+        "signals",
+        "budget",
+        "quotas",
+        "processes",
+    ],
 )
 def test_a_fault_costs_no_more_than_it_may(row):
     """Nothing is lost, nothing paid twice, and no budget exceeded."""
@@ -31,4 +41,4 @@ def test_the_rows_have_names():
     done = subprocess.run(
         [sys.executable, str(FAULTS), "--list"], capture_output=True, text=True, check=True
     )
-    assert len(done.stdout.splitlines()) == 14
+    assert len(done.stdout.splitlines()) == 15

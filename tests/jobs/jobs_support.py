@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
@@ -67,10 +68,11 @@ def wait_for_calls(server: FaultServer, count: int) -> None:
     wait_for(lambda: len(server.calls) == count)
 
 
-def work_in_process(url: str, env: dict[str, str]) -> None:
+def work_in_process(url: str, env: dict[str, str], prices: str | None = None) -> None:
     """A worker that goes on until it is killed."""
+    settings = Settings(env=env, prices_file=None if prices is None else Path(prices))
     with Store.open(url) as store:
-        asyncio.run(Worker(store, Settings(env=env)).run())
+        asyncio.run(Worker(store, settings).run())
 
 
 def work_together(barrier: Barrier, url: str) -> None:

@@ -22,14 +22,16 @@ from jobs_support import (
 )
 from sqlalchemy import func, select, update
 
-from faultserver import answer, silence, status
+from faultserver import answer, not_json, silence, status
 from heretix.accounts import LOCAL
 from heretix.core.errors import QuotaError
 from heretix.core.settings import Settings
 from heretix.jobs import BackgroundWorker, Feed, Jobs, JobState, Worker
 from heretix.jobs.worker import _MOST_LOSSES
+from heretix.measurement.runner import Retry
 from heretix.measurement.verify import verify_artifact
 from heretix.store import Store
+from heretix.store.budgets import select_budget
 from heretix.store.runs import find_record
 from heretix.store.schema import executions, job_runs
 from heretix.store.schema import jobs as table
@@ -355,6 +357,45 @@ def test_a_job_stops_at_its_budget_and_goes_on_with_more(store, server, live):
     assert len(server.calls) == 64
     assert done.spent_micros == round(stopped.spent_micros / asked_before * 64)
     assert jobs.usage(ada).usd_micros_today == done.spent_micros
+
+
+def test_calls_that_failed_and_may_be_billed_count_against_the_day(store, server, live):
+    """Nonsense is billed: what it may have cost is gone from the day, and from the next job."""
+    jobs = Jobs(store, live)
+    ada = explorer(store, usd_micros_per_day=20_000_000)
+    server.always(not_json())
+    job = jobs.submit(ada, request(models=MODEL))
+    retry = Retry(attempts=1)
+    asyncio.run(Worker(store, live, retry=retry).run_until_idle())
+    failed = jobs.get(job.id, by=ada)
+    budget = store.read(select_budget, f"job:{job.id}")
+    assert failed.state is JobState.FAILED
+    assert 1_000_000 * len(server.calls) <= failed.spent_micros == budget.presumed_micros
+    assert jobs.usage(ada).usd_micros_today == failed.spent_micros
+    left = 20_000_000 - failed.spent_micros
+    assert jobs.submit(ada, request("Ice floats", models=MODEL)).budget_micros == left
+
+
+def test_calls_of_a_worker_that_died_count_against_the_day(store, store_url, server, live):
+    """It was killed with calls in flight, and told nobody: what it held for them is gone."""
+    jobs = Jobs(store, live)
+    ada = explorer(store, usd_micros_per_day=50_000_000)
+    answer_only(server, 3)
+    job = jobs.submit(ada, request(models=MODEL))
+    worker = PROCESSES.Process(
+        target=work_in_process, args=(store_url, dict(live.env), str(live.prices_file))
+    )
+    worker.start()
+    wait_for_calls(server, 8)
+    worker.kill()
+    worker.join()
+    bury_the_dead(store)
+    jobs.cancel(job.id, by=ada)
+    work(store, live)
+    ended = jobs.get(job.id, by=ada)
+    assert ended.state is JobState.CANCELLED
+    assert 3 * 59_000 + 5 * 1_000_000 < ended.spent_micros <= 50_000_000
+    assert jobs.usage(ada).usd_micros_today == ended.spent_micros
 
 
 def test_lenses_are_measured_with_what_was_gathered_first(store, tmp_path):

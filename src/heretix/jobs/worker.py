@@ -37,6 +37,7 @@ from heretix.providers.catalog import Opener, open_provider
 from heretix.report.words import no_estimate_reason
 from heretix.store import jobs as rows
 from heretix.store import new_owner
+from heretix.store.budgets import select_budget
 from heretix.store.db import Patience
 
 if TYPE_CHECKING:
@@ -160,22 +161,22 @@ class Tracker:
 
     @property
     def spent_micros(self) -> int | None:
-        """Dollars that the job has spent in all attempts; None when that isn't known."""
-        status = self.counts.runner.status if self.counts.runner else None
-        spent_usd = status.spent_usd if status else 0.0
-        if spent_usd is None or self.spent_before_micros is None:
+        """Dollars that the job has spent in all attempts, calls that may have been billed at their
+        most; None when that isn't known."""
+        if self.counts.runner is None or self.spent_before_micros is None:
+            return self.spent_before_micros
+        spending = self.counts.runner.spending
+        if spending.spent_usd is None:
             return None
-        return self.spent_before_micros + round(spent_usd * 1e6)
+        spent = round(spending.spent_usd * 1e6) + spending.presumed_micros
+        return self.spent_before_micros + spent
 
     @property
-    def budget_left_usd(self) -> float | None:
-        """Amount left to spend; None: no limit."""
-        if self.budget_micros is None:
-            return None
-        spent = self.spent_micros
-        left = 0 if spent is None else self.budget_micros - spent
-        # Nothing at all can't be asked for; a millionth of a dollar ends with the first call.
-        return max(left, 1) / 1e6
+    def caps(self) -> dict[str, int]:
+        """The budget that all calls of the job count against, whichever workers make them and
+        whoever of these dies."""
+        budget = self.budget_micros
+        return {} if budget is None else {_name_budget(self.job_id): budget}
 
     def progress(self, phase: Phase | None = None) -> Progress:
         """Status of the job at this moment."""
@@ -222,7 +223,7 @@ class MoveRunner:
             settings,
             observer=tracker,
             watch=tracker.watch,
-            budget_left_usd=lambda: tracker.budget_left_usd,
+            caps=tracker.caps,
             opener=opener,
         )
         self._workflow = EpisodeWorkflow(self._exchange, panel, settings=settings)
@@ -340,6 +341,8 @@ class _Claimed:
     losses: int
     bundles_json: str | None
     """Bundles of its lenses, once an earlier attempt has gathered them."""
+    spent_micros: int | None
+    """Dollars that earlier attempts spent."""
     since_s: float = field(default_factory=time.perf_counter)
 
 
@@ -472,24 +475,33 @@ class Worker:
 
     def _claim_now(self, ours: frozenset[str]) -> _Claimed | None:
         worker = new_owner()
+
+        def claim(connection: Connection) -> _Claimed | None:
+            row = rows.claim_job(
+                connection, worker, lease_s=self._lease_s, stamp=utc_now(), ours=ours
+            )
+            if row is None:
+                return None
+            job, spent = Job.of(row), row["spent_micros"]
+            budget = select_budget(connection, _name_budget(job.id))
+            if budget is not None and spent is not None:
+                # A worker that died told no more of what it had spent, or had in flight.
+                spent = max(spent, budget.spent_micros + budget.held_micros)
+            return _Claimed(job, worker, row["losses"], row["bundles_json"], spent)
+
         try:
             if not self._store.read(rows.is_job_waiting, ours=ours):
                 return None
-            row = self._store.write(
-                rows.claim_job, worker, lease_s=self._lease_s, stamp=utc_now(), ours=ours
-            )
+            return self._store.write(claim)
         except StoreError as exc:
             # A worker outlives a database that is away for a moment.
             _log.warning("no job could be claimed: %s", exc)
             return None
-        if row is None:
-            return None
-        return _Claimed(Job.of(row), worker, row["losses"], row["bundles_json"])
 
     async def _do(self, claimed: _Claimed) -> None:
         """Work on a job to its end, whatever that is."""
         job = claimed.job
-        tracker = Tracker(job.id, job.spent_micros, job.budget_micros)
+        tracker = Tracker(job.id, claimed.spent_micros, job.budget_micros)
         if job.cancel_requested:
             await self._end(claimed, tracker, JobState.CANCELLED)
             return
@@ -562,10 +574,9 @@ class Worker:
         runs += measurement.negation is not None
         tracker.expect(samples=measurement.attempts, runs=runs * len(measurement.models))
         results = service.Results(tracker)
-        # The budget is the job's, whichever workers it takes and whoever of them dies.
-        budget = tracker.budget_micros
-        caps = None if budget is None else {f"job:{claimed.job.id}": budget}
-        runner = measurement.runner(self._store, observer=results, retry=self._retry, caps=caps)
+        runner = measurement.runner(
+            self._store, observer=results, retry=self._retry, caps=tracker.caps
+        )
         tracker.watch(runner)
         await service.measure(
             measurement, self._store, results, runner=runner, opener=self._share_models().open
@@ -682,6 +693,10 @@ class Worker:
         telemetry.tell(
             telemetry.JobEnded(job_id=job.id, kind=job.kind, state=values["state"], seconds=seconds)
         )
+
+
+def _name_budget(job_id: str) -> str:
+    return f"job:{job_id}"
 
 
 def _news(tracker: Tracker, progress: Progress, last: JobState | None = None) -> dict[str, Any]:

@@ -171,16 +171,17 @@ class Panel:
         *,
         observer: Observer | None = None,
         watch: Callable[[Runner], None] = lambda _: None,
-        budget_left_usd: Callable[[], float | None] = lambda: None,
+        caps: Mapping[str, int] | None = None,
         opener: Opener = open_provider,
     ) -> None:
-        """`watch` is told of each runner before it begins; `budget_left_usd` is asked then."""
+        """`watch` is told of each runner before it begins; `caps` are budgets that every call
+        counts against."""
         self._store = store
         # A measurement that money depends on takes nothing that was there before.
         self._settings = replace(settings, no_cache=True, rpl_seed=None)
         self._observer = observer
         self._watch = watch
-        self._budget_left_usd = budget_left_usd
+        self._caps = caps
         self._opener = opener
 
     def check(self, terms: Terms, models: Sequence[str]) -> None:
@@ -313,7 +314,7 @@ class Panel:
         )
         request = replace(request, claims=(), variants=variants)
         results = Results(self._observer, keep_records=True)
-        runner = request.runner(self._store, observer=results)
+        runner = request.runner(self._store, observer=results, caps=self._caps)
         self._watch(runner)
         try:
             await measure(request, self._store, results, runner=runner, opener=self._opener)
@@ -349,7 +350,6 @@ class Panel:
                 "B": terms.B,
                 "seed": seed_of(label, stage),
                 "template_include": draw_stems(terms),
-                "budget_usd": self._budget_left_usd(),
             }
         )
         request = prepare(config, self._settings, claims=[terms.claim])
