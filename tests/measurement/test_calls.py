@@ -64,7 +64,11 @@ async def asking(store, server, *, settings=None, caps=None, limits=None, retry=
     spending = Spending(load_prices(settings), (model,))
     limits = limits or Limits(concurrency=8)
     async with paying(
-        store, settings, spending=spending, caps=caps or {}, limits=limits, retry=retry
+        *(store, settings, [model]),
+        spending=spending,
+        caps=caps or {},
+        limits=limits,
+        retry=retry,
     ) as payer:
         options = Options(base_url=server.url("openai-compatible"))
         provider = payer.open(model, settings, options=options)

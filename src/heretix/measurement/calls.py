@@ -34,7 +34,7 @@ from heretix.store import LEASE_S
 from heretix.store.replies import StoredReply, save_replies, select_replies
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from heretix.core.settings import Settings
     from heretix.measurement.runner import Retry
@@ -50,6 +50,7 @@ class Payer(Session):
         self,
         store: Store,
         settings: Settings,
+        models: Sequence[ModelId],
         *,
         spending: Spending,
         caps: Mapping[str, int],
@@ -64,7 +65,8 @@ class Payer(Session):
             spending=spending,
             caps=caps,
             replace=self.since is not None,
-            spools=True,
+            # Where somebody is paid.
+            spools=not all(model.endpoint.in_process for model in models),
             retry=retry,
             lease_s=settings.lease_s or LEASE_S,
         )
@@ -225,9 +227,11 @@ def _as_reply(stored: StoredReply) -> Reply:
 
 
 @contextlib.asynccontextmanager
-async def paying(store: Store, settings: Settings, **options: Any) -> AsyncIterator[Payer]:
+async def paying(
+    store: Store, settings: Settings, models: Sequence[ModelId], **options: Any
+) -> AsyncIterator[Payer]:
     """Open a `Payer` for as long as its models are asked."""
-    payer = Payer(store, settings, **options)
+    payer = Payer(store, settings, models, **options)
     async with payer.opened(save_replies, StoredReply) as writer:
         payer.writer = writer
         yield payer

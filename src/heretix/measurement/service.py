@@ -361,8 +361,7 @@ class Measurement:
             models = [resolve_model(name, self.settings) for name in asked]
             spending, caps = self._purse(store, {}, models)
             async with paying(
-                store,
-                self.settings,
+                *(store, self.settings, models),
                 spending=spending,
                 caps=caps,
                 limits=self._limits,
@@ -424,7 +423,7 @@ async def asking(settings: Settings, asked: Sequence[str | None]) -> AsyncIterat
         spending, caps = Spending(load_prices(settings), models), find_store_cap(store, settings)
         if caps:
             spending.require_prices("HERETIX_BUDGET_USD")
-        async with paying(store, settings, spending=spending, caps=caps) as payer:
+        async with paying(store, settings, models, spending=spending, caps=caps) as payer:
             yield payer.open
 
 
