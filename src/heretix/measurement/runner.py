@@ -124,7 +124,7 @@ class Caller:
         self.idle: set[asyncio.Task[Any]] = set()
         """Tasks that wait for a turn or to try again: no call of theirs is in flight."""
         self.halted: HeretixError | None = None
-        """Why nothing is called for any more."""
+        """Reason why nothing is called for any more."""
         self._model: ModelId | None = None
         self._session = session
 
@@ -694,7 +694,7 @@ class Status:
 
 
 class Session:
-    """What the calls of a process share: a store, leases, budgets, answers on their way."""
+    """State that the calls of a process share: store, leases, budgets, answers on their way."""
 
     def __init__(
         self,
