@@ -69,6 +69,7 @@ def test_nothing_moves_where_nothing_was_planted(heretix, panel):
     result = heretix("panel", "report")
     assert result.code == 0
     assert "nothing moved" in result.out
+    assert "nobody's belief: no movement can be shown: " in result.out.splitlines()[1]
     found = loaded(heretix)
     assert (found["exit_code"], found["findings"]) == (0, [])
     assert len(found["waves"]) == 6

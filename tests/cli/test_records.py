@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import heretix as heretix_package
 from heretix.measurement.verify import read_artifacts
 
 
@@ -105,6 +106,9 @@ def test_diff_is_paired_when_the_banks_agree(heretix):
     assert itself["diff_prob_lo"] <= 0 <= itself["diff_prob_hi"]
     shown = heretix("diff", a.run_id, b.run_id).out
     assert "paired over 16 templates" in shown
+    told = heretix_package.compare(*map(heretix_package.Belief, (a, b))).sentence
+    assert " ".join(shown.split()).startswith(told)
+    assert "excludes 0" not in shown
     t = found["paired_template_t"]["diff_prob"]
     assert f"{t['value']:+.3f}   95% CI {t['lo']:+.3f} … {t['hi']:+.3f}" in shown
     assert (t["lo"] <= 0 <= t["hi"]) == (t["p_value"] >= 0.05)

@@ -9,6 +9,7 @@ import pytest
 import heretix as heretix_package
 from heretix.core.errors import ClaimError
 from heretix.evidence.demo import demo_claims
+from heretix.report.studies import study_findings
 from heretix.studies.study import digest_study, read_study, verify_study
 
 MODEL = ("-m", "mock:gpt-5")
@@ -33,6 +34,8 @@ def test_calibration_is_measured_recorded_and_verified(heretix, four):
     assert result.code == 0, result.err
     assert "mock:b minus mock:gpt-5, over 4 claims" in result.out
     assert "made-up answers" in result.out
+    said = study_findings(read_study(four.parent / "s.json"))
+    assert " ".join(result.out.split()).startswith(" ".join(said))
     verified = heretix("verify", "s.json")
     assert verified.code == 0
     assert "8 of 8 runs are in" in verified.out
@@ -102,11 +105,11 @@ def test_a_table_that_cannot_be_written_is_refused_before_anything_is_measured(h
 
 def test_a_table_without_a_column_of_claims_is_refused(heretix, folder):
     """The column that is lacking is named, and what stands there."""
-    (folder / "claims.csv").write_text("claim;label\nAn ant flies.;1\n")
+    (folder / "claims.csv").write_text("claim:label\nAn ant flies.:1\n")
     refused = heretix("study", "calibration", "--claims", "claims.csv", *MODEL)
     assert refused.code == 2
     assert "must have a column `claim`" in refused.err
-    assert "claim;label" in refused.err
+    assert "claim:label" in refused.err
 
 
 @pytest.mark.parametrize("kind", ["calibration", "coherence", "variance", "card"])

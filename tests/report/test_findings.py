@@ -156,8 +156,25 @@ def test_what_a_reader_must_know_is_part_of_the_sentence(clean_run, changed, beg
 def test_few_wordings_and_legacy_aggregation_are_said(clean_run):
     """An interval from fewer than 8 wordings, or from the legacy method, is called that."""
     aggregation = clean_run.aggregation.model_copy(update={"n_templates": 5, "agg": "simple"})
-    said = belief_finding(belief(clean_run, 0.93, 0.88, 0.96, aggregation=aggregation)).sentence
-    assert said.endswith("; asked in only 5 wordings; legacy aggregation.")
+    sampling = clean_run.sampling.model_copy(update={"K": 5})
+    few = belief(clean_run, 0.93, 0.88, 0.96, aggregation=aggregation, sampling=sampling)
+    assert belief_finding(few).sentence.endswith("; asked in only 5 wordings; legacy aggregation.")
+
+
+@pytest.mark.parametrize(
+    ("K", "used", "said"),
+    [
+        (8, 2, "; answered in only 2 of 8 wordings."),
+        (1, 1, "; asked in only one wording."),
+        (4, 3, "; answered in only 3 of 4 wordings."),
+    ],
+)
+def test_wordings_without_an_answer_are_not_called_unasked(clean_run, K, used, said):
+    """Refusals leave few wordings, too; the sentence tells them from a small plan."""
+    aggregation = clean_run.aggregation.model_copy(update={"n_templates": used})
+    sampling = clean_run.sampling.model_copy(update={"K": K})
+    run = belief(clean_run, 0.93, 0.88, 0.96, aggregation=aggregation, sampling=sampling)
+    assert belief_finding(run).sentence.endswith(said)
 
 
 def test_no_estimate_has_no_number(lost_run, clean_run):
@@ -561,7 +578,8 @@ def test_the_feed_says_on_how_many_claims_evidence_moved_a_model():
 def test_what_both_sides_of_a_difference_rest_on_is_said(clean_run):
     """A difference says which reservations either belief has, once each."""
     few = clean_run.aggregation.model_copy(update={"n_templates": 4})
-    one = belief(clean_run, 0.5, 0.4, 0.6, aggregation=few)
+    small = clean_run.sampling.model_copy(update={"K": 4})
+    one = belief(clean_run, 0.5, 0.4, 0.6, aggregation=few, sampling=small)
     other = belief(clean_run, 0.6, 0.5, 0.7, clamped=0.55)
     said = difference_finding(one, other, ABOVE).sentence
     assert said.startswith("The second lies 10 percentage points above the first belief (95% ")
@@ -576,6 +594,7 @@ def test_a_movement_in_few_wordings_says_so(vector_artifact):
     vector = moved_vector(vector_artifact, *DOWN)
     (run,) = vector.runs
     few = run.aggregation.model_copy(update={"n_templates": 4})
-    run = run.model_copy(update={"aggregation": few, "execution_id": "e"})
+    small = run.sampling.model_copy(update={"K": 4})
+    run = run.model_copy(update={"aggregation": few, "sampling": small, "execution_id": "e"})
     found = headline(vector.model_copy(update={"runs": [run]}), "gpt-5")
     assert found.sentence == f"{CUT}{UNCHECKED}; asked in only 4 wordings."

@@ -164,7 +164,7 @@ def belief_finding(run: RunRecord) -> Finding:
             f"{'but' if side else 'and'} its answers depend on the wording"
         )
     notes = [
-        _few(run.aggregation.n_templates),
+        _few(run),
         _note_clamped(run.beside, found.prob_true_rpl),
         _legacy(run),
         _note_misquoted(run.evidence.trusted if run.evidence else None),
@@ -546,16 +546,23 @@ def _list_reservations(*runs: RunRecord) -> list[str]:
 
 def _poorly_asked(runs: Sequence[RunRecord]) -> list[str]:
     """Say how runs were asked, where that makes their intervals too narrow."""
-    few = min((run.aggregation.n_templates for run in runs), default=_ENOUGH)
-    return [_few(few), next((said for run in runs if (said := _legacy(run))), "")]
+    fewest = min(runs, key=lambda run: run.aggregation.n_templates, default=None)
+    few = "" if fewest is None else _few(fewest)
+    return [few, next((said for run in runs if (said := _legacy(run))), "")]
 
 
 def _executions(*lines: LensRecord) -> set[str | None]:
     return {line.execution_id for line in lines}
 
 
-def _few(wordings: int) -> str:
-    return "" if wordings >= _ENOUGH else f"asked in only {wordings} wordings"
+def _few(run: RunRecord) -> str:
+    """Say how few wordings a belief rests on: it was asked in no more, or others gave no answer."""
+    used, asked = run.aggregation.n_templates, min(run.sampling.K, run.sampling.T)
+    if used >= _ENOUGH:
+        return ""
+    if used < asked:
+        return f"answered in only {used} of {asked} wordings"
+    return f"asked in only {'one wording' if used == 1 else f'{used} wordings'}"
 
 
 def _note_clamped(beside: BesideRecord | None, prob: float) -> str:

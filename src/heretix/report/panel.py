@@ -13,6 +13,7 @@ from heretix.report.findings import (
     chance,
     moved_finding,
     name_documents,
+    panel_finding,
     short_model,
     tell_apart,
 )
@@ -139,8 +140,9 @@ def panel_view(report: PanelReport) -> RenderableType:
     for series in report.series:
         if series.truth is None or series.left_out:
             table.add_row(*(Text(text) for text in _row(series)))
-    head = f"{report.panel}: {done} waves, horizon {report.horizon}"
-    lines: list[RenderableType] = [Text(head, style="bold"), table]
+    head = f"{report.panel}: {done} wave{'' if done == 1 else 's'}, horizon {report.horizon}"
+    said = Text(panel_finding(report).sentence)
+    lines: list[RenderableType] = [Text(head, style="bold"), said, table]
     found = list(findings(report))
     lines += [Text(line, style="red") for line in found]
     if not found and done > 1:

@@ -284,7 +284,8 @@ def _coherence_sections(one: s.CoherenceOf) -> Iterator[tuple[str, Row, list[Row
 
 def study_view(record: StudyRecord) -> RenderableType:
     """Show a study: what was measured, then its tables."""
-    parts: list[RenderableType] = [facts_table(study_facts(record))]
+    parts: list[RenderableType] = [Text(said) for said in study_findings(record)]
+    parts.append(facts_table(study_facts(record)))
     for title, columns, rows in study_sections(record):
         parts += [Text(""), Text(title, style="bold"), plain_table(*columns, rows=rows)]
     parts += [Text(warning, style="yellow") for warning in study_warnings(record)]

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heretix.core.lenses import LENSES, NUL, RPL, SEARCHED
-from heretix.report.findings import belief_finding, headline
+from heretix.report.findings import belief_finding, difference_finding, headline
 from heretix.report.words import (
     DEMONSTRATION,
     MADE_UP,
@@ -384,15 +384,11 @@ def difference_view(a: RunRecord, b: RunRecord, found: Comparison) -> Renderable
     line = Text("B − A  ")
     line.append(f"{difference.diff_prob:+.3f}", style="bold cyan")
     line.append(f"   95% CI {lo:+.3f} … {hi:+.3f}   ({how})")
-    verdict = (
-        "the interval excludes 0"
-        if lo > 0 or hi < 0
-        else "the interval holds 0: no difference can be shown"
-    )
     plain = found.paired_template_t
     warnings = difference_warnings(a, b, plain.n_pairs if plain else None)
     told = [Text(warning, style="yellow") for warning in warnings]
-    return Group(table, Text(""), line, Text(verdict, style="dim"), *told, *_paired_lines(found))
+    finding = Text(difference_finding(a, b, found).sentence)
+    return Group(finding, table, Text(""), line, *told, *_paired_lines(found))
 
 
 def _paired_lines(found: Comparison) -> Iterator[RenderableType]:
