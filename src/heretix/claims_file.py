@@ -158,6 +158,7 @@ def _sniff(text: str, column: str) -> str:
     return ".txt"
 
 
+_SEPARATORS: Final = re.compile(r"[;,|\t]")
 _LINES: Final = re.compile(r"\r\n|\n|\r")
 """Ends of lines. `splitlines` knows more of them, which may stand within a claim."""
 
@@ -184,7 +185,14 @@ def _read_separated_rows(text: str, delimiter: str) -> Iterator[_Cells]:
                 )
             yield _Cells(f"line {reader.line_num}", dict(zip(header, cells, strict=False)))
     except csv.Error as exc:
-        said = "a quote begins and doesn't end" if "end of data" in str(exc) else exc
+        said = (
+            "a quote begins and doesn't end"
+            if "end of data" in str(exc)
+            else "a cell that begins with a quote goes on behind the closing one; put the whole "
+            'cell in quotes, and write each " within it twice'
+            if "expected after" in str(exc)
+            else exc
+        )
         raise ConfigError(f"line {reader.line_num}: {said}") from exc
 
 
@@ -194,6 +202,12 @@ def _check_header(header: Sequence[str]) -> None:
     twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if twice:
         raise ConfigError(f"line 1: the column `{twice[0]}` stands twice; rename one of them")
+    # What spreadsheets call CSV has semicolons where the comma is the decimal sign.
+    if len(header) == 1 and header[0] != CLAIM and CLAIM in _SEPARATORS.split(header[0]):
+        raise ConfigError(
+            f"line 1: the columns {header[0]!r} are parted by another character than the name of "
+            "the file says; save it with commas as .csv, or with tabs as .tsv"
+        )
 
 
 def _json_lines(text: str) -> Iterator[_Cells]:
