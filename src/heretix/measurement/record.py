@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -28,7 +31,7 @@ from heretix.prompts.bank import ShownItem
 from heretix.sample import Attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SCHEMA: Final = "heretix-artifact/1"
 
@@ -636,12 +639,25 @@ TABLES: Final = frozenset({".csv", ".tsv", ".parquet"})
 """Endings of files that hold beliefs as a table, and not as artifacts."""
 
 
+_PACKED: Final = ".gz"
+_LINES: Final = frozenset({".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"})
+# Pipes and devices have no ending.
+_ARTIFACTS: Final = _LINES | {"", ".json", ".json.gz"}
+
+
 def check_target(
     path: Path, *, lines: bool = False, tables: bool = False, option: str = "--out"
 ) -> None:
     """Refuse, before any call is paid for, a place that can't be written."""
     ending = path.suffix.lower()
-    if lines and ending not in {".jsonl", ".ndjson", *(TABLES if tables else ())}:
+    if ending == _PACKED:
+        ending = f"{path.with_suffix('').suffix.lower()}{_PACKED}"
+    if tables and not lines and (ending not in _ARTIFACTS | TABLES or str(path) == "-"):
+        raise ConfigError(
+            f"`{option}` must end in .json for the artifact, or .csv, .tsv or .parquet for a "
+            f"table, got {path.name!r}; standard output has it with --json"
+        )
+    if lines and ending not in _LINES | (TABLES if tables else set()):
         more = "; .csv, .tsv or .parquet for a table" if tables else ""
         raise ConfigError(
             f"`--out` must end in .jsonl for a file of claims (one artifact a line{more}), "
@@ -684,19 +700,28 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
     # A pipe or a device can't be replaced; it is written to as it is.
     in_place = path.exists() and not path.is_file()
     target = path
-    if not in_place:
-        target = _beside(path)
     try:
-        with target.open("w", encoding="utf-8") as file:
+        if not in_place:
+            target = _beside(path)
+        with _open_text(target, packed=path.suffix.lower() == _PACKED) as file:
             file.writelines(f"{text}\n" for text in texts)
         if not in_place:
             target.chmod(0o644)
             target.replace(path)
     except OSError as exc:
-        raise RecordError(f"`{path.name}` can't be written: {exc.strerror}") from exc
+        raise RecordError(f"`{path}` can't be written: {exc.strerror}") from exc
     finally:
-        if not in_place:
+        if target is not path:
             target.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open_text(path: Path, *, packed: bool) -> Iterator[IO[str]]:
+    """Open a file to write text to; `packed` by gzip, the same bytes for the same text."""
+    with path.open("wb") as raw:
+        file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
+        with io.TextIOWrapper(file, encoding="utf-8") as text:
+            yield text
 
 
 if __name__ == "__main__":
