@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -28,8 +29,9 @@ def console() -> Console:
     """Return where results go. A pipe or a file takes them whole: no screen's width cuts them."""
     from rich.console import Console
 
-    made = Console(highlight=False)
-    if made.is_terminal or "COLUMNS" in os.environ:
+    width = _width()
+    made = Console(highlight=False, width=width)
+    if made.is_terminal or ("COLUMNS" in os.environ and width is None):
         return made
     return Console(highlight=False, width=_UNCUT)
 
@@ -38,7 +40,13 @@ def err_console() -> Console:
     """Return where progress and notes go, so that piped output stays clean."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, width=_width())
+
+
+def _width() -> int | None:
+    """The terminal's own width where COLUMNS is 0, as some launchers set it: nothing fits in 0."""
+    given = os.environ.get("COLUMNS", "")
+    return shutil.get_terminal_size().columns if given and not given.strip("0") else None
 
 
 def say(text: str, style: str | None = None) -> None:

@@ -65,9 +65,11 @@ def _dotenv() -> dict[str, str]:
     from dotenv import dotenv_values
 
     try:
-        found = dotenv_values(path, interpolate=False)
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"`.env` of this folder can't be read: {exc}") from exc
+        found = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+    except OSError as exc:
+        raise ConfigError(f"`.env` of this folder can't be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError("`.env` of this folder isn't UTF-8 text; save it as UTF-8") from exc
     return {name: value for name, value in found.items() if value is not None}
 
 
