@@ -2,13 +2,16 @@
 
 import asyncio
 import importlib.util
+import math
 import os
 import pickle
 import pkgutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -94,6 +97,38 @@ def test_wrong_options_are_refused():
     """The keys are those of a configuration."""
     with pytest.raises(heretix.UsageError, match=r"`Temperature` \(did you mean `temperature`\?\)"):
         heretix.measure("x", model="mock:m", Temperature=1)
+
+
+@pytest.mark.parametrize(
+    "claims", [None, {"claim": "Tea."}, pd.DataFrame({"claim": ["Tea."]}), Path("c.csv")]
+)
+def test_what_is_no_list_of_claims_is_refused(claims):
+    """Names of columns and keys are never measured in place of what stands below them."""
+    with pytest.raises(ConfigError, match="`claims` must be a list of texts, got a "):
+        heretix.measure_many(claims, models=["mock:m"])
+
+
+@pytest.mark.parametrize("claim", [None, 3, math.nan, b"Tea.", ["Tea."]])
+def test_a_claim_that_is_no_text_is_refused(claim):
+    """A table's empty cell comes as NaN or None."""
+    for measure in (heretix.measure, lambda one, **rest: heretix.measure_many([one], **rest)):
+        with pytest.raises(errors.ClaimError, match="`claim` must be text, got "):
+            measure(claim)
+
+
+def test_documents_that_no_lens_would_show_are_refused():
+    """Nobody takes a belief for one with documents that the model never saw."""
+    with pytest.raises(ConfigError, match="`documents` are shown under SEL"):
+        heretix.measure("Tea.", model="mock:m", documents=["a.txt"])
+    with pytest.raises(ConfigError, match="`corpus`, `policy`: nothing is shown under NUL"):
+        heretix.measure("Tea.", model="mock:m", corpus="demo", policy="default", lenses="NUL")
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+    """A folder that isn't there is no traceback of a temporary file."""
+    belief = heretix.measure("Tea.", model="mock:m", K=4, R=1)
+    with pytest.raises(errors.RecordError, match=r"absent/a.json` can't be written: No such file"):
+        belief.save(tmp_path / "absent" / "a.json")
 
 
 def test_the_public_names_are_complete_and_load():

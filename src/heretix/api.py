@@ -8,6 +8,7 @@ import contextvars
 import signal
 import sys
 import threading
+from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -15,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, overload
 
-from heretix.config import EvidenceConfig, RunConfig, parse_lenses
+from heretix.config import EvidenceConfig, RunConfig, check_shown, parse_lenses
 from heretix.core.clock import utc_now
 from heretix.core.errors import (
     ConfigError,
@@ -48,7 +49,7 @@ from heretix.report.words import missing_reason, no_estimate_reason
 from heretix.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from heretix.config import Claim
     from heretix.measurement.record import MetricsRecord, SampleRecord
@@ -537,6 +538,14 @@ def measure_many(
     for name, given in (("claims", claims), ("models", models)):
         if isinstance(given, str):
             raise ConfigError(f"`{name}` must be a list of texts, got one text: [{given[:40]!r}]")
+        # Keys of a mapping and columns of a data frame are no claims, though they iterate.
+        table = isinstance(given, Mapping) or hasattr(given, "columns")
+        unnamed = name == "models" and given is None
+        if table or not (unnamed or isinstance(given, Iterable)):
+            raise ConfigError(
+                f"`{name}` must be a list of texts, got a {type(given).__name__}; of a table, give "
+                'the column, as in table["claim"]'
+            )
     names = tuple(models) if models is not None else None
     call = _Call(tuple(claims), names, store, observer, options)
     return _wait(call.run(), call.stop, _ONWARD)
@@ -703,6 +712,7 @@ class _Call:
         self._settings = _settings(store)
         self._bundles = options.pop("bundles", ())
         self._config = RunConfig.parse({**_fold_evidence(options), "models": models})
+        check_shown(options.keys() & EvidenceConfig.model_fields, self._config.lenses)
         self._claims = claims
         self._store = self._settings.db
         self._bar = _make_bar(observer)

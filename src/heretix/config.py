@@ -5,7 +5,7 @@ Values are checked here, once; everything below trusts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heretix.core.errors import ClaimError, ConfigError
-from heretix.core.lenses import LENSES, RPL, WITHOUT_FILES, LensCode
-from heretix.core.validation import explain
+from heretix.core.lenses import LENSES, RPL, SEL, SHOWING, WITHOUT_FILES, LensCode
+from heretix.core.validation import explain, in_quotes
 from heretix.core.yaml_lines import Document, YamlFault, load
 from heretix.evidence.search import SERVICES
 from heretix.providers.catalog import Options
@@ -228,12 +228,16 @@ class RunConfig(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as exc:
             errors = exc.errors(include_url=False)
+            inner = {error["loc"][:-1] for error in errors}
+            # Pydantic counts without the entries it refused: those are told already.
+            errors = [e for e in errors if e["type"] != "too_short" or e["loc"] not in inner]
             if document is None:
                 problems = "\n".join(_explain(error) for error in errors)
                 raise ConfigError(f"{source}: {problems}") from exc
             # What two keys get wrong together is on no line of its own.
             lined = (
-                f"{source} line {document.line_of(error['loc'])}: {_explain(error)}"
+                f"{source} line {document.line_of(error['loc'])}: "
+                f"{_explain(error)}{in_quotes(error)}"
                 if error["loc"]
                 else f"{source}: {_explain(error)}"
                 for error in errors
@@ -290,6 +294,21 @@ def parse_lenses(text: str, *, with_documents: bool) -> tuple[str, ...]:
     return names
 
 
+def check_shown(given: Collection[str], lenses: Collection[str]) -> None:
+    """Refuse keys of `evidence`, given by hand, that no lens asked for would use."""
+    if "documents" in given and SEL not in lenses:
+        raise ConfigError(
+            f"`documents` are shown under {SEL}, which isn't asked for; add it to the lenses, "
+            f"such as {RPL},{SEL}"
+        )
+    if given and not set(SHOWING) & set(lenses):
+        names = ", ".join(f"`{name}`" for name in sorted(given))
+        raise ConfigError(
+            f"{names}: nothing is shown under {', '.join(lenses)}; add some of "
+            f"{', '.join(SHOWING)} to the lenses"
+        )
+
+
 def load_config(path: str | Path) -> RunConfig:
     """Read a YAML configuration. `claims_file` and `prompts_file` are relative to the file."""
     path = Path(path)
@@ -325,6 +344,8 @@ def _read_escaped(text: str) -> str:
 
 def check_claim(text: str) -> str:
     """A claim as it is measured: without white space around it, or refused."""
+    if not isinstance(text, str):
+        raise ClaimError(f"`claim` must be text, got {text!r}")
     claim = _read_escaped(text).strip()
     if not claim:
         raise ClaimError("`claim` is empty: write the statement whose truth is to be measured")
@@ -343,8 +364,11 @@ def check_claim(text: str) -> str:
 
 
 def _explain(error: Any) -> str:
-    owner = RunConfig if len(error["loc"]) == 1 else EvidenceConfig
-    return explain(error, tuple(owner.model_fields))
+    at_the_top = len(error["loc"]) == 1
+    name = str(error["loc"][-1]) if error["loc"] else ""
+    if at_the_top and error["type"] == "extra_forbidden" and name in EvidenceConfig.model_fields:
+        return f"unknown key `{name}`: it stands within `evidence`"
+    return explain(error, tuple((RunConfig if at_the_top else EvidenceConfig).model_fields))
 
 
 def _read_claims(name: str, column: str | None) -> list[Claim]:

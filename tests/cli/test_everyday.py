@@ -152,6 +152,87 @@ def test_a_key_in_the_wrong_case_is_named(heretix, folder):
     assert "did you mean `seed`?" in heretix("describe", "--config", "c.yaml").err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("below: 0.4", "unknown key `below`"),
+        ("as_of: 2026-01-01", "unknown key `as_of`: it stands within `evidence`"),
+        ("evidence: {corpsus: demo}", "unknown key `evidence.corpsus` (did you mean `corpus`?)"),
+        ("evidence: {foo: 3}", "unknown key `evidence.foo`; known: `corpus`, `search`, "),
+        ("models: [3]", "`models[0]` must be text, got 3; put it in quotes"),
+    ],
+)
+def test_no_key_is_guessed_that_is_not_near(heretix, folder, line, said):
+    """A wrong guess is worse than none: what is known is listed, and one mistake told once."""
+    (folder / "c.yaml").write_text(f"claim: Tea.\n{line}\n")
+    result = heretix("describe", "--config", "c.yaml")
+    assert (result.code, result.err.count("`c.yaml` line")) == (2, 1)
+    assert result.err.startswith(f"error: `c.yaml` line 2: {said}")
+    assert "below" not in line or "did you mean" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("run", "Tea.", "--document", "a.txt"), "`documents` are shown under SEL"),
+        (
+            ("run", "Tea.", "--lens", "MEL", "--document", "a.txt"),
+            "`documents` are shown under SEL",
+        ),
+        (("run", "Tea.", "--corpus", "demo"), "`corpus`: nothing is shown under RPL"),
+        (
+            ("run", "Tea.", "--lens", "RPL,NUL", "--as-of", "2026-01-01"),
+            "`as_of`: nothing is shown under RPL, NUL",
+        ),
+        (
+            ("lens", "Tea.", "--lens", "HEL", "--document", "a.txt"),
+            "`documents` are shown under SEL",
+        ),
+    ],
+)
+def test_documents_that_no_lens_would_show_are_refused(heretix, folder, args, said):
+    """Nobody takes a belief for one with documents that the model never saw."""
+    (folder / "a.txt").write_text("Tea is a drink.")
+    result = heretix(*args, "--mock")
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+    # What a file says of evidence stays there while its lenses are changed for once.
+    (folder / "c.yaml").write_text("claim: Tea.\nlenses: [MEL]\nevidence: {corpus: demo}\n")
+    assert heretix("run", "-c", "c.yaml", "--lens", "RPL", *MOCK).code == 0
+
+
+@pytest.mark.parametrize("name", ["beliefs.xlsx", "-", "beliefs.csv.gz", "beliefs.yaml"])
+def test_no_artifact_is_written_under_another_format_s_name(heretix, folder, name):
+    """What can't be written is refused before any call, with what can."""
+    result = heretix("run", "Tea.", "--mock", "--out", name)
+    assert result.code == 2
+    assert "`--out` must end in .json for the artifact, or .csv, .tsv or .parquet" in result.err
+    assert not (folder / name).exists()
+
+
+def test_an_artifact_is_packed_where_its_name_says_so(heretix, folder):
+    """`verify` reads `.gz`; the same belief is the same bytes."""
+    (folder / "c.csv").write_text("claim\nTea.\n")
+    for args, name in ((("Tea.",), "a.json.gz"), (("--claims-file", "c.csv"), "b.jsonl.gz")):
+        assert heretix("run", *args, *MOCK, "--out", name).code == 0
+        assert (folder / name).read_bytes()[:2] == b"\x1f\x8b"
+        assert "verified" in heretix("verify", name).out
+
+
+@pytest.mark.parametrize("columns", ["0", "00"])
+def test_a_terminal_of_no_columns_is_shown_everything(shell, heretix, columns):
+    """Some launchers set COLUMNS to 0, in which nothing has room."""
+    assert heretix("run", "Tea.", *MOCK).code == 0
+    assert "Tea." in shell("heretix runs", COLUMNS=columns).stdout
+
+
+def test_a_byte_order_mark_hides_no_key(folder, shell):
+    """Editors put one before the first line of `.env`."""
+    (folder / ".env").write_text("HERETIX_DB=marked.sqlite\n", encoding="utf-8-sig")
+    assert shell("heretix run Tea. --mock -K 4 -R 1").returncode == 0
+    assert (folder / "marked.sqlite").exists()
+
+
 def test_keys_are_read_from_dotenv_and_the_environment_wins(folder, shell):
     """`.env` of the folder is read; what is set in the environment stays."""
     (folder / ".env").write_text("HERETIX_DB=from-dotenv.sqlite\n# a comment\nexport X='y'\n")

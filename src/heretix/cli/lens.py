@@ -114,7 +114,7 @@ def lens(
         if "lenses" not in request.model_fields_set:
             given = bool(request.evidence and request.evidence.documents)
             request = request.replaced(lenses=parse_lenses("all", with_documents=given))
-        requests.append(request)
+        requests.append(opt.require_shown(request, dated))
     targets = [out if len(days) == 1 else _date_target(out, day) for day in days]
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.record import check_target

@@ -324,6 +324,14 @@ def read_config(
     return base.replaced(claim=claim, evidence=sources or None, **changes)
 
 
+def require_shown(request: RunConfig, given: EvidenceOptions) -> RunConfig:
+    """Return a request; refuse options of evidence that its lenses would pass over."""
+    from heretix.config import check_shown
+
+    check_shown(_read_sources(given), request.lenses)
+    return request
+
+
 def _read_indices(name: str, text: str) -> tuple[int, ...]:
     """Read a list of wordings with ranges, such as 0,3,5-8."""
     from heretix.core.errors import ConfigError

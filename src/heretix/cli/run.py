@@ -73,7 +73,7 @@ def run(
     Exit codes: 0 measured, 1 measured but no estimate, wider than --until-width or out of budget,
     2 something to put right first, 3 the provider, the network or the store failed, 130 stopped.
     """
-    request = opt.read_config(config, claim, options, evidence)
+    request = opt.require_shown(opt.read_config(config, claim, options, evidence), evidence)
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.record import check_target
     from heretix.measurement.service import prepare, with_checks

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 _GOT_CHARS: Final = 80
+_LISTED_MAX: Final = 16
 _UNKNOWN: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _RULES: Final = {
     "bool_parsing": "must be true or false",
@@ -68,7 +69,10 @@ def explain(error: Any, known: Sequence[str] = ()) -> str:
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
     name, kind = "".join(parts).removeprefix("."), error["type"]
     if kind in _UNKNOWN:
-        return f"unknown key `{name}`{hint(str(error['loc'][-1]), known)}"
+        known = tuple(dict.fromkeys(known))
+        near = hint(str(error["loc"][-1]), known)
+        few = f"; known: {listed(known)}" if not near and 0 < len(known) <= _LISTED_MAX else ""
+        return f"unknown key `{name}`{near}{few}"
     if kind == "missing":
         return f"`{name}` is missing"
     message = _rule_of(error)
@@ -94,6 +98,12 @@ def _rule_of(error: Any) -> str:
     return message.replace("should ", "must ", 1)
 
 
+def in_quotes(error: Any) -> str:
+    """The remedy where YAML read 5, 1.0, yes or 2026-01-01 as something else than text."""
+    typed = not isinstance(error["input"], dict | list | tuple | None)
+    return "; put it in quotes" if error["type"] == "string_type" and typed else ""
+
+
 def find_faults(
     error: ValidationError,
     document: Document,
@@ -107,9 +117,5 @@ def find_faults(
         # Tags of unions stand in angle brackets, and in no file.
         place = tuple(part for part in found["loc"] if not str(part).startswith("<"))
         problem = explain({**found, "loc": place}, known)
-        # YAML reads 5, 1.0, yes and 2026-01-01 as something else than text.
-        typed = not isinstance(found["input"], dict | list | None)
-        if found["type"] == "string_type" and typed:
-            problem += "; put it in quotes"
-        faults.append(YamlFault(document.line_of((*path, *place)), problem))
+        faults.append(YamlFault(document.line_of((*path, *place)), problem + in_quotes(found)))
     return faults

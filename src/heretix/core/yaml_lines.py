@@ -88,8 +88,10 @@ def listed(names: Sequence[str]) -> str:
 
 def hint(name: str, known: Sequence[str]) -> str:
     """The known name that was probably meant, in brackets; empty where none is near."""
-    same = [other for other in known if other.lower() == name.lower()]
-    near = same or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    given = name.lower()
+    near = [other for other in known if other.lower() == given]
+    near = near or difflib.get_close_matches(name, known, n=1)
+    near = near or [other for other in known if len(given) > 2 and given in other.lower()]
     return f" (did you mean `{near[0]}`?)" if near else ""
 
 

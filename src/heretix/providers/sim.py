@@ -185,7 +185,7 @@ def _parse(name: str, query: str) -> Planted:
         if key not in known or not math.isfinite(value):
             raise ModelError(
                 f"`sim:{name}`: {part!r} isn't a setting; write one of {', '.join(sorted(known))}, "
-                "then = and a number, as in hel=-1.5"
+                "then = and a number, with & between: hel=-1.5&mel=0.3"
             )
         planted = replace(planted, **{key: value})
     if not 0 < planted.prior < 1:
