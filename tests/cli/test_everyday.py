@@ -314,3 +314,9 @@ def test_labelled_answers_become_training_data(heretix, folder):
         assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant"]
         assert json.loads(row["messages"][-1]["content"])["prob_true"] == row["prob_true"]
     assert heretix("export", "training", "-o", "t.csv").code == 2
+    # From the cache it is the same answer, in however many executions.
+    assert heretix(*asked).code in {0, 1}
+    assert heretix("export", "training", "-o", "again.jsonl").code == 0
+    assert len((folder / "again.jsonl").read_text().splitlines()) == len(rows)
+    none = heretix("export", "training", "--label", "truth")
+    assert (none.out, "claim with a column `truth`" in none.err) == ("", True)

@@ -310,7 +310,10 @@ def training(
     search: Annotated[
         str | None, typer.Argument(help="Only claims, models and ids with this text.")
     ] = None,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="FILE.jsonl; without it, JSON Lines here."),
+    ] = None,
     label: Annotated[
         str, typer.Option("--label", help="The column of the claims file that says what is true.")
     ] = "label",
@@ -325,15 +328,21 @@ def training(
 
     if out is not None and out.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise ConfigError(f"`--out` must end in .jsonl, got {out.name!r}")
+    size = 0
     with opt.open_store(db) as store:
         pieces = write_lines_of(training_pages(store, search, label))
         if out is None:
             for piece in pieces:
-                sys.stdout.buffer.write(piece)
-            return
-        with output.err_console().status("exporting"):
-            size = write_export(out, pieces)
-    output.warn(f"wrote {out.name}, {size:,} bytes", style="")
+                size += sys.stdout.buffer.write(piece)
+        else:
+            with output.err_console().status("exporting"):
+                size = write_export(out, pieces)
+            output.warn(f"wrote {out.name}, {size:,} bytes", style="")
+    if not size:
+        output.warn(
+            f"no answer to a claim with a column `{label}`: measure a claims file that has one, or "
+            "name another with --label"
+        )
 
 
 def _export(table: str, chosen: str | None, out: Path | None, db: str | None) -> None:

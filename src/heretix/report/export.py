@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
     from heretix.config import Claim
-    from heretix.measurement.record import Artifact, RunRecord
+    from heretix.measurement.record import Artifact, RunRecord, SampleRecord
     from heretix.store import Store
 
 Format = Literal["csv", "tsv", "jsonl", "parquet"]
@@ -238,10 +238,14 @@ def _belief_row(run: RunRecord) -> Row:
 
 
 def training_pages(store: Store, search: str | None, label: str) -> Iterator[list[Row]]:
-    """Read compliant answers to claims with a label, a page of executions at a time."""
+    """Read compliant answers to claims with a label, a page of executions at a time.
+
+    An answer that several executions took from the cache is one row, that of the first of them.
+    """
     from heretix.measurement.record import RunRecord
 
     wanted, after = RunFilter(search=search), None
+    told: set[tuple[str, ...]] = set()
     while True:
         with store.reading() as connection:
             rows = select_execution_rows(connection, wanted, limit=_RECORDS_PAGE, after=after)
@@ -253,16 +257,23 @@ def training_pages(store: Store, search: str | None, label: str) -> Iterator[lis
             given = asked.get("columns", {}).get(label)
             if given not in (None, "") and row["record_json"]:
                 run = RunRecord.model_validate_json(row["record_json"])
-                found += _training_rows(run, given)
+                new = [one for one in run.samples if (*_answer(one), str(given)) not in told]
+                told |= {(*_answer(one), str(given)) for one in new}
+                found += _training_rows(run, new, given)
         yield found
         after = rows[-1]["execution_id"]
 
 
-def _training_rows(run: RunRecord, label: Any) -> Iterator[Row]:
+def _answer(sample: SampleRecord) -> tuple[str, str]:
+    """Tell an answer from any other, one to the same question included."""
+    return sample.cache_key, sample.created_at
+
+
+def _training_rows(run: RunRecord, samples: Sequence[SampleRecord], label: Any) -> Iterator[Row]:
     from heretix.measurement.verify import plan_of_record
 
     plan = plan_of_record(run)
-    for sample in run.samples:
+    for sample in samples:
         if not sample.compliant:
             continue
         prompt = plan.prompts[sample.paraphrase_idx]
