@@ -74,6 +74,20 @@ def read_cells(name: str, called: str) -> list[tuple[str, Mapping[str, Any]]]:
         return list(_read(name, None))
 
 
+def read_sent(name: str, content: bytes) -> list[str]:
+    """Read the claims of a file that was sent: by its ending, else one a line.
+
+    The column may be written `Claim`; cells that are empty are passed over.
+    """
+    reader = _READERS.get(Path(name).suffix.lower(), _text_rows)
+    with _naming("file", name):
+        found = []
+        for cells in reader(content.decode("utf-8-sig")):
+            columns = (column for column in cells.values if column.strip().lower() == CLAIM)
+            found.append(_row_of(cells, next(columns, CLAIM)).claim)
+    return [claim for claim in found if claim.strip()]
+
+
 def _read(name: str, column: str | None) -> Iterator[_Cells]:
     return _read_piped_rows(column) if name == STDIN else _file_rows(Path(name))
 

@@ -206,16 +206,20 @@ class _File:
         ("c.csv", b'id,Claim\n1,"Tea, hot, is a drink."\n2,Bats are blind.\n3,\n', 2),
         ("c.csv", "\ufeffclaim\nÜber ist ein Wort.\n".encode(), 1),
         ("c.txt", b"Tea is a drink.\n\nBats are blind.\n", 2),
+        ("c.tsv", b"id\tclaim\n1\tTea is a drink.\n", 1),
+        ("c.jsonl", b'{"claim": "Tea is a drink."}\n{"claim": "Bats are\\nblind."}\n', 2),
+        ("c.json", b'["Tea is a drink.", {"claim": "Bats are blind."}]', 2),
     ],
 )
 def test_claims_come_from_a_file(name, content, claims):
-    """A CSV with a column `claim`, or one a line; after what was typed."""
+    """In the format of its ending, else one a line; after what was typed."""
     form = MeasureForm.from_data(
         _Sent(claims="Typed.", file=_File(name, content), model=["mock:m"])
     )
     lines = form.claims.splitlines()
     assert len(lines) == claims + 1
     assert lines[0] == "Typed."
+    assert not set("{[\t") & set(form.claims)
     assert form.models == "mock:m"
 
 
@@ -223,6 +227,8 @@ def test_claims_come_from_a_file(name, content, claims):
     ("content", "said"),
     [
         (b"text\nx\n", "a column `claim`"),
+        (b"claim;id\nx, y;1\n", "parted by another character"),
+        (b"claim,claim\nx,y\n", "`claim` stands twice"),
         (b"claim\n\xff\n", "UTF-8"),
         (b"a" * 1_000_001, "at most"),
     ],

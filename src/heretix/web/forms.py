@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -189,30 +187,17 @@ _MOST_BYTES: Final = 1_000_000
 
 
 def _read_upload(data: FormData) -> list[str]:
-    """Read claims from a file that was sent: a CSV with a column `claim`, or one claim a line."""
+    """Read claims from a file that was sent, in the format that its ending names."""
+    from heretix.claims_file import read_sent
+
     sent = data.get("file")
     if sent is None or isinstance(sent, str) or not sent.filename:
         return []
     content = sent.file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"`file` may have at most {_MOST_BYTES:,} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as exc:
-        raise ConfigError("`file` must be text in UTF-8: a CSV, or one claim a line") from exc
-    if not sent.filename.lower().endswith(".csv"):
-        return [line.strip() for line in text.splitlines() if line.strip()]
-    try:
-        rows = list(csv.reader(io.StringIO(text), strict=True))
-    except csv.Error as exc:
-        raise ConfigError(f"`file` isn't a CSV that can be read: {exc}") from exc
-    header = [name.strip().lower() for name in rows[0]] if rows else []
-    if "claim" not in header:
-        raise ConfigError("`file` must have a column `claim` in its first line")
-    place = header.index("claim")
     # A claim stands on one line of the form.
-    cells = [" ".join(row[place].split()) for row in rows[1:] if len(row) > place]
-    return [cell for cell in cells if cell]
+    return [" ".join(claim.split()) for claim in read_sent(sent.filename, content)]
 
 
 def _read_ticked(data: FormData) -> list[str]:
