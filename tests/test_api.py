@@ -108,6 +108,44 @@ def test_what_is_no_list_of_claims_is_refused(claims):
         heretix.measure_many(claims, models=["mock:m"])
 
 
+def test_a_study_refuses_what_it_cannot_be_made_of():
+    """A kind that is none, one text for a list of models, tables and bare texts for rows."""
+    rows = [{"claim": "Tea is a drink.", "label": 1.0}, {"claim": "Tea is a rock.", "label": "0.0"}]
+    for kind, claims, models, said in (
+        ("nope", rows, ["mock:m"], "`kind` must be one of calibration, "),
+        ("calibration", rows, "mock:m", "`models` must be a list of texts, got one text"),
+        ("calibration", pd.DataFrame(rows), ["mock:m"], r'table.to_dict\("records"\)'),
+        ("calibration", None, ["mock:m"], "`claims` must be a list of rows, got a NoneType"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            heretix.study(kind, claims, models=models)
+    with pytest.raises(errors.ClaimError, match="a row must have columns"):
+        heretix.study("calibration", ["Tea is a drink."], models=["mock:m"])
+    found = heretix.study("calibration", rows, models=["mock:m"])
+    assert [item.label for item in found.record.items] == [True, False]
+
+
+@pytest.mark.parametrize("what", [None, 3, [3], pd.DataFrame({"claim": ["Tea."]})])
+def test_a_frame_of_what_is_no_belief_is_refused(what):
+    """An empty list is an empty frame, and nothing else is."""
+    assert len(heretix.frame([])) == 0
+    with pytest.raises(ConfigError, match="`what` must be a table's name or beliefs"):
+        heretix.frame(what)
+
+
+def test_a_slice_of_beliefs_is_a_table_as_well():
+    """`beliefs[:5]` is what people look at first."""
+    beliefs = heretix.measure_many(["Tea.", "Rum."], models=["mock:m"], K=4, R=1)
+    assert "<table" in beliefs[1:]._repr_html_()
+    assert [one.claim for one in beliefs[::-1]] == ["Rum.", "Tea."]
+    assert beliefs[0].claim == "Tea."
+
+
+def test_no_lenses_are_the_raw_prior():
+    """As the signature has it."""
+    assert heretix.measure("Tea.", model="mock:m", lenses=None).record.lens == "RPL"
+
+
 @pytest.mark.parametrize("claim", [None, 3, math.nan, b"Tea.", ["Tea."]])
 def test_a_claim_that_is_no_text_is_refused(claim):
     """A table's empty cell comes as NaN or None."""

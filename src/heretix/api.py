@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeVar, get_args, overload
 
 from heretix.config import EvidenceConfig, RunConfig, check_shown, parse_lenses
 from heretix.core.clock import utc_now
@@ -255,6 +255,16 @@ _M = TypeVar("_M", bound=Measured)
 class Beliefs(list[_M]):
     """Many beliefs or vectors: a list that a notebook shows as a table."""
 
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> _M: ...
+    @overload
+    def __getitem__(self, at: slice) -> Beliefs[_M]: ...
+    def __getitem__(self, at: SupportsIndex | slice) -> _M | Beliefs[_M]:
+        """Return a belief; of a slice, which is shown as a table as well, these."""
+        return (
+            Beliefs(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+        )
+
     @property
     def records(self) -> list[RunRecord]:
         """The record of every belief, those of the vectors included."""
@@ -415,7 +425,10 @@ def frame(
     `as_` is "pandas", "polars" or "arrow"; each is imported when it is asked for.
     """
     if not isinstance(what, str):
-        given = [what] if isinstance(what, Belief | BeliefVector) else what
+        given = [what] if isinstance(what, Measured) else what
+        given = list(given) if isinstance(given, Iterable) else [given]
+        if not all(isinstance(one, Measured) for one in given):
+            raise ConfigError(f"`what` must be a table's name or beliefs, got {what!r:.80}")
         beliefs = [belief for one in given for belief in _beliefs_of(one)]
         return _frame(_BELIEF_COLUMNS, [belief.to_dict() for belief in beliefs], as_)
     columns = columns_of(what)
@@ -535,20 +548,27 @@ def measure_many(
     A claim given twice is measured once, and stands in the result once for each model.
     `InsufficientEvidenceError` is raised only when no claim has enough evidence for any lens.
     """
-    for name, given in (("claims", claims), ("models", models)):
-        if isinstance(given, str):
-            raise ConfigError(f"`{name}` must be a list of texts, got one text: [{given[:40]!r}]")
-        # Keys of a mapping and columns of a data frame are no claims, though they iterate.
-        table = isinstance(given, Mapping) or hasattr(given, "columns")
-        unnamed = name == "models" and given is None
-        if table or not (unnamed or isinstance(given, Iterable)):
-            raise ConfigError(
-                f"`{name}` must be a list of texts, got a {type(given).__name__}; of a table, give "
-                'the column, as in table["claim"]'
-            )
-    names = tuple(models) if models is not None else None
-    call = _Call(tuple(claims), names, store, observer, options)
+    _require_list("claims", claims, "texts", 'the column, as in table["claim"]')
+    call = _Call(tuple(claims), _read_models(models), store, observer, options)
     return _wait(call.run(), call.stop, _ONWARD)
+
+
+def _require_list(name: str, given: object, of: str, instead: str) -> None:
+    """Refuse one text and tables: letters, keys and names of columns iterate, and are no claims."""
+    if isinstance(given, str):
+        raise ConfigError(f"`{name}` must be a list of {of}, got one text: [{given[:40]!r}]")
+    if isinstance(given, Mapping) or hasattr(given, "columns") or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise ConfigError(
+            f"`{name}` must be a list of {of}, got a {kind}; of a table, give {instead}"
+        )
+
+
+def _read_models(models: Iterable[str] | None) -> tuple[str, ...] | None:
+    if models is None:
+        return None
+    _require_list("models", models, "texts", 'the column, as in table["model"]')
+    return tuple(models)
 
 
 @overload
@@ -599,13 +619,16 @@ def study(
     # Imported when used: most who measure have no study in mind.
     from heretix.studies import study as studies
 
-    items = (
-        studies.read_items(claims, kind)
-        if isinstance(claims, str | Path)
-        else studies.check_items([studies.make_item(row) for row in claims], kind)
-    )
-    names = tuple(models) if models is not None else None
-    config = RunConfig.parse({**_fold_evidence(options), "models": names})
+    if kind not in get_args(studies.Kind):
+        raise ConfigError(
+            f"`kind` must be one of {', '.join(get_args(studies.Kind))}, got {kind!r}"
+        )
+    if isinstance(claims, str | Path):
+        items = studies.read_items(claims, kind)
+    else:
+        _require_list("claims", claims, "rows", 'its rows, as in table.to_dict("records")')
+        items = studies.check_items([studies.make_item(row) for row in claims], kind)
+    config = RunConfig.parse({**_fold_evidence(options), "models": _read_models(models)})
     request = studies.Request(kind=kind, items=items, config=config, readouts=tuple(readouts))
     stopping = Stopping()
     return Study(_wait(_study(request, store, observer, stopping), stopping.stop))
@@ -825,6 +848,8 @@ def _fold_evidence(options: Mapping[str, Any]) -> dict[str, Any]:
     """Put the options of evidence where a configuration has them, and lists where tuples stand."""
     named = {name: value for name, value in options.items() if name in EvidenceConfig.model_fields}
     values = {name: value for name, value in options.items() if name not in named}
+    if values.get("lenses", ...) is None:  # As the signature has it: RPL alone.
+        del values["lenses"]
     evidence = {**(values.pop("evidence", None) or {}), **named}
     if isinstance(documents := evidence.get("documents"), str | Path):
         evidence["documents"] = (documents,)

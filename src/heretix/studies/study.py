@@ -87,7 +87,11 @@ Logits = dict[str, list[float]]
 M = TypeVar("M", bound=BaseModel)
 
 _STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
-_LABELS: Final[Mapping[str, bool]] = {"1": True, "true": True, "0": False, "false": False}
+# A column of numbers in which some are missing is written with a point.
+_LABELS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("1", "1.0", "true"), True),
+    **dict.fromkeys(("0", "0.0", "false"), False),
+}
 _OTHERS: Final[Mapping[Relation, tuple[str, ...]]] = {
     "negation": ("negation",),
     "entailment": ("entails",),
@@ -416,6 +420,8 @@ def read_items(source: str | Path, kind: Kind) -> tuple[Item, ...]:
 
 def make_item(row: Mapping[str, Any], where: str = "claims") -> Item:
     """Read one row: its claim, its label, and the relation that its columns name."""
+    if not isinstance(row, Mapping):
+        raise ClaimError(f"{where}: a row must have columns, such as `claim`, got {row!r}")
     given = {name: value for name, value in row.items() if value not in (None, "")}
     try:
         if "claim" not in row:
