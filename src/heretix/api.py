@@ -425,8 +425,8 @@ def frame(
     `as_` is "pandas", "polars" or "arrow"; each is imported when it is asked for.
     """
     if not isinstance(what, str):
-        given = [what] if isinstance(what, Measured) else what
-        given = list(given) if isinstance(given, Iterable) else [given]
+        found: object = [what] if isinstance(what, Measured) else what
+        given = list(found) if isinstance(found, Iterable) else [found]
         if not all(isinstance(one, Measured) for one in given):
             raise ConfigError(f"`what` must be a table's name or beliefs, got {what!r:.80}")
         beliefs = [belief for one in given for belief in _beliefs_of(one)]

@@ -75,6 +75,19 @@ def test_nothing_moves_where_nothing_was_planted(heretix, panel):
     assert len(found["waves"]) == 6
 
 
+def test_a_report_takes_a_panel_by_its_name_and_by_its_file(heretix, panel, folder):
+    """A folder called like the panel, as a published site is, hides nothing."""
+    panel()
+    assert run_waves(heretix, 1) == [0]
+    assert heretix("panel", "publish", "p").code == 0
+    for ref in ("p", "panel.yaml"):
+        result = heretix("report", ref, "-o", "p.html")
+        assert (result.code, result.out[:8]) == (0, "panel p:"), result.err
+    (folder / "c.yaml").write_text("claim: Tea.\n")
+    refused = heretix("report", "c.yaml", "-o", "c.html")
+    assert (refused.code, "`c.yaml` line 1: unknown key `claim`" in refused.err) == (2, True)
+
+
 def test_a_claim_that_moved_is_found_with_its_start_and_its_size(heretix, panel):
     """Claims that don't move aren't accused, and the anchors stay silent."""
     model = "sim:some?drift=0.9&since=4&drifting=0.3"

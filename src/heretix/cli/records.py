@@ -373,7 +373,7 @@ def report(
         list[str],
         typer.Argument(
             help="Run or execution ids (a unique part will do), artifact files; or one study, "
-            "one episode (ep-…), one panel by its name.",
+            "one episode (ep-…), one panel by its name or file.",
             metavar="ID|FILE...",
         ),
     ],
@@ -426,11 +426,15 @@ def report(
 
 
 def _find_shared(ref: str, db: str | None) -> Shared | None:
-    """Find the episode or the panel that a name means; None where it is neither's."""
+    """Find the episode or the panel that a name or a panel's file means; None where it is none."""
     from heretix.report.share import share_episode, share_panel
 
-    if Path(ref).exists():
-        return None
+    if Path(ref).is_file():
+        if Path(ref).suffix.lower() not in {".yaml", ".yml"}:
+            return None
+        from heretix.studies.panel import load_panel
+
+        ref = load_panel(Path(ref)).name
     with opt.open_store(db) as store:
         if ref.startswith("ep-"):
             from heretix.core.clock import SystemClock
