@@ -426,7 +426,7 @@ def frame(
     """
     if not isinstance(what, str):
         found: object = [what] if isinstance(what, Measured) else what
-        given = list(found) if isinstance(found, Iterable) else [found]
+        given: list[Any] = list(found) if isinstance(found, Iterable) else [found]
         if not all(isinstance(one, Measured) for one in given):
             raise ConfigError(f"`what` must be a table's name or beliefs, got {what!r:.80}")
         beliefs = [belief for one in given for belief in _beliefs_of(one)]

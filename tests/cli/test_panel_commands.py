@@ -75,6 +75,15 @@ def test_nothing_moves_where_nothing_was_planted(heretix, panel):
     assert len(found["waves"]) == 6
 
 
+def test_a_panel_without_anchors_says_what_it_cannot_tell(heretix, panel):
+    """Claims that all move together may be taken for noise: who reads `nothing moved` knows."""
+    for name, anchors, said in (("bare", (), True), ("held", ANCHORS, False)):
+        panel(anchors=anchors, name=name)
+        assert run_waves(heretix, 2) == [0, 0]
+        told = " ".join(heretix("panel", "report").out.split())
+        assert ("no anchors: claims that all move together" in told) is said
+
+
 def test_a_report_takes_a_panel_by_its_name_and_by_its_file(heretix, panel, folder):
     """A folder called like the panel, as a published site is, hides nothing."""
     panel()

@@ -107,6 +107,11 @@ def advice(report: PanelReport) -> Iterator[str]:
             f"the horizon of {report.horizon} waves has passed: shifts that begin now aren't "
             "looked for; begin a panel with another name"
         )
+    if report.series and all(series.truth is None for series in report.series):
+        yield (
+            "no anchors: claims that all move together, as when the model moves as a whole, may be "
+            "taken for noise; a panel with claims of known truth as `anchors` tells that apart"
+        )
     left_out = [s for s in report.series if s.left_out]
     if left_out:
         yield (
