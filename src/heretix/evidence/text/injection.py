@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 from importlib import resources
+from math import fsum
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -628,7 +629,7 @@ def _find(text: str) -> Iterator[tuple[InjectionKind, int, int]]:
         told = [(0, len(text))] * any(next(_find_orders(one), None) for one in readings)
     for start, end in told:
         yield InjectionKind.OVERRIDE, start, end
-    for start, end in _find_verdicts(plain):
+    for start, end in (*_find_verdicts(plain), *_find_requests(spelt)):
         yield InjectionKind.ANSWER, start, end
 
 
@@ -826,6 +827,86 @@ def _find_verdicts(text: str) -> Iterator[tuple[int, int]]:
             ):
                 yield match.start(), match.start() + len(found)
                 break
+
+
+# Requests in plain English. They share no form of words, only parts: whom they speak to, that an
+# answer is wanted, and which; or what is to be dropped of what the reader was given. A sentence is
+# looked at if it has the parts, and caught if what they weigh together is enough: a long sentence
+# has many words by chance, so that it is looked at piece by piece.
+
+_REQUEST: Final = 4.7
+"""Weight from which a sentence is a request; four of 130,926 real sentences weigh as much."""
+_PIECE_CHARS: Final = 170
+_SENTENCE_END: Final = re.compile(r"[!?\n;]|\.(?!\d)")
+_ACTS: Final = (
+    "answer|reply|respond|say|state|write|print|type|report|tell|return|output|emit|record|provide"
+    "|supply|declare|conclude|copy|enter|put|submit|hand|rate|score|grade|mark|set|give|assign"
+    "|award|choose|pick|select|raise|lower|adjust|bring|make|treat|consider|regard|agree|endorse"
+    "|confirm|approve|accept|reject|deny|believe|trust|side|back|rule|pretend|imagine|act|forget"
+    "|ignore|disregard|stop|skip|let|quote|leave|take|do|never|be|replace|come|find|finish|bear"
+    "|remember|assume|suppose|keep"
+)
+_NO_STEMS: Final = {
+    "imperative": re.compile(
+        r"(?:^|[,:;\u2014(-] ?|\b(?:please|kindly|just|simply|then|and|so|only|better|ai|assistant"
+        rf"|model|bot)\s+)(?:don't |do not |never )?(?:{_ACTS})\b"
+    ),
+    "extreme_number": re.compile(
+        r"(?<![\d.,/-])(?:[01](?:\.0+)?|0?\.0\d+|0?\.9\d*|(?:100|9\d) ?(?:%|per ?cent))"
+        r"(?![\d/-]|[.,:]\d)"
+    ),
+    "signs": re.compile(r"[`_\\=<>{}|$*\[\]]|\(\)|--|::|\b\w+\.\w+\("),
+    "many_numbers": re.compile(r"\d+(?:\D+\d+){2}"),
+}
+
+
+class _Part(NamedTuple):
+    """A part of requests: any of its words adds its weight, once."""
+
+    kinds: str
+    weight: float
+    pattern: re.Pattern[str]
+
+
+@cache
+def _request_parts() -> tuple[_Part, ...]:
+    file = resources.files("heretix.evidence.text") / "requests.txt"
+    made = []
+    for line in file.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            name, kinds, weight, stems = line.split("|")
+            pattern = _NO_STEMS.get(name) or re.compile(_pattern(stems))
+            made.append(_Part(kinds, float(weight), pattern))
+    return tuple(made)
+
+
+def _find_requests(text: str) -> Iterator[tuple[int, int]]:
+    """Places in `text`, in lower case and without accents, that ask for an answer in English."""
+    start = 0
+    ends = [*(match.start() for match in _SENTENCE_END.finditer(text)), len(text)]
+    for end in ends:
+        if text[end : end + 1] in _QUESTION:
+            start = end + 1
+            continue
+        step = _PIECE_CHARS // 2 if end - start > _PIECE_CHARS else _PIECE_CHARS
+        for at in range(start, max(end - step, start) + 1, step):
+            piece = text[at : min(at + _PIECE_CHARS, end)]
+            if _is_request(bare := piece.strip()):
+                first = at + piece.index(bare)
+                yield first, first + len(bare)
+        start = end + 1
+
+
+def _is_request(piece: str) -> bool:
+    parts = _request_parts()
+    # Most sentences hold neither an answer nor anything to drop.
+    if not any(part.pattern.search(piece) for part in parts if {*part.kinds} & {*"vd"}):
+        return False
+    there = [part for part in parts if part.pattern.search(piece)]
+    kinds = {kind for part in there for kind in part.kinds}
+    # Asking for one of two answers plants none.
+    asks = "n" not in kinds and (kinds >= {*"vaw"} or kinds >= {*"dbt"})
+    return asks and fsum(part.weight for part in there) >= _REQUEST
 
 
 # Spellings.
