@@ -1,12 +1,14 @@
 """How much of the true evidence is found: recall of final bundles beside plain BM25.
 
-    python bench/recall.py [--data FILE] [--half choose|report] [--words-only] [--json]
+    python bench/recall.py [--data FILE] [--half choose|report] [--sentences] [--words-only]
+                           [--json]
 
 `--data` is JSON lines with `claim` and `evidence`: every distinct evidence is a document of a
 publisher of its own, every claim is searched for, and what counts is whether its own evidence
 stands in the bundle that a model would be shown: behind duplicates, limits, budget and choice.
 Evidence of which a near-duplicate stands there is told apart: the method keeps one of each,
-whatever ranks them, and plain BM25 may show both.
+whatever ranks them, and plain BM25 may show both. With `--sentences` each sentence of the evidence
+is a document by itself: then few are near-duplicates, and all of a claim's count.
 The yardstick is bm25s with English stop words and the Snowball stemmer, which are not installed
 with Heretix: `uv pip install bm25s PyStemmer`. `--half` splits the claims by hash. The
 constants were chosen while looking at both halves, so neither is a held-out set.
@@ -36,7 +38,7 @@ from heretix.evidence.meaning import find_encoder
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.sources.corpus import Corpus, LocalSearch
-from heretix.evidence.text.excerpt import content_words
+from heretix.evidence.text.excerpt import content_words, sentences
 from heretix.evidence.text.fold import cluster
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "claim_evidence_stance.jsonl"
@@ -67,12 +69,14 @@ class Result:
     s_per_claim: float
 
 
-def read_pairs(path: Path) -> dict[str, set[str]]:
-    """The evidence of each claim."""
+def read_pairs(path: Path, *, apart: bool) -> dict[str, set[str]]:
+    """The evidence of each claim, whole or its sentences `apart`."""
     pairs: defaultdict[str, set[str]] = defaultdict(set)
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        pairs[row["claim"]].add(row["evidence"])
+        text = row["evidence"]
+        parts = [text[place.start : place.end] for place in sentences(text)] if apart else [text]
+        pairs[row["claim"]].update(parts)
     return dict(pairs)
 
 
@@ -136,9 +140,9 @@ def recall(found: dict[str, list[str]], true: dict[str, set[str]], groups: Group
     return hits / sum(len(true[claim]) for claim in found)
 
 
-def measure(path: Path, half: str | None, *, words_only: bool) -> Result:
+def measure(path: Path, half: str | None, *, words_only: bool, apart: bool) -> Result:
     """Search for every claim, both ways."""
-    pairs = read_pairs(path)
+    pairs = read_pairs(path, apart=apart)
     texts = list(dict.fromkeys(text for found in pairs.values() for text in sorted(found)))
     ids = {text: f"{n:06d}" for n, text in enumerate(texts)}
     true = {claim: {ids[text] for text in found} for claim, found in pairs.items()}
@@ -200,13 +204,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--half", choices=("choose", "report"))
+    parser.add_argument("--sentences", action="store_true", help="each a document by itself")
     parser.add_argument("--words-only", action="store_true", help="without the encoder")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not args.data.is_file():
         print(f"{args.data} isn't there; name a file with --data", file=sys.stderr)
         return 2
-    result = measure(args.data, args.half, words_only=args.words_only)
+    result = measure(args.data, args.half, words_only=args.words_only, apart=args.sentences)
     if args.json:
         values = {name: getattr(result, name) for name in result.__dataclass_fields__}
         print(json.dumps(values, indent=2))

@@ -1,11 +1,11 @@
 """Untrusted text: a screen for instructions in it, and the plain form that a model is shown.
 
-This is a screen and no guarantee. It knows orders by their verbs and objects in some forty
-languages, chat markups, and planted answers, also where they are encoded, spelt in letters that
-only look Latin, in digits, apart or backwards; whoever wants past it will get past it. What
-protects a measurement is the rest: marked items, a system line that quoted text is never an
-instruction, and the canary that shows how far a planted instruction moves the model. A document
-that only writes about such attacks is caught too.
+This is a screen and no guarantee. It knows orders by their verbs and objects in some eighty
+languages, requests in plain English by what their parts weigh, chat markups, and planted answers,
+also where they are encoded, spelt in letters that only look Latin, in digits, apart or backwards;
+whoever wants past it will get past it. What protects a measurement is the rest: marked items, a
+system line that quoted text is never an instruction, and the canary that shows how far a planted
+instruction moves the model. A document that only writes about such attacks is caught too.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ _FOLDED: Final = {
         r"<\|(?=[a-z_/ \u2581-]{2,40}\|>)[^|]*?(?:[_/\u2581]|system|user|assistant|human|bot|start"
         r"|end|header|eo[tms]|pad|sep|channel|message|text|prompt|tool|think|call|turn|inst|role|developer"
         r"|model|final|analysis)[^|]*\|>",
-        r"\[/?(?:user|assistant|human|bot|sys)\]|<</?(?:user|assistant|human|bot|system)>>"
+        r"(?<!\] )\[/?(?:user|assistant|human|bot|sys)\]|<</?(?:user|assistant|human|bot|system)>>"
         r"|</?(?:think(?:ing)?|tool_(?:response|result|use)|user_query|human|scratchpad)>",
         r"\[/?inst\]|<</?sys>>|\[/?system\]|\[/?system_prompt\]|\[gmask\]",
         r"\[/?(?:available_tools|tool_calls|tool_results)\]",
@@ -233,8 +233,8 @@ _FOLDED: Final = {
         r"\bbegin (?:system|admin|developer) (?:prompt|message|override)\b",
         r"\bhuman\s*:[^\n]{0,400}?\bassistant\s*:|\buser\s*:[^\n]{0,400}?\bassistant\s*:",
         r"\b(?:system|developer|admin(?:istrator)?|root) (?:prompt |message |mode )?override\b",
-        r"\b(?:enter|enable|activate|switch (?:in)?to) (?:developer|debug|admin|god|dan|jailbreak)"
-        r" mode\b",
+        r"\b(?:enter|enable|activate|switch (?:in)?to) (?:developer|admin|god|dan|jailbreak)"
+        r" mode\b|\b(?:enter|enable|activate) debug mode(?= and\b| now\b|[,:])",
     ),
     InjectionKind.ANSWER: _search(
         "prob,{,answer,respon,reply,output,return,say,likelihood,confidence,claim,"
@@ -835,7 +835,7 @@ def _find_verdicts(text: str) -> Iterator[tuple[int, int]]:
 # has many words by chance, so that it is looked at piece by piece.
 
 _REQUEST: Final = 4.7
-"""Weight from which a sentence is a request; four of 130,926 real sentences weigh as much."""
+"""Weight from which a sentence is a request; two of 130,926 real sentences weigh as much."""
 _PIECE_CHARS: Final = 170
 _SENTENCE_END: Final = re.compile(r"[!?\n;]|\.(?!\d)")
 _ACTS: Final = (
@@ -869,7 +869,8 @@ class _Part(NamedTuple):
 
 
 @cache
-def _request_parts() -> tuple[_Part, ...]:
+def request_parts() -> tuple[_Part, ...]:
+    """The parts of requests, as the packaged file has them."""
     file = resources.files("heretix.evidence.text") / "requests.txt"
     made = []
     for line in file.read_text("utf-8").splitlines():
@@ -898,7 +899,7 @@ def _find_requests(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_request(piece: str) -> bool:
-    parts = _request_parts()
+    parts = request_parts()
     # Most sentences hold neither an answer nor anything to drop.
     if not any(part.pattern.search(piece) for part in parts if {*part.kinds} & {*"vd"}):
         return False
