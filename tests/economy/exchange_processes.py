@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
@@ -16,15 +15,12 @@ from sqlalchemy import event
 from heretix.core.clock import HeldClock
 from heretix.economy.exchange import Exchange
 from heretix.store import Store
+from processes import PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Barrier
-
-# A server that has everything imported and forks: real processes, without a second each to start.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["exchange_processes", "psycopg"])
 
 
 def run_together(arguments: list[tuple[Any, ...]]) -> list[int | None]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from exchange_processes import PROCESSES, count_points, run_together, settle_and_die
+from exchange_processes import count_points, run_together, settle_and_die
 from exchanging import H, O, Table, everything, nonce_of
 from playing import PURSE, make_measurement, sha
 from sqlalchemy import event
@@ -27,6 +27,7 @@ from heretix.economy.episode.state import Direction, Ground, State
 from heretix.economy.exchange import Exchange
 from heretix.economy.ledger import split_group
 from heretix.store import Store
+from processes import PROCESSES
 
 KILLS = int(os.environ.get("HERETIX_KILLS", "200"))
 BETS = 150

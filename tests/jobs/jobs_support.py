@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
     from faultserver import FaultServer
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["jobs_support", "psycopg"])
 
 
 def request(*claims: str, **changes: Any) -> MeasureRequest:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from episode_town import CLAIM, NOW, Town, die_at, die_at_second_challenge
-from jobs_support import PROCESSES, count_samples, wait_for_calls
+from jobs_support import count_samples, wait_for_calls
 from sqlalchemy import func, select
 
 from faultserver import answer, answers, silence
@@ -22,6 +22,7 @@ from heretix.jobs.worker import MoveRunner, Tracker
 from heretix.store.schema import executions
 from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
+from processes import PROCESSES
 
 LIVE = ("openai-compatible:m",)
 JUDGED = {Fate.ACCEPTED, Fate.FAILED}

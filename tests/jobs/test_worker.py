@@ -9,7 +9,6 @@ import time
 
 import pytest
 from jobs_support import (
-    PROCESSES,
     count_samples,
     explorer,
     request,
@@ -36,6 +35,7 @@ from heretix.store.runs import find_record
 from heretix.store.schema import executions, job_runs
 from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
+from processes import PROCESSES
 
 MODEL = ("openai-compatible:m",)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from store_builders import key, sample
@@ -11,15 +10,12 @@ from store_builders import key, sample
 from heretix.store import SampleWriter, Store, db
 from heretix.store.runs import select_runs
 from heretix.store.samples import save_samples
+from processes import PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
     from multiprocessing.synchronize import Barrier
-
-# A server that has everything imported and forks: real processes, without a second each to start.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["store_processes", "alembic.command", "psycopg"])
 
 
 def run_together(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:

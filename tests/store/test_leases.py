@@ -15,7 +15,7 @@ import pytest
 from lease_processes import claim_and_wait, claim_bit_by_bit
 from sqlalchemy import event
 from store_builders import key, sample
-from store_processes import PROCESSES, run_together
+from store_processes import run_together
 
 from heretix.core.errors import StoreError
 from heretix.store import SampleWriter, Store, new_owner
@@ -28,6 +28,7 @@ from heretix.store.samples import (
     save_samples,
     select_answers,
 )
+from processes import PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 from store_builders import key, sample, start
-from store_processes import PROCESSES, keys_up_to, write_until_killed
+from store_processes import keys_up_to, write_until_killed
 
 from heretix.core.errors import HeretixError, StoreBusyError, StoreError
 from heretix.store import SampleWriter, Store
 from heretix.store.runs import start_executions
 from heretix.store.samples import save_samples, select_answers
+from processes import PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

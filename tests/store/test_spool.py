@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from store_builders import key, paid_in_vain, sample, start
-from store_processes import PROCESSES, keys_up_to
+from store_processes import keys_up_to
 
 from heretix.core.errors import ConfigError, StoreAwayError, StoreBusyError
 from heretix.store import SampleWriter, Store, db
@@ -22,6 +22,7 @@ from heretix.store.db import Patience
 from heretix.store.runs import start_executions
 from heretix.store.samples import save_samples, select_answers
 from heretix.store.spool import Spool, bring_in
+from processes import PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
