@@ -2,14 +2,8 @@
 
 import pytest
 
-inspect_ai = pytest.importorskip("inspect_ai", reason="inspect_ai isn't installed (group interop)")
-
-from inspect_ai.log import read_eval_log  # noqa: E402
-from inspect_ai.model import ModelAPI, ModelOutput, ModelUsage, get_model, modelapi  # noqa: E402
-
-from heretix.api import measure  # noqa: E402
-from heretix.evals import beliefs, write_log  # noqa: E402
-from heretix.measurement.verify import verify_run  # noqa: E402
+from heretix.api import measure
+from heretix.measurement.verify import verify_run
 
 pytestmark = [
     pytest.mark.interop,
@@ -19,6 +13,8 @@ pytestmark = [
 
 def answers(*texts):
     """A model that answers with these texts, over and over."""
+    from inspect_ai.model import get_model
+
     return get_model(
         "mockllm/model",
         memoize=False,
@@ -28,20 +24,17 @@ def answers(*texts):
 
 def answer(text):
     """An output that says how many tokens it took: counting them would need a download."""
+    from inspect_ai.model import ModelOutput, ModelUsage
+
     output = ModelOutput.from_content("mockllm/model", text)
     output.usage = ModelUsage(input_tokens=7, output_tokens=3, total_tokens=10)
     return output
 
 
-@modelapi("sure")
-def sure():
-    """A provider of inspect whose model is sure of everything."""
-
-    class Sure(ModelAPI):
-        async def generate(self, input, tools, tool_choice, config):  # noqa: A002
-            return answer('{"prob_true": 0.9}')
-
-    return Sure
+@pytest.fixture(autouse=True, scope="module")
+def installed():
+    """Skip all of it where the package isn't; it is heavy, so that only who runs these loads it."""
+    pytest.importorskip("inspect_ai", reason="inspect_ai isn't installed (group interop)")
 
 
 @pytest.fixture
@@ -56,6 +49,10 @@ def claims(tmp_path, monkeypatch):
 
 def run_eval(claims, model, folder):
     """Evaluate, quietly."""
+    import inspect_ai
+
+    from heretix.evals import beliefs
+
     task = beliefs(claims, store=str(folder / "h.sqlite"), K=4, R=1)
     (log,) = inspect_ai.eval(task, model=model, log_dir=str(folder / "logs"), display="none")
     return log
@@ -85,6 +82,10 @@ def test_a_belief_that_could_not_be_measured_has_no_score(claims, tmp_path):
 
 def test_a_run_becomes_a_log_that_inspect_reads(tmp_path):
     """An answer is a sample, and the belief a metric, in both of inspect's formats."""
+    from inspect_ai.log import read_eval_log
+
+    from heretix.evals import write_log
+
     belief = measure("Tea.", model="mock:m?error=0.2", K=4, R=2, store=str(tmp_path / "h.sqlite"))
     assert verify_run(belief.record).ok
     for name in ("run.eval", "run.json"):
@@ -105,6 +106,10 @@ def test_a_run_becomes_a_log_that_inspect_reads(tmp_path):
 
 def test_a_log_tells_no_number_that_there_is_not(tmp_path):
     """Without an estimate the metrics are left out; slots that wrap around stay apart."""
+    from inspect_ai.log import read_eval_log
+
+    from heretix.evals import write_log
+
     store = str(tmp_path / "h.sqlite")
     none = measure("Tea.", model="mock:m?not_json=1", K=4, R=1, store=store)
     write_log(none.record, tmp_path / "none.json")
@@ -133,6 +138,13 @@ def test_rows_that_share_an_id_and_labels_as_numbers_are_measured(tmp_path, monk
 
 def test_any_model_of_inspect_can_be_measured(tmp_path):
     """`inspect:` is a provider like any other, outside of evals too."""
+    from inspect_ai.model import ModelAPI, modelapi
+
+    class Sure(ModelAPI):
+        async def generate(self, input, tools, tool_choice, config):  # noqa: A002
+            return answer('{"prob_true": 0.9}')
+
+    modelapi("sure")(lambda: Sure)
     belief = measure("Tea.", model="inspect:sure/m", K=4, R=1, store=str(tmp_path / "h.sqlite"))
     assert (belief.model, belief.prob) == ("inspect:sure/m", pytest.approx(0.9))
     assert belief.record.usage.called == 4

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from heretix.belief.estimator import (
     TABLE_MAX,
@@ -94,7 +94,7 @@ def test_both_ways_of_drawing_have_one_distribution():
         [values], np.zeros((20_000, 1), dtype=np.int64), np.random.default_rng(3)
     )
     by_index = plain_bootstrap(values, B=20_000, rng=np.random.default_rng(4))
-    assert stats.ks_2samp(by_table[:, 0], by_index).pvalue > 0.01
+    assert scipy.stats.ks_2samp(by_table[:, 0], by_index).pvalue > 0.01
 
 
 def test_plain_bootstrap_is_the_mean_of_the_drawn_values():
@@ -111,7 +111,7 @@ def test_trimmed_centers_agree_with_scipy(T, cut):
     """Row by row, the center is scipy's trimmed mean."""
     means = np.random.default_rng(T).normal(size=(50, T))
     # A quarter of a template more keeps scipy's own rounding down from falling below `cut`.
-    expected = stats.trim_mean(means, (cut + 0.25) / T, axis=1)
+    expected = scipy.stats.trim_mean(means, (cut + 0.25) / T, axis=1)
     np.testing.assert_allclose(trimmed_centers(means.copy(), cut), expected, rtol=1e-13)
 
 

@@ -4,7 +4,7 @@ import statistics
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from heretix.belief.diagnostics import diagnose, split_variance
 from heretix.belief.estimator import estimate
@@ -29,7 +29,7 @@ def test_the_split_implies_the_f_of_scipy(sizes):
     N, T = sum(sizes), len(sizes)
     n0 = (N - sum(size**2 for size in sizes) / N) / (T - 1)
     assert not split.between_was_negative
-    assert 1 + n0 * split.between / split.within == pytest.approx(stats.f_oneway(*groups)[0])
+    assert 1 + n0 * split.between / split.within == pytest.approx(scipy.stats.f_oneway(*groups)[0])
     assert split.between_share == pytest.approx(split.between / (split.between + split.within))
 
 

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from heretix.belief.estimator import (
     METHOD,
@@ -204,7 +204,9 @@ def test_trimmed_mean_agrees_with_scipy(T, trim):
     """As many are dropped, and the same ones, as by `scipy.stats.trim_mean`."""
     values = np.random.default_rng(T).normal(size=T).tolist()
     cut = trim_cut(T, center="trimmed", trim=trim)
-    assert trimmed_mean(values, cut) == pytest.approx(stats.trim_mean(values, trim), rel=1e-13)
+    assert trimmed_mean(values, cut) == pytest.approx(
+        scipy.stats.trim_mean(values, trim), rel=1e-13
+    )
 
 
 def test_five_templates_drop_the_lowest_and_the_highest():
@@ -388,10 +390,10 @@ def coverage(rng, *, sims, agg, template_sd=0.6, replicate_sd=0.4, center=0.3):
 def test_intervals_cover_the_truth_as_often_as_they_say():
     """At sixteen templates, 95 in 100 intervals hold the true value."""
     hits = coverage(np.random.default_rng(16), sims=800, agg="clustered")
-    assert stats.binomtest(hits, 800, 0.95).pvalue > 0.01
+    assert scipy.stats.binomtest(hits, 800, 0.95).pvalue > 0.01
 
 
 def test_the_legacy_aggregation_covers_too_little():
     """Ignoring templates gives intervals that are too narrow: why it isn't the default."""
     hits = coverage(np.random.default_rng(16), sims=300, agg="simple")
-    assert stats.binomtest(hits, 300, 0.95, alternative="less").pvalue < 1e-6
+    assert scipy.stats.binomtest(hits, 300, 0.95, alternative="less").pvalue < 1e-6

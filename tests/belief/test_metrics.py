@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from heretix.belief.logodds import logit
 from heretix.belief.metrics import (
@@ -219,7 +219,7 @@ def test_the_noise_floor_is_exceeded_in_about_one_case_of_twenty():
         beyond += abs(vector.probs["RPL"] - vector.probs["HEL"]) > noise_floor(
             once, seed=case, B=200
         )
-    assert stats.binomtest(beyond, cases, 0.065).pvalue > 0.001
+    assert scipy.stats.binomtest(beyond, cases, 0.065).pvalue > 0.001
 
 
 def test_the_noise_floor_uses_the_center_of_the_run_and_forgets_order():
@@ -296,8 +296,8 @@ def test_the_exchange_test_keeps_its_level():
         base, lens = (stems + 0.2 * (rng.exponential(1, 16) + rng.standard_t(3, 16)) for _ in "ab")
         found.append(exchange_test(bare_vector(base, lens, seed=case), "HEL", draws=399))
     rejected = sum(p <= 0.05 for p in found)
-    assert stats.binomtest(rejected, len(found), 0.05).pvalue > 0.001
-    assert stats.kstest(found, "uniform").pvalue > 0.001
+    assert scipy.stats.binomtest(rejected, len(found), 0.05).pvalue > 0.001
+    assert scipy.stats.kstest(found, "uniform").pvalue > 0.001
 
 
 def test_the_exchange_test_finds_an_effect():
@@ -354,7 +354,7 @@ def test_discoveries_are_those_of_benjamini_and_hochberg(rate):
     for size in (1, 2, 7, 40):
         for _ in range(25):
             p_values = rng.choice([rng.random(), *rng.beta(0.4, 3, size)], size).tolist()
-            adjusted = stats.false_discovery_control(p_values)
+            adjusted = scipy.stats.false_discovery_control(p_values)
             assert discoveries(p_values, rate=rate) == [bool(p <= rate) for p in adjusted]
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from heretix.belief.estimator import cluster_bootstrap, estimate
 from heretix.belief.paired import (
@@ -182,4 +182,4 @@ def test_pairing_narrows_the_interval_and_keeps_its_promise():
             / (unpaired.diff_prob_hi - unpaired.diff_prob_lo)
         )
     assert np.median(ratios) < 0.6
-    assert stats.binomtest(hits, 300, 0.95, alternative="less").pvalue > 0.01
+    assert scipy.stats.binomtest(hits, 300, 0.95, alternative="less").pvalue > 0.01

@@ -11,22 +11,15 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import uvicorn
 from argon2 import PasswordHasher
 
-from chromium import NOT_STARTED
 from heretix.accounts import Passwords, People
 from heretix.core.settings import Settings
 from heretix.jobs import BackgroundWorker
 from heretix.store import Store
 from heretix.web.app import create_app
 from heretix.web.state import AppState
-
-expect = pytest.importorskip(
-    "playwright.sync_api", reason=f"{NOT_STARTED}: playwright isn't installed"
-).expect
-"""Waits for something on a page; unlike a script of the test's own, it needs no evaluation."""
 
 WAIT_MS = 120_000
 PASSWORD = "correct horse battery"
@@ -152,6 +145,14 @@ def send_twice(page: Any, button: Any, address: str, *, then: str) -> None:
     page.wait_for_url(then)
     # While requests are looked at, nothing is taken from the browser's cache.
     page.unroute(address)
+
+
+def expect(found: Any) -> Any:
+    """Wait for something on a page; unlike a script of the test's own, it needs no evaluation."""
+    # Imported here, since only one of several workers opens pages; so with others' heavy packages.
+    from playwright.sync_api import expect as wait_for
+
+    return wait_for(found)
 
 
 def tab_to(page, selector):

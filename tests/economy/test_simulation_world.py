@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy import stats
+import scipy
 
 from heretix.economy.episode.challenges import find_gate_failure
 from heretix.economy.episode.state import Direction, Parameters
@@ -34,8 +34,8 @@ def test_noise_moves_models_each_in_its_own_way():
     texts = [WORLD.noise("t", n) for n in range(300)]
     lens = [WORLD.effect(text, LENS) for text in texts]
     judge = [WORLD.effect(text, POOL[0]) for text in texts]
-    assert stats.pearsonr(lens, judge).pvalue > 0.001
-    assert 0.25 < stats.tstd(lens) < 0.35
+    assert scipy.stats.pearsonr(lens, judge).pvalue > 0.001
+    assert 0.25 < scipy.stats.tstd(lens) < 0.35
 
 
 def test_a_rewording_is_another_file_that_says_the_same():
@@ -115,7 +115,7 @@ def test_a_bet_lifts_the_price_to_where_it_was_meant(side):
 @pytest.mark.parametrize("freedom", [1, 2, 5, 10, 59, 153, 1_999])
 def test_quantiles_of_t_are_those_of_the_textbook(freedom):
     """To one part in a hundred, and far better where it matters."""
-    exact = stats.t.ppf(0.995, freedom)
+    exact = scipy.stats.t.ppf(0.995, freedom)
     close = 1e-9 if freedom < 3 else 0.01 if freedom < 10 else 1e-4
     assert t_quantile(0.995, freedom) == pytest.approx(exact, rel=close)
 
@@ -125,7 +125,7 @@ def test_an_interval_counts_episodes_not_seats():
     results = [Result(episode=n, strategy="x", seats=4, amount=4 * (n % 3)) for n in range(30)]
     line = standing("x", Kind.ATTACK, agents=4, results=results, sources={})
     returns = [n % 3 for n in range(30)]
-    half = stats.t.ppf(0.995, 29) * stats.sem(returns)
+    half = scipy.stats.t.ppf(0.995, 29) * scipy.stats.sem(returns)
     assert line.mean == pytest.approx(1.0)
     assert (line.lo99, line.hi99) == pytest.approx((1 - half, 1 + half), rel=1e-4)
     assert line.verdict is Verdict.GAINS

@@ -1,6 +1,5 @@
 """Anthropic's Messages API, with the official SDK as the oracle for what is sent."""
 
-import anthropic
 import pytest
 from conformance import KEY, ProviderConformance
 
@@ -41,6 +40,8 @@ class TestAnthropic(ProviderConformance):
 
     async def ask_sdk(self, base_url, request):
         """Send the request by the SDK."""
+        import anthropic
+
         schema = request.answer_schema or ANSWER_SCHEMA
         config = {"format": {"type": "json_schema", "schema": schema}}
         if request.reasoning_effort is not None:

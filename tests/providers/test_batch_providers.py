@@ -4,8 +4,6 @@ import json
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
-import anthropic
-import openai
 import pytest
 
 from batchserver import (
@@ -93,6 +91,8 @@ async def ended(server, ours, protocol, *results):
 
 async def test_openai_is_sent_what_its_sdk_sends(server):
     """Upload, order, question and cancellation are those of the official SDK."""
+    import openai
+
     async with provider(server, "openai") as ours:
         lines = entries(ours, "openai", ID_A, ID_B)
         name = await ours.submit("batch-1", lines)
@@ -135,6 +135,8 @@ async def test_openai_is_sent_what_its_sdk_sends(server):
 
 async def test_anthropic_is_sent_what_its_sdk_sends(server):
     """Order, question and cancellation are those of the official SDK, and so are the headers."""
+    import anthropic
+
     async with provider(server, "anthropic") as ours:
         name = await ours.submit("batch-1", entries(ours, "anthropic", ID_A, ID_B))
         await ours.status(name)

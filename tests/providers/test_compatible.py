@@ -4,7 +4,6 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-import openai
 import pytest
 from conformance import KEY, ProviderConformance
 
@@ -64,6 +63,8 @@ class TestCompatible(ProviderConformance):
 
     async def ask_sdk(self, base_url, request):
         """Send the request by the SDK."""
+        import openai
+
         optional = {}
         if request.temperature is not None:
             optional["temperature"] = request.temperature

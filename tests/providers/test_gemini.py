@@ -13,12 +13,6 @@ from heretix.providers.gemini import GeminiProvider, build_body, path_of, read_r
 from heretix.providers.http import HttpReply, Target
 from heretix.sample import Finish
 
-with warnings.catch_warnings():
-    # The SDK's own source gives a warning when it is compiled, and warnings are errors here.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from google import genai
-    from google.genai import types
-
 PLAIN = Request(
     model="gemini-3-pro", system="Be brief.", user='Is "{x}|y" so?', max_output_tokens=64
 )
@@ -58,12 +52,6 @@ def answered(reason="STOP", parts=(), **changes):
     return {"candidates": [candidate], **changes}
 
 
-THINKING = (
-    (LEVEL, types.ThinkingConfig(thinking_level=types.ThinkingLevel.LOW)),
-    (BUDGET, types.ThinkingConfig(thinking_budget=8192)),
-)
-
-
 class TestGemini(ProviderConformance):
     """The suite, with the official SDK as the oracle."""
 
@@ -77,13 +65,23 @@ class TestGemini(ProviderConformance):
 
     async def ask_sdk(self, base_url, request):
         """Send the request by the SDK."""
+        with warnings.catch_warnings():
+            # Its own source gives a warning when it is compiled, and warnings are errors here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            from google import genai
+            from google.genai import types
+
+        thinking = (
+            (LEVEL, types.ThinkingConfig(thinking_level=types.ThinkingLevel.LOW)),
+            (BUDGET, types.ThinkingConfig(thinking_budget=8192)),
+        )
         config = types.GenerateContentConfig(
             system_instruction=request.system,
             max_output_tokens=request.max_output_tokens,
             temperature=request.temperature,
             response_mime_type="application/json",
             response_json_schema=request.answer_schema or ANSWER_SCHEMA,
-            thinking_config=next((how for one, how in THINKING if one is request), None),
+            thinking_config=next((how for one, how in thinking if one is request), None),
         )
         origin = base_url.removesuffix("/v1beta")
         options = types.HttpOptions(base_url=origin, api_version="v1beta")

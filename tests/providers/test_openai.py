@@ -2,7 +2,6 @@
 
 from contextlib import aclosing
 
-import openai
 import pytest
 from conformance import KEY, ProviderConformance
 
@@ -48,6 +47,8 @@ class TestOpenAI(ProviderConformance):
 
     async def ask_sdk(self, base_url, request):
         """Send the request by the SDK."""
+        import openai
+
         optional = {}
         if request.temperature is not None:
             optional["temperature"] = request.temperature

@@ -4,8 +4,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import scipy
 from drawn import JUDGED, OUTCOME, WEALTH, episode, layers, positions, rows, texts
-from scipy.stats import binomtest
 
 from heretix.core.errors import ConfigError, RecordError
 from heretix.economy.episode.settlement import VoidReason
@@ -119,7 +119,7 @@ def test_reliability_bins_against_a_naive_count():
     ]
     for b in found:
         hits = round(b.share_true * b.n)
-        expected = binomtest(hits, b.n).proportion_ci(method="wilson")
+        expected = scipy.stats.binomtest(hits, b.n).proportion_ci(method="wilson")
         assert (b.share_lo, b.share_hi) == pytest.approx((expected.low, expected.high))
     chart = charts.reliability_diagram(JUDGED)
     assert [row["share"] for row in rows(chart, "point")] == [b.share_true for b in found]

@@ -5,9 +5,9 @@ import random
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize, stats
 
 from heretix.core.errors import ConfigError, NoEstimateError
 from heretix.studies.calibration import Forecast, calibrate, compare_models
@@ -70,7 +70,7 @@ def test_slope_and_intercept_are_the_likeliest():
         eta = beta[0] + beta[1] * x
         return np.sum(np.logaddexp(0, eta) - y * eta)
 
-    best = optimize.minimize(loss, [0.0, 1.0], method="BFGS", options={"gtol": 1e-9}).x
+    best = scipy.optimize.minimize(loss, [0.0, 1.0], method="BFGS", options={"gtol": 1e-9}).x
     got = calibrate(forecasts)
     assert (got.intercept.value, got.slope.value) == pytest.approx(tuple(best), abs=1e-5)
 
@@ -139,7 +139,7 @@ def test_independent_rows_have_the_textbook_interval():
     """The Brier score of independent claims is a mean with Student's t."""
     forecasts = model(5, 60)
     p, y = arrays(forecasts)
-    theirs = stats.ttest_1samp((p - y) ** 2, 0).confidence_interval()
+    theirs = scipy.stats.ttest_1samp((p - y) ** 2, 0).confidence_interval()
     got = calibrate(forecasts).brier
     assert (got.lo, got.hi) == pytest.approx(tuple(theirs))
 
@@ -186,7 +186,7 @@ def test_models_are_compared_claim_by_claim():
     a = model(9, 60)
     b = [Forecast(claim=f.claim, prob=0.5 + 0.5 * (f.prob - 0.5), outcome=f.outcome) for f in a]
     (p, y), (q, _) = arrays(a), arrays(b)
-    theirs = stats.ttest_rel((q - y) ** 2, (p - y) ** 2)
+    theirs = scipy.stats.ttest_rel((q - y) ** 2, (p - y) ** 2)
     found = compare_models(a, b)
     assert found.brier.p_value == pytest.approx(theirs.pvalue)
     assert (found.brier.lo, found.brier.hi) == pytest.approx(tuple(theirs.confidence_interval()))

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import ConfigError, NoEstimateError
@@ -115,7 +115,7 @@ def test_a_model_is_the_mean_of_its_claims():
     rng = np.random.default_rng(4)
     pairs = [compare_negation(*pair(rng, belief=1, b=b)) for b in (0.1, 0.5, 0.9, 0.3)]
     found = summarise_pairs(pairs)
-    theirs = stats.ttest_1samp([p.acquiescence.value for p in pairs], 0)
+    theirs = scipy.stats.ttest_1samp([p.acquiescence.value for p in pairs], 0)
     assert found.acquiescence.p_value == pytest.approx(theirs.pvalue)
     assert found.violation.value == pytest.approx(np.mean([p.violation for p in pairs]))
     assert found.n_pairs == 4

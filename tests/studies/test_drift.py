@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from heretix.belief.logodds import logit
 from heretix.core.errors import ConfigError, NoEstimateError
@@ -374,7 +374,7 @@ def test_sizes_agree_with_the_t_test_where_the_start_is_known():
     cells = panel(23, C=1, m=2, T=12, drifting=[0], start=1, shift=2.0)
     got = weigh_evidence(cells, horizon=1, rho=0.0)
     y = clip_cells(cells)[0]
-    theirs = stats.ttest_rel(y[1], y[0])
+    theirs = scipy.stats.ttest_rel(y[1], y[0])
     assert got.shift[0, 0] == pytest.approx(y[1].mean() - y[0].mean())
     assert got.shift[0, 0] / got.shift_se[0, 0] == pytest.approx(theirs.statistic)
 
