@@ -174,7 +174,7 @@ def _assemble(name: str | Path, above: list[str]) -> tuple[Policy | None, list[P
             circle = " -> ".join([*trail, str(base)])
             message = f"`extends` leads in a circle, or too deep: {circle}"
             return None, [*problems, Problem(Level.ERROR, source, draft.extends_line, message)]
-        extended, more = _assemble(base, trail)
+        extended, more = _load(base) if base == DEFAULT_POLICY else _assemble(base, trail)
         problems += more
         if extended is None:
             return None, problems
