@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+@cache
+def parsed(path):
+    """The module as a tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def tracked():
@@ -31,8 +38,7 @@ def tracked():
 def test_functions_stay_small():
     """A function holds one idea: at most 70 lines."""
     for path in SOURCES:
-        text = path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
                 assert lines <= 70, f"{path}: {node.name} has {lines} lines"
@@ -41,14 +47,14 @@ def test_functions_stay_small():
 def test_every_module_has_a_docstring():
     """What it is for stands at its top."""
     for path in SOURCES:
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+        assert ast.get_docstring(parsed(path)), path
 
 
 def test_docstrings_begin_with_the_verb_or_the_thing():
     """None begins with a question word, or with somebody who does something."""
     question = re.compile(r"(?:What|Who|Whose|How|Whether|Why|Which|Where|Somebody|Nobody)\b")
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             match node:
                 # That of an attribute stands below it, as an expression.
                 case ast.Expr(value=ast.Constant(value=str(text))):
