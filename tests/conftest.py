@@ -185,6 +185,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/heretix.sqlite"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to CI what says that it is the same on either database, where that is PostgreSQL."""
+    for item in items:
+        if item.get_closest_marker("either") and item.get_closest_marker("postgres"):
+            item.add_marker(pytest.mark.soak)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file together: they share servers, browsers and models."""

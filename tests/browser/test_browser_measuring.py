@@ -217,7 +217,13 @@ def test_a_mistake_comes_back_with_what_was_typed(site, opened):
     assert [one for one in watch.complaints if "422" not in one] == []
 
 
-@pytest.mark.parametrize("document", ["", "Coffee is a bean of no plant, a survey of 2019 found."])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "Coffee is a bean of no plant, a survey of 2019 found.",
+        pytest.param("", marks=pytest.mark.soak),
+    ],
+)
 def test_from_the_form_to_a_card_by_keyboard_alone(site, opened, document):
     """The first measurement, and one that is shown a document: no mouse from form to card."""
     watch, page = opened(site)

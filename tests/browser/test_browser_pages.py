@@ -14,7 +14,7 @@ from browsing import WAIT_MS, axe_findings, expect, tab_to
 # A slow machine takes minutes for them.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
-SLICES = 4
+SLICES = 8
 MOST = 1_500
 _ID = re.compile(
     r"(exec|job)-[0-9a-f-]{36}|heretix-[a-z]+-[0-9a-f]{12}|ep-[0-9a-f]{12}|[0-9a-f]{16,64}"

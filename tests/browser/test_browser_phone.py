@@ -33,7 +33,7 @@ def addresses(demo_site):
     }
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", ["claim", "episode", "compare"])
 def test_a_figure_fits_its_page(demo_site, opened, addresses, name, width):
     """All of it is seen without scrolling sideways and without a script, in letters as large as

@@ -35,6 +35,8 @@ PICTURES = {
     "episode-phone": (PHONE, "light", "episode"),
     "report": (WIDE, "light", "report"),
 }
+# Some are like others but for their size; whoever wants pictures gets them all.
+SOAKED = () if WANTED else ("claim", "episode", "home-phone")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,10 @@ def reported(site, ref, path):
     return path.as_uri()
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.soak] if name in SOAKED else []) for name in PICTURES],
+)
 def test_a_picture_is_taken(demo_site, opened, addresses, folder, name):
     """In the size it is asked for, small enough for a page, and not blank."""
     (width, height), scheme, what = PICTURES[name]

@@ -74,10 +74,10 @@ def test_the_action_ends_as_the_check_does(shell, folder, at_least, code):
     assert "<testsuite" in (folder / "heretix-junit.xml").read_text()
 
 
-def test_hooks_refuse_what_was_changed_and_what_does_not_read(shell, folder):
+def test_hooks_refuse_what_was_changed_and_what_does_not_read(heretix, shell, folder):
     """pre-commit hands over several files at once; one bad one is enough."""
-    made = shell("heretix run Tea. --mock -K 4 -R 1 -o a.heretix.json")
-    assert made.returncode == 0, made.stderr
+    made = heretix("run", "Tea.", "--mock", "-K", 4, "-R", 1, "-o", "a.heretix.json")
+    assert made.code == 0, made.err
     text = (folder / "a.heretix.json").read_text()
     (folder / "b.heretix.json").write_text(text.replace('"claim": "Tea."', '"claim": "Rum."'))
     (folder / "a.heretix.yaml").write_text("claim: Tea.\n")

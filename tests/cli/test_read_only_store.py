@@ -56,12 +56,17 @@ def command(disk):
     [
         ["runs"],
         ["export", "transfers"],
-        ["anomalies"],
         ["ledger", "verify"],
         ["episode", "show", "latest"],
-        ["market", "list"],
-        ["explore", "leaderboard"],
-        ["jobs", "list"],
+        *(
+            pytest.param(line, marks=pytest.mark.soak)
+            for line in (
+                ["anomalies"],
+                ["market", "list"],
+                ["explore", "leaderboard"],
+                ["jobs", "list"],
+            )
+        ),
     ],
     ids=" ".join,
 )

@@ -18,6 +18,8 @@ from heretix.economy.episode.state import Episode, Ground
 from heretix.economy.market import Side
 from heretix.store import Store
 
+pytestmark = pytest.mark.either
+
 
 @pytest.fixture(scope="module")
 def module_table(sqlite_template, tmp_path_factory):

@@ -14,6 +14,8 @@ from heretix.core.clock import HeldClock
 from heretix.core.errors import RecordError, RefusedError, UsageError
 from heretix.economy.exchange import HOUSE_PURSE, STARTING_PURSE, Exchange
 
+pytestmark = pytest.mark.either
+
 
 @pytest.fixture
 def exchange(store) -> Exchange:

@@ -27,6 +27,8 @@ from heretix.store import Store
 from heretix.store.bundles import save_bundle
 from heretix.store.schema import reputation_events, results
 
+pytestmark = pytest.mark.either
+
 MONDAY = 20_003 * DAY_MS
 """The first day of a week, as weeks are counted from 1970."""
 MOVED = "sim:moved?sel=-2"

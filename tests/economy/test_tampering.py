@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -119,11 +120,13 @@ def _other(column, value):
     return f"{value or ''}0"
 
 
+@pytest.mark.parametrize("most", [3, pytest.param(None, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", TABLES)
-def test_one_change_to_any_row_is_found(played, tmp_path, name):
+def test_one_change_to_any_row_is_found(played, tmp_path, name, most):
     """Every column of every row is edited, every row dropped, a row added, neighbours swapped.
 
-    What belongs to an episode is found by reading that episode's chain alone, too.
+    What belongs to an episode is found by reading that episode's chain alone, too. All of them in
+    CI, and the first of each kind elsewhere.
     """
     missed = []
     tried = refused = 0
@@ -135,7 +138,11 @@ def test_one_change_to_any_row_is_found(played, tmp_path, name):
         connection.execute("PRAGMA ignore_check_constraints = ON")
         before = dump(connection, name)
         own = {row[0] for row in connection.execute("SELECT episode_id FROM episodes")}
+        kinds = Counter()
         for what, statement, values, owner in list(tamperings(connection, name)):
+            kinds[what] += 1
+            if most is not None and kinds[what] > most:
+                continue
             try:
                 connection.execute(statement, values)
             except sqlite3.IntegrityError:

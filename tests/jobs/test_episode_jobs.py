@@ -24,6 +24,8 @@ from heretix.store.schema import jobs as table
 from pgserver import bury_the_dead
 from processes import PROCESSES
 
+pytestmark = pytest.mark.either
+
 LIVE = ("openai-compatible:m",)
 JUDGED = {Fate.ACCEPTED, Fate.FAILED}
 

@@ -22,6 +22,8 @@ from heretix.jobs.worker import _MOST_LOSSES, MoveRunner
 from heretix.store.jobs import update_job
 from heretix.store.schema import events
 
+pytestmark = pytest.mark.either
+
 
 @pytest.fixture
 def town(store):

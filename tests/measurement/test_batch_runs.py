@@ -645,7 +645,7 @@ async def test_a_batch_that_is_known_is_not_another_one(server, path):
 
 @BOTH
 @pytest.mark.parametrize("answered", [False, True], ids=["while waiting", "once answered"])
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 async def test_a_crash_at_any_moment_pays_once(
     server, tmp_path, sqlite_template, protocol, answered, every
 ):

@@ -14,6 +14,8 @@ from heretix.measurement.verify import verify_run
 from heretix.store import Store
 from heretix.store.samples import select_answers
 
+pytestmark = pytest.mark.either
+
 
 async def test_one_or_many_workers_warm_or_cold_give_the_same_belief(store_url, tmp_path):
     """Concurrency, arrival order and the cache change nothing that is concluded."""

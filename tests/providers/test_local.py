@@ -169,6 +169,7 @@ async def test_an_answer_is_compliant_and_says_where_it_comes_from(provider):
 
 
 @pytest.mark.embedded
+@pytest.mark.soak
 def test_answers_do_not_depend_on_what_was_asked_before(said):
     """Another order, other neighbours, other copies, a warm or a cold cache: the same bits."""
     provider, heard = overheard(servers=2)
