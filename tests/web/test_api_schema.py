@@ -127,7 +127,7 @@ def test_operations_have_stable_names_and_document_their_refusals():
             assert refused >= {"400", "401", "421", "422", "429"}, path
             # What only writes, or only those that name something that may not be there, come to.
             assert refused.issuperset({"403", "408", "409", "413", "415"}) == (method == "post")
-            names = "{" in path or path.endswith(("/compare", "/credits"))
+            names = "{" in path or path.endswith(("/compare", "/credits", "/verify"))
             names = names or (method == "post" and path.endswith("/episodes"))
             assert ("404" in refused) == names
             for status in refused:
