@@ -1,4 +1,4 @@
-"""How long a measurement of any size takes: a model on paper, and a simulation that checks it.
+"""Capacity: the time of a measurement of any size, on paper and by a simulation that checks it.
 
     python bench/capacity.py [--json]
     python bench/capacity.py --samples 3200 --nodes 1 --window 32 --latency-ms 200 --latency-cv 0
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Plant:
-    """What a measurement runs on."""
+    """Hardware and limits that a measurement runs on."""
 
     samples: int
     per_claim: int = 16

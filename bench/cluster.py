@@ -1,4 +1,4 @@
-"""What a cluster does to a measurement: speed, bits, and nodes and drivers that are killed.
+"""Measure a cluster: speed, equal bits, and nodes and drivers that are killed.
 
     python bench/cluster.py [--claims 400] [--window 32] [--latency-ms 200] [--json]
 
@@ -77,7 +77,7 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """What `--on` takes."""
+        """Address that `--on` takes."""
         return str(self._cluster.address)
 
     def add(self, cpus: int = 1) -> Any:
@@ -127,7 +127,7 @@ def cluster(nodes: int, cpus: int = 1) -> Iterator[RayCluster]:
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything that scenarios share."""
+    """State that scenarios share."""
 
     folder: Path
     port: int

@@ -1,4 +1,4 @@
-"""How fast a corpus takes documents in and answers, on words with a natural (Zipf) distribution.
+"""Measure how fast a corpus takes documents in and answers, on words of a natural distribution.
 
     python bench/corpus.py [--documents 100000] [--queries 200] [--json]
 
@@ -139,7 +139,7 @@ def times_ms(
     queries: list[str],
     clock: Callable[[], float] = time.perf_counter,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How long each query takes, once."""
+    """Time each query, once."""
     times = []
     for query in queries:
         start = clock()
@@ -148,7 +148,7 @@ def times_ms(
     return np.array(times)
 
 
-def watched(documents: list[Document]) -> Iterator[Document]:
+def count_documents(documents: list[Document]) -> Iterator[Document]:
     """The documents, with a line on the terminal that counts them."""
     for number, document in enumerate(documents):
         if number % 1000 == 0 and sys.stderr.isatty():
@@ -163,7 +163,7 @@ def measure(folder: Path, *, documents: int, queries: int, seed: int) -> Result:
     asked = [" ".join(language.words(8)) for _ in range(queries)]
     with Corpus.open(folder / "bench.sqlite") as corpus:
         start, cpu = time.perf_counter(), time.process_time()
-        corpus.add(watched(made))
+        corpus.add(count_documents(made))
         index_s, index_cpu_s = time.perf_counter() - start, time.process_time() - cpu
         start = time.perf_counter()
         report = corpus.add(made)

@@ -1,4 +1,4 @@
-"""How often the nominal 95% interval holds the true belief, by simulation.
+"""Simulate how often the nominal 95% interval holds the true belief.
 
     python bench/coverage.py [--sims 2000] [--seed 1] [--template-sd 0.6] [--replicate-sd 0.4]
 
@@ -30,7 +30,7 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What the simulated model is like."""
+    """Parameters of the simulated model."""
 
     center_logit: float
     template_sd: float

@@ -39,7 +39,7 @@ SHIFTS = (0.2, 0.4, 0.8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """How a panel scatters."""
+    """Scatter of a panel."""
 
     name: str
     T: int
@@ -69,7 +69,7 @@ WORLDS = (
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted in one world, at one size of shift."""
+    """Counts of one world, at one size of shift."""
 
     panels: int = 0
     claims: int = 0

@@ -1,4 +1,4 @@
-"""How many bets a second the exchange takes, and whether all of the money is still there.
+"""Measure how many bets a second the exchange takes, and check that all of the money is there.
 
     python bench/exchange.py [--bets 5000] [--processes 2] [--postgres URL] [--json]
     python bench/exchange.py --growth 1000 10000
@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from heretix.core.clock import HeldClock, SystemClock
+from heretix.core.clock import ManualClock, SystemClock
 from heretix.economy.episode.settlement import JudgeReading, Measurement
 from heretix.economy.episode.state import Parameters, Terms
 from heretix.economy.exchange import UNDRAWN, Exchange
@@ -108,7 +108,7 @@ def measure_growth(bets: int) -> dict[str, float]:
     """Play an episode of so many bets to its end: seconds of each part."""
     found: dict[str, float] = {}
 
-    def timed(part: str, action: Callable[[], Any], *, turns: bool = False) -> Any:
+    def time_turns(part: str, action: Callable[[], Any], *, turns: bool = False) -> Any:
         exchange.longest_s, begun = 0.0, time.process_time()
         result = action()
         found[part] = time.process_time() - begun
@@ -116,7 +116,7 @@ def measure_growth(bets: int) -> dict[str, float]:
             found[f"{part}, longest turn"] = exchange.longest_s
         return result
 
-    clock = HeldClock(SystemClock().now_ms())
+    clock = ManualClock(SystemClock().now_ms())
     with (
         tempfile.TemporaryDirectory() as directory,
         Store.open(str(Path(directory) / "heretix.sqlite")) as store,
@@ -127,33 +127,33 @@ def measure_growth(bets: int) -> dict[str, float]:
             exchange.join(f"better-{number}", purse=10 * bets)
         episode = exchange.draft(make_terms())
         exchange.open(episode)
-        time_commitments(exchange, clock, timed)
+        time_commitments(exchange, clock, time_turns)
 
         def bet() -> None:
             for n in range(bets):
                 who, side = f"better-{n % 2}", list(Side)[n % 2]
                 exchange.stake(episode, who, side, 10, min_shares=0, key=f"{n}")
 
-        timed("bets", bet)
-        timed("page, open", lambda: exchange.snapshot(episode, person="cat"))
+        time_turns("bets", bet)
+        time_turns("page, open", lambda: exchange.snapshot(episode, person="cat"))
         clock.advance(2 * DAY_MS)
         exchange.begin_challenge(episode)
-        judges = timed("freeze", lambda: exchange.freeze(episode), turns=True).judges
+        judges = time_turns("freeze", lambda: exchange.freeze(episode), turns=True).judges
         told = make_measurement(judges)
         exchange.measure(episode, told, stage="first")
         clock.advance(8 * DAY_MS)
         exchange.measure(episode, told, stage="second")
         clock.advance(3 * DAY_MS)
-        timed("settle", lambda: exchange.close(episode), turns=True)
-        timed("page, ended", lambda: exchange.snapshot(episode, person="cat"))
-        timed("page, ended, again", lambda: exchange.snapshot(episode, person="cat"))
-        timed("export", lambda: exchange.record(episode))
-        report = timed("verify", exchange.verify)
+        time_turns("settle", lambda: exchange.close(episode), turns=True)
+        time_turns("page, ended", lambda: exchange.snapshot(episode, person="cat"))
+        time_turns("page, ended, again", lambda: exchange.snapshot(episode, person="cat"))
+        time_turns("export", lambda: exchange.record(episode))
+        report = time_turns("verify", exchange.verify)
     assert report.ok, report.breaches
     return found
 
 
-def time_commitments(exchange: Exchange, clock: HeldClock, timed: Callable[..., Any]) -> None:
+def time_commitments(exchange: Exchange, clock: ManualClock, timed: Callable[..., Any]) -> None:
     """Commit to evidence in an episode of its own: the first time, and after 100 and 400 others."""
     exchange.join("cat", purse=10**7)
     now = clock.now_ms()
@@ -195,7 +195,7 @@ def make_measurement(judges: Sequence[str]) -> Measurement:
 
 
 def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Let all processes loose on one market, then look for anything lost or doubled."""
+    """Run all processes on one market, then look for anything lost or doubled."""
     total = options.bets * options.processes
     with Store.open(url) as store:
         exchange = Exchange(store, clock=SystemClock())
@@ -226,7 +226,7 @@ def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def find_wrong(exchange: Exchange, episode_id: str, options: argparse.Namespace) -> list[str]:
-    """What isn't as it must be: every bet once, all of the money, an unbroken chain."""
+    """Find what isn't as it must be: every bet once, all of the money, an unbroken chain."""
     report = exchange.verify()
     wrong = [f"{b.rule} {b.subject}: {b.detail}" for b in report.breaches]
     counts: dict[str, int] = {}

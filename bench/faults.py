@@ -1,4 +1,4 @@
-"""What is paid, and what is lost, when processes, machines and stores fail.
+"""Measure what is paid, and what is lost, when processes, machines and stores fail.
 
     python bench/faults.py [ROW …] [--seconds N …] [--trials N] [--json] [--list]
 
@@ -152,11 +152,11 @@ class Rig:
             return process.wait(within_s)
         except subprocess.TimeoutExpired as exc:
             raise FailedError(
-                f"it didn't end within {within_s:g} s:\n{said(process)[-2000:]}"
+                f"it didn't end within {within_s:g} s:\n{read_log(process)[-2000:]}"
             ) from exc
 
-    def seen(self) -> dict[str, Any]:
-        """What the server has counted."""
+    def read_counts(self) -> dict[str, Any]:
+        """Read what the server has counted."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stats", timeout=30) as reply:
             found: dict[str, Any] = json.loads(reply.read())
         return found
@@ -169,16 +169,16 @@ class Rig:
                 raise FailedError("it didn't happen")
             for process in self.processes:
                 if (process.poll() or 0) > 0:
-                    raise FailedError(f"a process ended:\n{said(process)[-2000:]}")
+                    raise FailedError(f"a process ended:\n{read_log(process)[-2000:]}")
             time.sleep(0.02)
 
-    def answered(self) -> int:
+    def count_answered(self) -> int:
         """Requests that the server has answered."""
-        return int(self.seen()["outcomes"].get("answered", 0))
+        return int(self.read_counts()["outcomes"].get("answered", 0))
 
-    def paid(self) -> int:
+    def count_paid(self) -> int:
         """Requests that a provider bills: answered, or on their way to an answer."""
-        outcomes = self.seen()["outcomes"]
+        outcomes = self.read_counts()["outcomes"]
         return sum(outcomes.get(name, 0) for name in ("answered", "abandoned"))
 
     def ask(self, query: str) -> int:
@@ -217,8 +217,8 @@ class Rig:
         return {claim: "|".join(sorted(values)) for claim, values in found.items()}
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    """What a process wrote beside its results."""
+def read_log(process: subprocess.Popen[str]) -> str:
+    """Read what a process wrote beside its results."""
     text: str = process.log.read_text()  # type: ignore[attr-defined]
     return text
 
@@ -272,11 +272,11 @@ class Postgres:
         raise FailedError("PostgreSQL didn't start again")
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Stop it where it stands."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -406,7 +406,7 @@ Row = dict[str, Any]
 
 def verdict(rigged: Rig, *, most_extra: int, needed: int = NEEDED, **more: Any) -> Row:
     """Figures of a row whose measurement has ended, and whether it held."""
-    paid, stored = rigged.paid(), rigged.ask("SELECT count(*) FROM samples")
+    paid, stored = rigged.count_paid(), rigged.ask("SELECT count(*) FROM samples")
     disagreeing = sum("|" in value for value in rigged.beliefs().values())
     held = paid - needed <= most_extra and stored == needed and not disagreeing
     figures = {"needed": needed, "paid": paid, "extra": paid - needed, "most": most_extra}
@@ -419,7 +419,7 @@ def kill9(_options: argparse.Namespace) -> Row:
     with rig() as (made, _):
         three = [made.start("--concurrency", str(WINDOW)) for _ in range(3)]
         for victim, at in zip(three[:2], (200, 500), strict=True):
-            made.until(lambda at=at: made.answered() >= at)  # type: ignore[misc]
+            made.until(lambda at=at: made.count_answered() >= at)  # type: ignore[misc]
             victim.kill()
         made.start("--concurrency", str(WINDOW))
         codes = [made.end(p) for p in made.processes[2:]]
@@ -430,7 +430,7 @@ def sigstop(_options: argparse.Namespace) -> Row:
     """Two processes, one stopped for longer than its leases while the other ends."""
     with rig() as (made, _):
         one, other = (made.start("--concurrency", str(WINDOW)) for _ in range(2))
-        made.until(lambda: made.answered() >= 150)
+        made.until(lambda: made.count_answered() >= 150)
         one.send_signal(signal.SIGSTOP)
         made.end(other)
         time.sleep(LEASE_S)
@@ -458,7 +458,7 @@ def _cut(made: Rig, line: Cable, seconds: float, network: Network | None = None)
     size, cut = ("--concurrency", str(WINDOW)), network or line
     url = f"postgresql+psycopg://postgres@{line.place}/postgres"
     lost = made.start(*size, url=url, within=network.within if network else ())
-    made.until(lambda: made.answered() >= 150)
+    made.until(lambda: made.count_answered() >= 150)
     cut.cut()
     begun = time.monotonic()
     made.end(made.start(*size))
@@ -484,12 +484,12 @@ def _outage(options: argparse.Namespace, how: Callable[[Any], Sequence[Any]]) ->
         with rig() as (made, store):
             away, back = how(store)
             process = made.start("--concurrency", str(WINDOW))
-            made.until(lambda made=made: made.answered() >= 150)  # type: ignore[misc]
+            made.until(lambda made=made: made.count_answered() >= 150)  # type: ignore[misc]
             away()
             time.sleep(seconds)
             back()
             code = made.end(process)
-            told = seconds < 6 or "waiting for the store" in said(process)
+            told = seconds < 6 or "waiting for the store" in read_log(process)
             rows[f"{seconds:g} s"] = verdict(
                 made, most_extra=0, codes=[code], also=[code == 0, told]
             )
@@ -503,7 +503,7 @@ def sqlite_locked(options: argparse.Namespace) -> Row:
     for seconds in options.seconds:
         with rig("sqlite") as (made, _):
             process = made.start("--concurrency", str(WINDOW))
-            made.until(lambda made=made: made.answered() >= 150)  # type: ignore[misc]
+            made.until(lambda made=made: made.count_answered() >= 150)  # type: ignore[misc]
             with contextlib.closing(sqlite3.connect(made.url, isolation_level=None)) as other:
                 other.execute("PRAGMA busy_timeout = 30000")
                 other.execute("BEGIN IMMEDIATE")
@@ -518,16 +518,16 @@ def store_gone(_options: argparse.Namespace) -> Row:
     """PostgreSQL is killed, the run stops and says what it keeps; the next brings it in."""
     with rig() as (made, store):
         process = made.start("--concurrency", str(WINDOW))
-        made.until(lambda: made.answered() >= 150)
+        made.until(lambda: made.count_answered() >= 150)
         store.kill()
         time.sleep(2)
         process.send_signal(signal.SIGINT)
         code = made.end(process, 120)
-        told = said(process)
+        told = read_log(process)
         store.start()
         again = made.start("--concurrency", str(WINDOW))
         made.end(again)
-        also = [code == 130, "answers are kept in" in told, "brought in" in said(again)]
+        also = [code == 130, "answers are kept in" in told, "brought in" in read_log(again)]
         return verdict(made, most_extra=0, codes=[code], also=also)
 
 
@@ -545,10 +545,10 @@ def signals(_options: argparse.Namespace) -> Row:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with rig() as (made, _):
             process = made.start("--concurrency", str(WINDOW))
-            made.until(lambda made=made: made.answered() >= 150)  # type: ignore[misc]
+            made.until(lambda made=made: made.count_answered() >= 150)  # type: ignore[misc]
             process.send_signal(number)
             code = made.end(process, 120)
-            stored, answered = made.ask("SELECT count(*) FROM samples"), made.answered()
+            stored, answered = made.ask("SELECT count(*) FROM samples"), made.count_answered()
             made.end(made.start("--concurrency", str(WINDOW)))
             also = [code == 130, stored == answered]
             lost = answered - stored
@@ -565,10 +565,10 @@ def worker_signals(_options: argparse.Namespace) -> Row:
         env = made.env | {"HERETIX_BASE_URL": f"http://127.0.0.1:{made.port}/v1"}
         subprocess.run([*command, *given], env=env, check=True, stdout=subprocess.DEVNULL)
         one = made.work()
-        made.until(lambda: made.answered() >= 100)
+        made.until(lambda: made.count_answered() >= 100)
         one.send_signal(signal.SIGTERM)
         code = made.end(one, 120)
-        stored, answered = made.ask("SELECT count(*) FROM samples"), made.answered()
+        stored, answered = made.ask("SELECT count(*) FROM samples"), made.count_answered()
         made.end(made.work())
         also, lost = [code == 0, stored == answered], answered - stored
         return verdict(made, most_extra=0, needed=40 * K * R, codes=[code], lost=lost, also=also)
@@ -579,7 +579,7 @@ def rate(_options: argparse.Namespace) -> Row:
     with rig(behaviour={"rpm": 600.0}) as (made, _):
         three = [made.start("--rpm", "600", claims=24) for _ in range(3)]
         codes = [made.end(process) for process in three]
-        seen, needed = made.seen(), 24 * K * R
+        seen, needed = made.read_counts(), 24 * K * R
         limited = seen["outcomes"].get("limited", 0)
         span_s = seen["last_at_s"] - seen["first_at_s"]
         ideal_s = needed / 10
@@ -643,11 +643,11 @@ def _use_up(trial: int) -> tuple[float, int, int]:
             asked = {"claims": claims, "models": [MODEL], "K": K, "R": R, "max_output_tokens": 16}
             with contextlib.suppress(QuotaError):
                 jobs.submit(person, MeasureRequest.parse(asked))
-            before, wanted = made.seen()["requests"], dice.randint(1, 20)
+            before, wanted = made.read_counts()["requests"], dice.randint(1, 20)
             worker = made.work()
             made.until(
                 lambda worker=worker, most=before + wanted: (  # type: ignore[misc]
-                    made.seen()["requests"] >= most or worker.poll() is not None
+                    made.read_counts()["requests"] >= most or worker.poll() is not None
                 )
             )
             if worker.poll() is None and dice.random() < 0.7:
@@ -655,17 +655,17 @@ def _use_up(trial: int) -> tuple[float, int, int]:
                 stopped += 1
             made.end(worker)
         made.end(made.work())
-        return _billed(made) / quota, stopped, made.seen()["outcomes"].get("abandoned", 0)
+        return _billed(made) / quota, stopped, made.read_counts()["outcomes"].get("abandoned", 0)
 
 
 def _billed(made: Rig) -> float:
     """Dollars that the server billed."""
-    seen = made.seen()
+    seen = made.read_counts()
     return float((seen["tokens_in"] + seen["tokens_out"]) * 1000 / 1e6)
 
 
 def _spend(trial: int) -> tuple[float, int, int]:
-    """What the server billed as a part of the cap, processes stopped, and calls they dropped."""
+    """Spend under a cap: the part of it billed, processes stopped, and calls they dropped."""
     dice = random.Random(trial)
     with _faulty_rig(trial, dice) as made:
         cap, own = dice.choice([2.0, 5.0, 12.0]), trial % 3 == 2
@@ -682,7 +682,7 @@ def _spend(trial: int) -> tuple[float, int, int]:
         calls = dice.randint(1, int(cap / _CALL_USD))
         made.until(
             lambda: (
-                made.seen()["requests"] >= calls
+                made.read_counts()["requests"] >= calls
                 or any(process.poll() is not None for process in running)
             )
         )
@@ -695,7 +695,7 @@ def _spend(trial: int) -> tuple[float, int, int]:
             running.append(begin())
         for process in running:
             made.end(process)
-        return _billed(made) / cap, stopped, made.seen()["outcomes"].get("abandoned", 0)
+        return _billed(made) / cap, stopped, made.read_counts()["outcomes"].get("abandoned", 0)
 
 
 def processes(_options: argparse.Namespace) -> Row:

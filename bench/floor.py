@@ -1,4 +1,4 @@
-"""What `bench/sampling.py` compares with: the same work, with nothing of Heretix around it.
+"""Floor that `bench/sampling.py` compares with: the same work without Heretix.
 
 python bench/floor.py calls BASE_URL SAMPLES CONCURRENCY
 python bench/floor.py bootstraps CLAIMS

@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: Student's t over templates, and the frozen bootstrap beside.
+"""Simulate how often intervals hold the truth: Student's t over templates, the frozen bootstrap.
 
     python bench/intervals.py [--claims 10000] [--frozen-claims 1500] [--B 1000] [--seed 1]
                               [--json] [--out FILE]
@@ -40,7 +40,7 @@ REPLICATES = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where the scatter of answers comes from; standard deviations in log-odds."""
+    """Sources of the scatter of answers; standard deviations in log-odds."""
 
     template: float
     response: float
@@ -49,7 +49,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As the tables call it."""
+        """Name that the tables give it."""
         numbers = f"{self.template:g}/{self.response:g}/{self.noise:g}"
         return f"{numbers} skewed" if self.skewed else numbers
 
@@ -89,7 +89,7 @@ def scatter(rng: np.random.Generator, setting: Setting, sd: float, T: int) -> np
 
 @cache
 def trimmed_bias(setting: Setting, *, T: int, R: int) -> tuple[float, float, float]:
-    """How far trimmed centers lie from means, in the long run: of base, lens and differences."""
+    """Distance of trimmed centers from means, in the long run: of base, lens and differences."""
     if not setting.skewed:
         return 0.0, 0.0, 0.0
     rng = np.random.default_rng([T, R])
@@ -104,21 +104,21 @@ def trimmed_bias(setting: Setting, *, T: int, R: int) -> tuple[float, float, flo
     return base_off, lens_off, diff_off
 
 
-def keyed(rows: np.ndarray) -> dict[str, list[float]]:
+def key_by_template(rows: np.ndarray) -> dict[str, list[float]]:
     """Logits by template."""
     return {f"{t:02}": row for t, row in enumerate(rows.tolist())}
 
 
-def look(
+def measure_claim(
     setting: Setting, *, T: int, R: int, B: int, seed: int, frozen: bool
 ) -> dict[str, tuple[bool, float]]:
     """Measure one claim: by interval, whether it holds the truth, and its width."""
     rng = np.random.default_rng([T, R, seed, *map(ord, setting.name)])
     center, shift = rng.normal(0, 1), rng.normal(0.3, 0.3)
     wording = scatter(rng, setting, setting.template, T)
-    a = keyed(center + wording + rng.normal(0, setting.noise, (T, R)))
+    a = key_by_template(center + wording + rng.normal(0, setting.noise, (T, R)))
     response = scatter(rng, setting, setting.response, T)
-    b = keyed(center + shift + wording + response + rng.normal(0, setting.noise, (T, R)))
+    b = key_by_template(center + shift + wording + response + rng.normal(0, setting.noise, (T, R)))
     moved = sigmoid(center + shift) - sigmoid(center)
     base_off, lens_off, diff_off = trimmed_bias(setting, T=T, R=R)
     prob = sigmoid(center + base_off)
@@ -155,7 +155,7 @@ def study(
     for setting, T, R in designs:
         seen: dict[str, list[tuple[bool, float]]] = {}
         for number in range(claims):
-            found = look(
+            found = measure_claim(
                 setting, T=T, R=R, B=B, seed=seed * claims + number, frozen=number < frozen_claims
             )
             for name, result in found.items():

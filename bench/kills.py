@@ -1,4 +1,4 @@
-"""What is left of bets and episodes when clients, workers and PostgreSQL are killed -9.
+"""Kill clients, workers and PostgreSQL with -9, and count what is left of bets and episodes.
 
     python bench/kills.py [--kills 210] [--pace 1.0] [--open 3] [--seed 1] [--json]
 
@@ -42,7 +42,7 @@ from heretix.economy.ledger import user_account
 from heretix.economy.market import Side
 from heretix.evidence.bundle import Bundle, dump_bundle
 from heretix.evidence.retrieval import retrieve_provided
-from heretix.evidence.sources.extract import make_document, stated_fields
+from heretix.evidence.sources.extract import make_document, read_stated_fields
 from heretix.jobs import EpisodeRequest, Job, Jobs, Worker
 from heretix.store import Store
 from heretix.store.bundles import save_bundle
@@ -110,7 +110,7 @@ class Crew:
 
 
 def play(server: Postgres, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Let everybody play while they are killed; then wait until all episodes ended, and count."""
+    """Play while everybody is killed; then wait until all episodes ended, and count."""
     url, rng = server.url, random.Random(options.seed)
     with Store.open(url) as store:
         exchange = Exchange(store, clock=SystemClock())
@@ -125,7 +125,7 @@ def play(server: Postgres, folder: Path, options: argparse.Namespace) -> dict[st
         try:
             for number in range(options.kills):
                 kind = ("client", "worker", "postgresql")[number % 3]
-                drafted = patiently(keep_open, exchange, jobs, drafted, options)
+                drafted = retry(keep_open, exchange, jobs, drafted, options)
                 time.sleep(rng.uniform(0.02, options.pace))
                 if kind == "postgresql":
                     server.kill()
@@ -136,14 +136,14 @@ def play(server: Postgres, folder: Path, options: argparse.Namespace) -> dict[st
                     crew.kill(first + rng.randrange(2))
                 killed[kind] += 1
             until = time.monotonic() + WAIT_S
-            while patiently(is_under_way, exchange, jobs) and time.monotonic() < until:
+            while retry(is_under_way, exchange, jobs) and time.monotonic() < until:
                 time.sleep(0.5)
         finally:
             crew.end()
         return {"kills": dict(killed), "drafted": drafted} | count(exchange, logs)
 
 
-def patiently(action: Callable[..., Any], *args: Any) -> Any:
+def retry(action: Callable[..., Any], *args: Any) -> Any:
     """Do something as often as it takes while the database comes and goes."""
     until = time.monotonic() + 120
     while True:
@@ -174,7 +174,7 @@ def find_waiting(jobs: Jobs) -> list[Job]:
 
 
 def keep_open(exchange: Exchange, jobs: Jobs, drafted: int, options: argparse.Namespace) -> int:
-    """Have episodes drafted and opened, so that there is always something to do."""
+    """Keep episodes drafted and opened, so that there is always something to do."""
     coming = sum(getattr(job.request, "move", "") == "draft" for job in find_waiting(jobs))
     if len(find_live(exchange)) + coming >= options.open:
         return drafted
@@ -203,7 +203,7 @@ def keep_open(exchange: Exchange, jobs: Jobs, drafted: int, options: argparse.Na
 
 def work(url: str, lease_s: float) -> None:
     """Make the moves that are due, as one of the workers."""
-    with patiently(Store.open, url) as store:
+    with retry(Store.open, url) as store:
         while True:
             with contextlib.suppress(Exception):
                 worker = Worker(store, Settings(), lease_s=lease_s, keeps=True)
@@ -215,7 +215,7 @@ def bet_on(url: str, person: str, path: str) -> None:
     """Bet and bring evidence until killed; what was asked for and not answered is asked again."""
     log = Path(path)
     told = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    with patiently(Store.open, url) as store, log.open("a") as file:
+    with retry(Store.open, url) as store, log.open("a") as file:
         exchange = Exchange(store, clock=SystemClock())
 
         def tell(what: str, asked: list[Any]) -> None:
@@ -226,7 +226,7 @@ def bet_on(url: str, person: str, path: str) -> None:
         def ask(asked: list[Any]) -> None:
             number, episode, side, amount = asked
             try:
-                patiently(
+                retry(
                     lambda: exchange.stake(
                         episode, person, Side(side), amount, min_shares=0, key=f"bet {number}"
                     )
@@ -240,10 +240,10 @@ def bet_on(url: str, person: str, path: str) -> None:
             ask(asked)
         number = asked[0] + 1
         while True:
-            live = patiently(find_live, exchange)
+            live = retry(find_live, exchange)
             for episode in live:
                 bring(store, exchange, episode, person)
-                found = patiently(exchange.episode, episode)
+                found = retry(exchange.episode, episode)
                 open_ = found.state in {State.OPEN, State.CHALLENGE}
                 if not open_ or SystemClock().now_ms() > found.terms.close_until_ms:
                     continue
@@ -257,11 +257,11 @@ def bet_on(url: str, person: str, path: str) -> None:
 
 def bring(store: Store, exchange: Exchange, episode: str, person: str) -> None:
     """Commit to a paper of one's own, and show it when it may be shown."""
-    found = patiently(exchange.episode, episode)
+    found = retry(exchange.episode, episode)
     if found.state is not State.CHALLENGE:
         return
     text = f"{person.title()} found that tin whiskers shorted a satellite: {found.terms.claim}"
-    fields = stated_fields({"title": person}, text=text)
+    fields = read_stated_fields({"title": person}, text=text)
     paper = make_document(fields, raw=text.encode(), url=None, retrieved_at="2026-11-01")
     bundle = retrieve_provided(found.terms.claim, [paper])
     assert isinstance(bundle, Bundle), "a paper is evidence enough"
@@ -271,16 +271,16 @@ def bring(store: Store, exchange: Exchange, episode: str, person: str) -> None:
     with contextlib.suppress(RefusedError):
         if own and own[0].fate is Fate.COMMITTED:
             number = own[0].number
-            patiently(
+            retry(
                 lambda: exchange.reveal(
                     episode, number, person, nonce=nonce, bundle_sha256=shown, direction=up
                 )
             )
         elif not own:
             row = (shown, found.terms.claim, bundle.lens, dump_bundle(bundle))
-            patiently(lambda: store.write(save_bundle, *row))
+            retry(lambda: store.write(save_bundle, *row))
             sealed = evidence_commitment(nonce, shown, up, account)
-            patiently(
+            retry(
                 lambda: exchange.commit(
                     episode, person, commitment=sealed, amount=90_000, key=f"paper {episode}"
                 )

@@ -1,4 +1,4 @@
-"""What a sample costs in the lake and in a compacted store, and how fast a warm rerun is.
+"""Measure the size of a sample in the lake and in a compacted store, and the time of a warm rerun.
 
     python bench/lake.py [--claims 6250] [--postgres] [--json]
 
@@ -62,23 +62,23 @@ def measure(db: str, lake: Lake, count: int) -> dict[str, float]:
         f"Claim {n}: the price of tea rose in the year {1900 + n % 120}." for n in range(count)
     ]
     run = lambda: heretix.measure_many(claims, models=[MODEL], store=db)  # noqa: E731
-    first, cold_s = timed(run)
+    first, cold_s = time_work(run)
     samples = sum(belief.record.usage.called for belief in first)
     probs = [belief.prob for belief in first]
     del first
     before = size_of(db)
     with Store.open(db) as store:
-        done, compact_s = timed(lambda: compact_store(store, lake, before=END_OF_TIME))
-        _, shrink_s = timed(store.shrink)
+        done, compact_s = time_work(lambda: compact_store(store, lake, before=END_OF_TIME))
+        _, shrink_s = time_work(store.shrink)
     assert done.moved_samples == done.samples == samples
     after = size_of(db)
-    _, merge_s = timed(lambda: compact_lake(lake))
-    found, verify_s = timed(lambda: verify_lake(lake))
+    _, merge_s = time_work(lambda: compact_lake(lake))
+    found, verify_s = time_work(lambda: verify_lake(lake))
     assert found.ok
-    _, query_s = timed(
+    _, query_s = time_work(
         lambda: query(lake, "SELECT model, date, avg(prob_true) FROM samples GROUP BY ALL")
     )
-    again, warm_s = timed(run)
+    again, warm_s = time_work(run)
     assert sum(belief.record.usage.called for belief in again) == 0
     assert [belief.prob for belief in again] == probs
     manifest = lake.require_manifest()
@@ -115,8 +115,8 @@ def size_of(db: str) -> int:
     return int(size or 0) - int(empty or 0)
 
 
-def timed(work: Callable[[], _T]) -> tuple[_T, float]:
-    """What it gives, and how long it took."""
+def time_work(work: Callable[[], _T]) -> tuple[_T, float]:
+    """Time some work; returns what it gives, and the seconds."""
     begun = time.perf_counter()
     return work(), time.perf_counter() - begun
 

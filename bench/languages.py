@@ -29,7 +29,7 @@ from heretix.belief.logodds import logit
 from heretix.belief.student import mean_t
 from heretix.config import LANGUAGES, RunConfig
 from heretix.core.settings import Settings
-from heretix.measurement.runner import Silence
+from heretix.measurement.runner import NullObserver
 from heretix.measurement.service import Results, measure, prepare
 from heretix.prompts.bank import load_bank
 from heretix.providers.base import Request
@@ -59,13 +59,13 @@ TRANSLATION: Final = {
 Z95: Final = 1.959963984540054
 
 
-class Counting(Silence):
+class Counting(NullObserver):
     """An observer that says how many wordings were asked."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name, self._total, self._done = name, total, 0
 
-    def sampled(self, plan: Any, sample: Any) -> None:
+    def on_sampled(self, plan: Any, sample: Any) -> None:
         self._done += 1
         if self._done % 20 == 0:
             print(f"{self._name} {self._done}/{self._total}", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def believe(
     return [found[claim] for claim in claims]
 
 
-def hold(own: Sequence[float | None], other: Sequence[float | None]) -> dict[str, Any]:
+def correlate(own: Sequence[float | None], other: Sequence[float | None]) -> dict[str, Any]:
     """Hold beliefs in one language against the same in English."""
     pairs = [
         (logit(a), logit(b))
@@ -120,7 +120,7 @@ def compare(
         found[code] = {
             "auroc": (auroc.value, auroc.lo, auroc.hi),
             "mean_logit": sum(logit(one.prob) for one in told) / len(told),
-            **(hold(probs, beliefs[ENGLISH]) if code != ENGLISH else {"claims": len(told)}),
+            **(correlate(probs, beliefs[ENGLISH]) if code != ENGLISH else {"claims": len(told)}),
             "beliefs": probs,
         }
     return found

@@ -65,7 +65,7 @@ Logits = dict[str, list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How often something happened, with its 95% interval."""
+    """Rate of an event, with its 95% interval."""
 
     name: str
     count: int
@@ -90,7 +90,7 @@ class Rate:
 
 @dataclass
 class Tally:
-    """What all claims gave so far."""
+    """Results of all claims so far."""
 
     covered: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
     rejected: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
@@ -100,7 +100,7 @@ class Tally:
     """How much larger than planted an information gain came out, as it is and corrected."""
 
 
-def planted_claim(rng: np.random.Generator, spread: Planted) -> Planted:
+def plant_claim(rng: np.random.Generator, spread: Planted) -> Planted:
     """A claim with a belief and responses of its own. What moves nothing is a case by itself."""
     shifts = rng.normal(0, 0.8, size=3)
     return replace(
@@ -113,7 +113,7 @@ def planted_claim(rng: np.random.Generator, spread: Planted) -> Planted:
     )
 
 
-def measured(planted: Planted, lens: str, stems: np.ndarray, rng: np.random.Generator) -> Logits:
+def draw_logits(planted: Planted, lens: str, stems: np.ndarray, rng: np.random.Generator) -> Logits:
     """The log-odds of one lens by stem, as `SimProvider` answers."""
     center = planted.center(lens) + planted.template_sd * stems
     if lens != "RPL":
@@ -122,7 +122,7 @@ def measured(planted: Planted, lens: str, stems: np.ndarray, rng: np.random.Gene
     return {f"{stem:03d}": row for stem, row in enumerate(logits.tolist())}
 
 
-def found_and_true(vector: BeliefVector, planted: Planted) -> Iterator[tuple[str, Metric, float]]:
+def pair_with_truth(vector: BeliefVector, planted: Planted) -> Iterator[tuple[str, Metric, float]]:
     """Every metric with what was planted."""
     p = {lens: planted.prob(lens) for lens in LENSES}
     for lens in LENSES[1:]:
@@ -147,17 +147,17 @@ def divergence(probs: list[float]) -> float:
 
 
 def entropy(p: float) -> float:
-    """Of a coin, in bits."""
+    """Entropy of a coin, in bits."""
     return -p * math.log2(p) - (1 - p) * math.log2(1 - p)
 
 
 def simulate(planted: Planted, rng: np.random.Generator, *, B: int, tally: Tally) -> None:
     """Measure one claim and add to the tally."""
     stems = rng.normal(size=T)
-    logits = {lens: measured(planted, lens, stems, rng) for lens in LENSES}
+    logits = {lens: draw_logits(planted, lens, stems, rng) for lens in LENSES}
     seed = int(rng.integers(2**63))
     vector = joint_bootstrap(logits, seed=seed, B=B)
-    for name, metric, truth in found_and_true(vector, planted):
+    for name, metric, truth in pair_with_truth(vector, planted):
         tally.covered[name].append(metric.lo <= truth <= metric.hi)
         if isinstance(metric, InformationGain) and truth != 0:
             sign = math.copysign(1.0, truth)
@@ -168,7 +168,7 @@ def simulate(planted: Planted, rng: np.random.Generator, *, B: int, tally: Tally
         apart = unpaired_difference(logits["RPL"], logits[lens], seed=seed, B=B)
         width = apart.diff_prob_hi - apart.diff_prob_lo
         tally.ratios[lens].append(width / (paired.hi - paired.lo))
-    again = measured(planted, "RPL", stems, rng)
+    again = draw_logits(planted, "RPL", stems, rng)
     level(logits["RPL"], again, seed=seed, B=B, tally=tally)
 
 
@@ -193,7 +193,7 @@ def study(options: argparse.Namespace, progress: Progress) -> Tally:
     )
     for number in progress.track(range(options.claims), description="simulating"):
         rng = np.random.default_rng([options.seed, number])
-        planted = spread if options.defaults else planted_claim(rng, spread)
+        planted = spread if options.defaults else plant_claim(rng, spread)
         simulate(planted, rng, B=options.B, tally=tally)
         no_response(planted, rng, B=options.B, tally=tally)
     return tally
@@ -203,7 +203,7 @@ def no_response(planted: Planted, rng: np.random.Generator, *, B: int, tally: Ta
     """A lens that moves nothing on average, though each wording responds in its own way."""
     still = replace(planted, wrapper=0.0, mel=0.0)
     stems = rng.normal(size=T)
-    logits = {lens: measured(still, lens, stems, rng) for lens in ("RPL", "MEL")}
+    logits = {lens: draw_logits(still, lens, stems, rng) for lens in ("RPL", "MEL")}
     vector = joint_bootstrap(logits, seed=int(rng.integers(2**63)), B=B)
     tally.rejected["IG test, no mean movement"].append(exchange_test(vector, "MEL") <= LEVEL)
 

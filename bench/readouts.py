@@ -1,4 +1,4 @@
-"""How well and how fast `distribution` tells what sampling would: an embedded model, both ways.
+"""Compare the read-out `distribution` with sampling, by belief and time, on an embedded model.
 
     python bench/readouts.py [--model local:qwen2.5-coder-1.5b] [--replicates 100] [--db FILE]
                              [--json] [--out FILE]
@@ -34,7 +34,7 @@ from scipy.stats import chi2
 
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
-from heretix.measurement.runner import Silence
+from heretix.measurement.runner import NullObserver
 from heretix.measurement.service import Measurement, Results, measure, prepare
 from heretix.providers.local import LocalProvider
 from heretix.readouts import DISTRIBUTION, SAMPLED, missing_mass
@@ -44,17 +44,17 @@ from heretix.studies.study import read_run
 CLAIMS = ("Maple trees shed their leaves.", "Glue is a fruit.", "A donkey is heavier than a bus.")
 
 
-class Showing(Silence):
+class Showing(NullObserver):
     """An observer that shows how far it is."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._task = progress.add_task("sampling", total=total)
 
-    def planned(self, plan: Any, cached: int) -> None:
+    def on_planned(self, plan: Any, cached: int) -> None:
         self._progress.advance(self._task, cached)
 
-    def sampled(self, plan: Any, sample: Any) -> None:
+    def on_sampled(self, plan: Any, sample: Any) -> None:
         self._progress.advance(self._task)
 
 

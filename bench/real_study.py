@@ -27,7 +27,7 @@ from heretix.belief.logodds import logit
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
 from heretix.measurement.record import RunRecord
-from heretix.measurement.runner import Silence
+from heretix.measurement.runner import NullObserver
 from heretix.measurement.service import Results, measure
 from heretix.readouts import DISTRIBUTION, SAMPLED, TRUTH_TOKEN, Readout
 from heretix.report.charts import figure as fig
@@ -57,17 +57,17 @@ GOAL: Final = 0.9
 LEVEL: Final = 0.95
 
 
-class Showing(Silence):
+class Showing(NullObserver):
     """An observer that shows how far it is."""
 
     def __init__(self, progress: Progress, total: int, name: str) -> None:
         self._progress = progress
         self._task = progress.add_task(name, total=total)
 
-    def planned(self, plan: Any, cached: int) -> None:
+    def on_planned(self, plan: Any, cached: int) -> None:
         self._progress.advance(self._task, cached)
 
-    def sampled(self, plan: Any, sample: Any) -> None:
+    def on_sampled(self, plan: Any, sample: Any) -> None:
         self._progress.advance(self._task)
 
 
@@ -91,7 +91,7 @@ def take(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one read-out took, and how its answers scatter."""
+    """Cost of one read-out, and the scatter of its answers."""
 
     answers: int
     dropped: int

@@ -1,4 +1,4 @@
-"""How much of the true evidence is found: recall of final bundles beside plain BM25.
+"""Measure the recall of final bundles beside plain BM25.
 
     python bench/recall.py [--data FILE] [--half choose|report] [--sentences] [--words-only]
                            [--json]
@@ -34,11 +34,11 @@ from heretix.core.errors import InsufficientEvidenceError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import Bundle
 from heretix.evidence.document import Document
-from heretix.evidence.meaning import find_encoder
+from heretix.evidence.embedding import find_encoder
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.sources.corpus import Corpus, LocalSearch
-from heretix.evidence.text.excerpt import content_words, sentences
+from heretix.evidence.text.excerpt import find_content_words, split_sentences
 from heretix.evidence.text.fold import cluster
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "claim_evidence_stance.jsonl"
@@ -75,7 +75,9 @@ def read_pairs(path: Path, *, apart: bool) -> dict[str, set[str]]:
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         text = row["evidence"]
-        parts = [text[place.start : place.end] for place in sentences(text)] if apart else [text]
+        parts = (
+            [text[place.start : place.end] for place in split_sentences(text)] if apart else [text]
+        )
         pairs[row["claim"]].update(parts)
     return dict(pairs)
 
@@ -113,7 +115,7 @@ async def find(claims: list[str], how: Retrieval, depth: int) -> dict[str, tuple
 
 
 def rank_plainly(claims: list[str], texts: list[str], depth: int) -> dict[str, list[str]]:
-    """What bm25s with a stemmer ranks first."""
+    """Rank as bm25s with a stemmer does."""
     bm25s: Any = importlib.import_module("bm25s")
     stemmer = importlib.import_module("Stemmer").Stemmer("english")
     options = {"stopwords": "en", "stemmer": stemmer, "show_progress": False}
@@ -175,7 +177,7 @@ def measure(path: Path, half: str | None, *, words_only: bool, apart: bool) -> R
         for of in (bundles, ranked)
     )
     enough = {claim: sufficient for claim, (_, sufficient) in found[DEPTHS[0]].items()}
-    long = [claim for claim in claims if len(content_words(claim)) >= LONG]
+    long = [claim for claim in claims if len(find_content_words(claim)) >= LONG]
     return Result(
         claims=len(claims),
         documents=len(texts),

@@ -1,4 +1,4 @@
-"""How near live sampling comes to what the network allows, against a local server.
+"""Measure how near live sampling comes to what the network allows, against a local server.
 
     python bench/sampling.py [--scenario small large] [--full] [--repeat N] [--json] [--out FILE]
 
@@ -54,7 +54,7 @@ class Scenario:
 
     @property
     def group(self) -> str:
-        """What it is chosen by: `memory` means both of its sizes."""
+        """Name that it is chosen by: `memory` means both of its sizes."""
         return self.name.partition("-")[0]
 
     @property
@@ -79,7 +79,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one client took. Ratios to the ideal are None where no call is needed."""
+    """Figures of one client. Ratios to the ideal are None where no call is needed."""
 
     scenario: str
     client: str
@@ -135,7 +135,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process took."""
+    """Time and memory of a process."""
 
     exit_code: int
     begun_s: float
@@ -147,7 +147,7 @@ class Usage:
 
 
 class BenchError(Exception):
-    """Nothing was measured."""
+    """A benchmark that measured nothing."""
 
 
 def scenarios(*, full: bool) -> list[Scenario]:
@@ -202,7 +202,7 @@ def serving(
             process.stdin.close()
 
 
-def seen(process: subprocess.Popen[str]) -> dict[str, Any]:
+def stop_server(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Stop the server; what it saw."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -248,7 +248,7 @@ def machine_cpu_s() -> float | None:
 
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
-    """Let child processes find everything compiled, as where Heretix is installed."""
+    """Compile everything for child processes, as where Heretix is installed."""
     with tempfile.TemporaryDirectory(prefix="heretix-bench-") as cache:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = cache
@@ -264,7 +264,7 @@ def claim_text(number: int) -> str:
 
 
 def store_counts(path: Path) -> dict[str, int]:
-    """What the store really holds, read without Heretix."""
+    """Count what the store really holds, without Heretix."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         stored, failed, noncompliant = connection.execute(
             "SELECT count(*), count(error), count(noncompliance) FROM samples"
@@ -290,7 +290,7 @@ def measure(scenario: Scenario, client: str) -> Figures:
             with serving(scenario.server, port) as (port, process):
                 command = heretix_command(scenario, port, directory)
                 usage = run_process(command if ours else floor_command(scenario, port), log)
-                statistics = seen(process)
+                statistics = stop_server(process)
             if usage.exit_code not in {0, 1} or (not statistics["requests"] and not scenario.warm):
                 log.seek(0)
                 told = log.read().decode("utf-8", "replace")[-2000:]
@@ -379,7 +379,7 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 
 
 def goals_of(scenario: Scenario, figures: Figures, before: Sequence[Figures]) -> list[Goal]:
-    """What must hold of a scenario; `before` has the ones already measured."""
+    """List what must hold of a scenario; `before` has the ones already measured."""
     smaller = next((f for f in before if f.scenario == "memory-small"), None)
     values = asdict(figures) | {
         "growth": _ratio(figures.peak_rss_mb, smaller.peak_rss_mb if smaller else None),
@@ -430,28 +430,39 @@ def print_tables(figures: Sequence[Figures], goals: Sequence[Goal]) -> None:
         floor = floors.get(f.scenario)
         table.add_row(
             *(f.scenario, f.client, f"{f.samples:,}", f"{f.wall_s:.2f}"),
-            *(_shown(f.wall_per_ideal), _shown(_ratio(f.wall_s, floor.wall_s if floor else None))),
-            *(_shown(f.startup_s), _shown(f.span_per_ideal), f"{f.cpu_ms_per_sample:.3f}"),
+            *(
+                _write_value(f.wall_per_ideal),
+                _write_value(_ratio(f.wall_s, floor.wall_s if floor else None)),
+            ),
+            *(
+                _write_value(f.startup_s),
+                _write_value(f.span_per_ideal),
+                f"{f.cpu_ms_per_sample:.3f}",
+            ),
             *(f"{f.peak_rss_mb:.0f}", f"{f.requests_per_needed:.3f}", f"{f.limited_share:.1%}"),
-            *(_shown(f.stored, "{:,}"), _shown(f.failed, "{:,}"), _shown(f.others_cores)),
+            *(
+                _write_value(f.stored, "{:,}"),
+                _write_value(f.failed, "{:,}"),
+                _write_value(f.others_cores),
+            ),
         )
     verdicts = Table("goal", "is", "at most", "")
     for g in goals:
         verdict = "met" if g.met else "[bold red]MISSED"
         verdicts.add_row(
-            f"{g.scenario}: {g.figure}", _shown(g.value, "{:.4g}"), f"{g.limit:g}", verdict
+            f"{g.scenario}: {g.figure}", _write_value(g.value, "{:.4g}"), f"{g.limit:g}", verdict
         )
     console = Console()
     console.print(table)
     console.print(verdicts)
 
 
-def _shown(value: float | None, form: str = "{:.2f}") -> str:
+def _write_value(value: float | None, form: str = "{:.2f}") -> str:
     return "—" if value is None else form.format(value)
 
 
 def as_json(figures: Sequence[Figures], goals: Sequence[Goal]) -> str:
-    """Everything, with what is needed to judge it."""
+    """Write everything as JSON, with what is needed to judge it."""
     machine = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
     found = [asdict(goal) | {"met": goal.met} for goal in goals]
     values = {"machine": machine, "figures": [asdict(f) for f in figures], "goals": found}

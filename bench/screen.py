@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import yaml
 
-from heretix.evidence.text.excerpt import sentences
+from heretix.evidence.text.excerpt import split_sentences
 from heretix.evidence.text.injection import request_parts, screen
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_sentences(paths: Iterable[Path]) -> Iterator[str]:
     seen: set[str] = set()
     for path in paths:
         text = path.read_text(encoding="utf-8", errors="ignore")
-        for place in sentences(text):
+        for place in split_sentences(text):
             said = " ".join(text[place.start : place.end].split())
             if CHARS[0] <= len(said) <= CHARS[1] and said not in seen:
                 seen.add(said)

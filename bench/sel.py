@@ -30,8 +30,8 @@ from heretix.core.lenses import LENSES, RPL, SEL
 from heretix.core.settings import Settings
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.evidence.sources.extract import Extract, make_document
-from heretix.measurement.experiments import Experiments, with_experiments
-from heretix.measurement.runner import Silence
+from heretix.measurement.experiments import Experiments, plan_experiments
+from heretix.measurement.runner import NullObserver
 from heretix.measurement.service import Artifacts, Results, gather_evidence, measure, prepare
 from heretix.store import Store
 
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What the evidence of a case did to the belief; None where a lens has no estimate."""
+    """Movement of the belief by the evidence of a case; None where a lens has no estimate."""
 
     claim: str
     pair: str
@@ -73,7 +73,7 @@ class Move:
     trusted: bool | None
 
     def towards(self, lens: str, base: str) -> float | None:
-        """How far `lens` moved the belief from `base`, above 0 if the right way."""
+        """Distance that `lens` moved the belief from `base`, above 0 if the right way."""
         a, b = self.prob[base], self.prob[lens]
         return None if a is None or b is None else self.side * (b - a)
 
@@ -118,16 +118,16 @@ def plan(cases: Sequence[Case], model: str) -> Measurement:
         bundles.append(bundle)
     prepared = prepare(config, Settings.from_env(), claims=[case.claim for case in cases])
     gathered = asyncio.run(gather_evidence(prepared, bundles=bundles))
-    return with_experiments(gathered, Experiments(sham=True))
+    return plan_experiments(gathered, Experiments(sham=True))
 
 
-class Showing(Silence):
+class Showing(NullObserver):
     """An observer that says what is done."""
 
     def __init__(self, runs: int) -> None:
         self._runs, self._done = runs, 0
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         self._done += 1
         found = record.aggregates.prob_true_rpl
         said = "no estimate" if found is None else f"{found:.3f}"
@@ -137,7 +137,7 @@ class Showing(Silence):
 
 
 def read_move(artifact: Artifact, case: Case) -> Move:
-    """What the runs of a claim say."""
+    """Read the movement from the runs of a claim."""
     runs = {
         (run.evidence.variant if run.evidence else None) or run.lens: run for run in artifact.runs
     }

@@ -46,7 +46,7 @@ _MALFORMED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """What the server is like. Shares are parts of the requests that pass the limits."""
+    """Behaviour of the server. Shares are parts of the requests that pass the limits."""
 
     latency_ms: float = 0.0
     jitter_ms: float = 0.0
@@ -92,7 +92,7 @@ class Behaviour:
 
 @dataclass(slots=True)
 class Statistics:
-    """What the server saw. Times are those of `time.monotonic`, which all processes share."""
+    """Counts of the server. Times are those of `time.monotonic`, which all processes share."""
 
     requests: int = 0
     """Requests to a model, whatever became of them."""
@@ -130,7 +130,7 @@ class Bucket:
         self._at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long until `amount` is there; 0 when it is."""
+        """Seconds until `amount` is there; 0 when it is."""
         self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
         self._at = now
         # What is larger than the bucket goes through when that is full, or it never would.
@@ -143,7 +143,7 @@ class Bucket:
         self._level -= amount
 
     def headers(self, unit: str) -> str:
-        """What OpenAI tells of a limit with every reply: how much, what is left, when full."""
+        """Headers by which OpenAI tells of a limit: how much, what is left, when full."""
         full_in_s = (self._capacity - self._level) / self._per_s
         return (
             f"x-ratelimit-limit-{unit}: {self.per_minute:.0f}\r\n"
@@ -154,7 +154,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What a request will get, and after how long."""
+    """Outcome of a request, and its delay."""
 
     outcome: str
     delay_s: float = 0.0
@@ -180,7 +180,7 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """What a client is configured with."""
+        """Address that a client is configured with."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def start(self, port: int = 0) -> None:
@@ -217,7 +217,7 @@ class Server:
         statistics.requests += 1
         statistics.in_flight += 1
         statistics.max_in_flight = max(statistics.max_in_flight, statistics.in_flight)
-        return self._limited(tokens, now) or self._by_chance()
+        return self._check_limit(tokens, now) or self._by_chance()
 
     def end(self, outcome: str, due_at: float) -> None:
         """A request was replied to, or its client went away."""
@@ -231,7 +231,7 @@ class Server:
         """The limits, as each reply tells them."""
         return "".join(bucket.headers(unit) for unit, bucket in self._buckets.items())
 
-    def _limited(self, tokens: int, now: float) -> _Verdict | None:
+    def _check_limit(self, tokens: int, now: float) -> _Verdict | None:
         most = self.behaviour.max_concurrent
         if most is not None and self.statistics.in_flight > most:
             return _Verdict("crowded")

@@ -1,4 +1,4 @@
-"""Whether honest evidence earns and attacks don't, over thousands of episodes.
+"""Simulate thousands of episodes: does honest evidence earn, and attacks don't?
 
     python bench/simulation.py [--episodes 2000] [--seed 1] [--alone] [--json]
 

@@ -39,7 +39,7 @@ def read_publishers(path: Path = POLICIES / "publishers.csv") -> list[dict[str, 
 
 
 def find_slips(rows: list[dict[str, str]]) -> list[str]:
-    """What is wrong with the rows, each slip with its domain."""
+    """Find what is wrong with the rows, each slip with its domain."""
     policy = (POLICIES / "default.yaml").read_text(encoding="utf-8")
     mapped = set(re.findall(r"^ {8}([a-z -]+): (?:[a-z]+)$", policy, re.MULTILINE))
     slips, seen = [], ""
@@ -59,12 +59,12 @@ def find_slips(rows: list[dict[str, str]]) -> list[str]:
             for column, code in CODES.items()
             if not code.fullmatch(row[column])
         ]
-        slips += [f"{domain}: {name!r} has odd spaces" for name in row.values() if odd(name)]
+        slips += [f"{domain}: {name!r} has odd spaces" for name in row.values() if is_odd(name)]
         seen = domain
     return slips
 
 
-def odd(text: str) -> bool:
+def is_odd(text: str) -> bool:
     """Text with spaces where none belong, or a line end."""
     return text != " ".join(text.split())
 
@@ -85,7 +85,7 @@ def write(rows: list[dict[str, str]]) -> str:
 
 
 def report_coverage(path: Path) -> str:
-    """How much of a list the packaged policy classifies."""
+    """Report how much of a list the packaged policy classifies."""
     policy = load_policy()
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     given = [line for line in lines if line and is_address(line)]
@@ -100,7 +100,7 @@ def report_coverage(path: Path) -> str:
 
 
 def report_agreement(path: Path, rows: list[dict[str, str]]) -> str:
-    """How often the list and another table of facts say the same of the same domain."""
+    """Report how often the list and another table of facts say the same of the same domain."""
     own = {row["domain"]: row for row in rows}
     parts = []
     with path.open(encoding="utf-8", newline="") as file:

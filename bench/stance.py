@@ -1,4 +1,4 @@
-"""How often a model places a passage rightly: supports or refutes a claim, beside chance.
+"""Measure how often a model places a passage rightly: supports or refutes a claim, beside chance.
 
     python bench/stance.py [--model local:qwen2.5-coder-1.5b] [--items 100] [--seed 14] [--json]
 

@@ -29,7 +29,7 @@ EMPTY: Final = "empty interpreter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is started, how it must end, and the most seconds it may take."""
+    """A command: how it is started, how it must end, and the most seconds it may take."""
 
     name: str
     code: str

@@ -1,4 +1,4 @@
-"""How fast the store takes samples and gives them back.
+"""Measure how fast the store takes samples and gives them back.
 
     python bench/store.py [--samples 20000] [--batch 500] [--postgres URL] [--json]
 
@@ -90,13 +90,13 @@ def rate(samples: Sequence[Sample], action: Callable[[], object]) -> float:
 
 
 def save_in_batches(store: Store, samples: Sequence[Sample], size: int) -> None:
-    """As a caller that has samples in hand."""
+    """Save as a caller that has samples in hand."""
     for start in range(0, len(samples), size):
         store.write(save_samples, samples[start : start + size])
 
 
 async def put_concurrently(store: Store, samples: Sequence[Sample]) -> None:
-    """As a runner: many tasks, each sample durable as soon as it can be."""
+    """Put as a runner does: many tasks, each sample durable as soon as it can be."""
     async with SampleWriter(store, save=save_samples) as writer:
 
         async def produce(part: Sequence[Sample]) -> None:

@@ -1,4 +1,4 @@
-"""How fast the web app answers, how many it can keep in touch with, and what memory it takes.
+"""Measure the web app: how fast it answers, how many streams it holds, and its memory.
 
     python bench/web.py [--runs 10000] [--requests 20000] [--rounds 5] [--store FILE] [--json]
 
@@ -52,7 +52,7 @@ _WAIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What came of many requests to one kind of address."""
+    """Result of many requests to one kind of address."""
 
     name: str
     requests: int
@@ -64,13 +64,13 @@ class Load:
 
     @property
     def met(self) -> bool:
-        """As many and as quick as is asked for."""
+        """Tell whether it was as many and as quick as is asked for."""
         return self.wrong == 0 and self.per_s >= LEAST_PER_S and self.p99_ms <= MOST_P99_MS
 
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Everything that was measured."""
+    """Figures of all measurements."""
 
     runs: int
     cores: int | None
@@ -91,13 +91,13 @@ class Figures:
 
     @property
     def growth(self) -> float | None:
-        """How much memory grew in the second half of the requests; None when none were made."""
+        """Growth of memory in the second half of the requests; None when none were made."""
         if len(self.memory_mb) < 3:
             return None
         return self.memory_mb[-1] / self.memory_mb[len(self.memory_mb) // 2] - 1
 
     def goals(self) -> dict[str, bool]:
-        """Each goal, and whether it was met."""
+        """Goals, and whether each was met."""
         goals = {
             f"{load.name}: {LEAST_PER_S:.0f}/s, p99 {MOST_P99_MS:.0f} ms": load.met
             for load in self.loads
@@ -129,7 +129,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = options.store or folder / "heretix.sqlite"
-        ids = filled(path, options.runs)
+        ids = fill_store(path, options.runs)
         for _ in range(options.starts):
             with serving(path, figures):
                 pass
@@ -142,7 +142,7 @@ def main() -> int:
     return 0 if all(figures.goals().values()) else 1
 
 
-def filled(path: Path, runs: int) -> list[tuple[str, str]]:
+def fill_store(path: Path, runs: int) -> list[tuple[str, str]]:
     """Make the store if it isn't there; the ids of its runs and of their executions."""
     from heretix.config import RunConfig
     from heretix.core.settings import Settings
@@ -207,7 +207,7 @@ def wait_for_answer(port: int) -> None:
 
 
 def is_answered(port: int) -> bool:
-    """Whether the start page comes."""
+    """Tell whether the start page comes."""
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         connection.sendall(request_for("/", close=True))
         return connection.recv(16).startswith(b"HTTP/1.1 200")
@@ -225,15 +225,15 @@ def measure(
     pages = [f"/runs/{run_id}" for run_id, _ in ids]
     records = [f"/api/v1/executions/{execution_id}" for _, execution_id in ids]
     # What is made once is made before anything is counted.
-    asyncio.run(requested(port, rng.choices(pages + records, k=1000)))
+    asyncio.run(request_all(port, rng.choices(pages + records, k=1000)))
     for name, addresses in options.rounds * (("claim page", pages), ("API record", records)):
         say(f"{name}: {CONNECTIONS} connections for {options.seconds:g} s")
         many = rng.choices(addresses, k=200_000)
-        figures.loads.append(asyncio.run(loaded(name, port, many, options.seconds)))
+        figures.loads.append(asyncio.run(load_pages(name, port, many, options.seconds)))
     say(f"{STREAMS} event streams")
-    figures.streams, figures.page_with_streams_ms = asyncio.run(streamed(port, pages))
+    figures.streams, figures.page_with_streams_ms = asyncio.run(stream_events(port, pages))
     say(f"a page beside {EXPORTS} exports")
-    pairs = [asyncio.run(exported(port, rng.sample(pages, 50))) for _ in range(5)]
+    pairs = [asyncio.run(time_exports(port, rng.sample(pages, 50))) for _ in range(5)]
     alone, beside = (statistics.median(times) for times in zip(*pairs, strict=True))
     figures.page_alone_ms, figures.page_with_exports_ms = alone, beside
     if options.requests:
@@ -241,11 +241,11 @@ def measure(
         step = max(1, options.requests // 10)
         figures.memory_mb.append(memory_mb(process.pid))
         for _ in range(10):
-            asyncio.run(requested(port, rng.choices(pages + records, k=step)))
+            asyncio.run(request_all(port, rng.choices(pages + records, k=step)))
             figures.memory_mb.append(memory_mb(process.pid))
 
 
-async def loaded(name: str, port: int, addresses: Sequence[str], seconds: float) -> Load:
+async def load_pages(name: str, port: int, addresses: Sequence[str], seconds: float) -> Load:
     """Ask over many connections, each for the next as soon as it has its answer."""
     took_ms: list[float] = []
     wrong = 0
@@ -254,12 +254,12 @@ async def loaded(name: str, port: int, addresses: Sequence[str], seconds: float)
 
     async def ask() -> None:
         nonlocal wrong
-        async with connected(port) as (reader, writer):
+        async with connect(port) as (reader, writer):
             for address in waiting:
                 sent = time.perf_counter()
                 if sent - began > seconds:
                     return
-                status = await answered(reader, writer, address)
+                status = await read_status(reader, writer, address)
                 took_ms.append(1000 * (time.perf_counter() - sent))
                 wrong += status != 200
 
@@ -276,48 +276,48 @@ async def loaded(name: str, port: int, addresses: Sequence[str], seconds: float)
     )
 
 
-async def requested(port: int, addresses: Sequence[str]) -> None:
+async def request_all(port: int, addresses: Sequence[str]) -> None:
     """Ask for all of these; an answer that isn't a success ends it."""
     waiting = iter(addresses)
 
     async def ask() -> None:
-        async with connected(port) as (reader, writer):
+        async with connect(port) as (reader, writer):
             for address in waiting:
-                status = await answered(reader, writer, address)
+                status = await read_status(reader, writer, address)
                 if status != 200:
                     raise SystemExit(f"{address}: status {status}")
 
     await asyncio.gather(*(ask() for _ in range(CONNECTIONS)))
 
 
-async def streamed(port: int, pages: Sequence[str]) -> tuple[int, float]:
+async def stream_events(port: int, pages: Sequence[str]) -> tuple[int, float]:
     """Follow one waiting job over many connections, and ask for a page beside them."""
-    job = await submitted(port)
+    job = await submit_job(port)
     async with contextlib.AsyncExitStack() as stack:
         followed = []
         for _ in range(STREAMS):
-            reader, writer = await stack.enter_async_context(connected(port))
+            reader, writer = await stack.enter_async_context(connect(port))
             writer.write(request_for(f"/jobs/{job}/events"))
             followed.append(first_event(reader))
         got = await asyncio.gather(*followed)
-        reader, writer = await stack.enter_async_context(connected(port))
+        reader, writer = await stack.enter_async_context(connect(port))
         took_ms = []
         for address in pages[:50]:
             sent = time.perf_counter()
-            await answered(reader, writer, address)
+            await read_status(reader, writer, address)
             took_ms.append(1000 * (time.perf_counter() - sent))
     return sum(got), round(statistics.median(took_ms), 1)
 
 
-async def exported(port: int, pages: Sequence[str]) -> tuple[float, float]:
+async def time_exports(port: int, pages: Sequence[str]) -> tuple[float, float]:
     """Time a page by itself, and again while one reader keeps so many exports under way."""
 
     async def time_pages() -> float:
         took_ms = []
-        async with connected(port) as (reader, writer):
+        async with connect(port) as (reader, writer):
             for address in pages:
                 sent = time.perf_counter()
-                await answered(reader, writer, address)
+                await read_status(reader, writer, address)
                 took_ms.append(1000 * (time.perf_counter() - sent))
         return statistics.median(took_ms)
 
@@ -343,14 +343,14 @@ async def exported(port: int, pages: Sequence[str]) -> tuple[float, float]:
     return round(alone, 1), round(beside, 1)
 
 
-async def submitted(port: int) -> str:
+async def submit_job(port: int) -> str:
     """The id of a job that nobody takes up: the server has no worker."""
     body = json.dumps({"claims": ["Somebody waits for this."], "models": ["mock:bench"]}).encode()
     head = (
         "POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Idempotency-Key: bench-{time.time_ns()}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    async with connected(port) as (reader, writer):
+    async with connect(port) as (reader, writer):
         writer.write(head.encode() + body)
         status, content = await read_answer(reader)
     if status not in {200, 201, 202}:
@@ -360,7 +360,7 @@ async def submitted(port: int) -> str:
 
 
 async def first_event(reader: asyncio.StreamReader) -> bool:
-    """Whether a stream has begun and told of the job."""
+    """Tell whether a stream has begun and told of the job."""
     try:
         async with asyncio.timeout(_WAIT_S):
             while line := await reader.readline():
@@ -372,7 +372,7 @@ async def first_event(reader: asyncio.StreamReader) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def connected(port: int) -> Any:
+async def connect(port: int) -> Any:
     """A connection that is kept alive."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
@@ -383,7 +383,9 @@ async def connected(port: int) -> Any:
             await writer.wait_closed()
 
 
-async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> int:
+async def read_status(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str
+) -> int:
     """Ask, read the whole answer, and say what its status was."""
     writer.write(request_for(address))
     return (await read_answer(reader))[0]

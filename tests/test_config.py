@@ -110,7 +110,7 @@ def test_a_missing_or_unreadable_file_is_refused(tmp_path):
 def test_the_command_line_wins_and_swaps_claim_for_claims_file(tmp_path):
     """An option given on the command line replaces its counterpart in the file."""
     config = load_config(write(tmp_path, "claims_file: c.txt\nmodels: [gpt-5]\nK: 4\n"))
-    changed = config.replaced(claim="x", model="mock:a", K=None)
+    changed = config.override(claim="x", model="mock:a", K=None)
     assert (changed.claim, changed.claims_file) == ("x", None)
     assert (changed.model, changed.models, changed.K) == ("mock:a", None, 4)
 

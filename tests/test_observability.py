@@ -32,7 +32,7 @@ from heretix.core.settings import Settings
 from heretix.jobs import Jobs, MeasureRequest, Worker
 from heretix.observability import (
     Instruments,
-    Scraped,
+    PrometheusMetrics,
     counting_jobs,
     logging_json,
     observe,
@@ -208,7 +208,7 @@ def scrape(url):
 def test_prometheus_reads_a_worker_on_a_port_of_its_own():
     """In Prometheus's names; a port that is taken is a mistake with a remedy."""
     request = MeasureRequest.parse({"claims": [CLAIM], "models": ["mock:a"], "K": 4, "R": 1})
-    with Store.open("jobs.sqlite") as store, counting_jobs(store), Scraped() as scraped:
+    with Store.open("jobs.sqlite") as store, counting_jobs(store), PrometheusMetrics() as scraped:
         port = scraped.serve("127.0.0.1", 0)
         jobs = Jobs(store, Settings())
         jobs.submit(LOCAL, request)
@@ -338,7 +338,7 @@ def test_without_the_extra_nothing_happens_or_a_remedy_is_told(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with pushing():
         assert telemetry.watchers == []
-    for start in (Scraped, observe().__enter__):
+    for start in (PrometheusMetrics, observe().__enter__):
         with pytest.raises(ConfigError, match=r"uv sync --extra otel"):
             start()
 

@@ -120,7 +120,7 @@ def test_options_that_are_sent_change_identities_and_others_do_not():
 
 def test_a_mock_never_shares_an_identity_with_the_model_it_stands_for():
     """A mock's sample can't be served to a live run."""
-    live, mock = plan(), plan(model=GPT5.mocked())
+    live, mock = plan(), plan(model=GPT5.make_mock())
     assert live.run_id != mock.run_id
     assert not {s.cache_key for s in live.samples} & {s.cache_key for s in mock.samples}
     assert plan(model=parse_model("openai:gpt-5")).run_id == live.run_id

@@ -364,7 +364,7 @@ def test_a_distribution_tells_its_answers_of_exactly_0_and_1(beliefs):
 def test_distributions_of_an_older_version_verify(beliefs):
     """They lack the mass at 0 and 1, and held each wording's mean as if it were an answer."""
     run = beliefs["distribution"].record
-    older = verify._without_masses(run)
+    older = verify._drop_masses(run)
     assert "extreme_mass" not in older.model_dump(mode="json")["readout"]
     older = older.model_copy(update={"sha256": verify.digest_of(older)})
     assert verify.verify_run(older).ok

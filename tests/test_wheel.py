@@ -27,11 +27,11 @@ EXTRAS = {
     "inspect": "import heretix.evals, heretix.providers.inspect_ai",
     "lake": "import duckdb, heretix.lake.write, heretix.lake.query",
     "local": "import pip, xllamacpp, heretix.providers.gguf",
-    "otel": "from heretix.observability import Scraped; Scraped().page()",
+    "otel": "from heretix.observability import PrometheusMetrics; PrometheusMetrics().page()",
     "parquet": "import pyarrow.parquet, heretix.report.export",
     "postgres": "import psycopg, sqlalchemy.dialects.postgresql.psycopg, heretix.store",
     "ray": "import ray.util.client, heretix.cluster.engine",
-    "rerank": "import tokenizers, threadpoolctl, heretix.evidence.meaning",
+    "rerank": "import tokenizers, threadpoolctl, heretix.evidence.embedding",
     "web": "import heretix.cli.serve, heretix.web.publish, heretix.web.app as a; a._routes()",
 }
 

@@ -29,22 +29,22 @@ from heretix.core.event_loop import run_async
 from heretix.core.lenses import SHOWING
 from heretix.core.settings import Settings
 from heretix.measurement.record import Artifact, RunRecord, write_artifact, write_texts
-from heretix.measurement.runner import stopped
+from heretix.measurement.runner import make_stopped_error
 from heretix.measurement.service import (
     Measurement,
     Results,
+    add_checks,
     assemble,
     gather_evidence,
     keep_bundles,
     prepare,
     require_evidence,
     run_names,
-    with_checks,
 )
 from heretix.measurement.service import measure as run_measurement
 from heretix.measurement.verify import Comparison, read_artifacts
 from heretix.measurement.verify import compare as compare_runs
-from heretix.report.export import arrow_schema, columns_of, load_arrow, read_pages, storable
+from heretix.report.export import arrow_schema, columns_of, load_arrow, make_storable, read_pages
 from heretix.report.words import missing_reason, no_estimate_reason
 from heretix.store import Store
 
@@ -299,7 +299,7 @@ class BeliefDifference:
 
     @property
     def ci(self) -> tuple[float, float]:
-        """Its 95% interval, by the frozen bootstrap; the t interval beside it is in `found`."""
+        """The 95% interval, by the frozen bootstrap; the t interval beside it is in `found`."""
         return self.found.difference.diff_prob_lo, self.found.difference.diff_prob_hi
 
     @property
@@ -440,7 +440,7 @@ def frame(
 def _frame(columns: Sequence[tuple[str, str]], rows: list[dict[str, Any]], as_: str) -> Any:
     if as_ not in get_args(FrameKind):
         raise ConfigError(f"`as_` must be one of {', '.join(get_args(FrameKind))}, got {as_!r}")
-    table = load_arrow().Table.from_pylist(storable(rows), schema=arrow_schema(columns))
+    table = load_arrow().Table.from_pylist(make_storable(rows), schema=arrow_schema(columns))
     if as_ == "arrow":
         return table
     try:
@@ -718,7 +718,7 @@ def _showing(bar: Bar | None, *measurements: Measurement) -> Iterator[None]:
     try:
         yield
     finally:
-        bar.ended()
+        bar.end()
 
 
 class _Call:
@@ -764,7 +764,7 @@ class _Call:
     async def _prepare(self) -> Measurement:
         measurement = prepare(self._config, self._settings, claims=self._claims)
         measurement = await gather_evidence(measurement, bundles=self._bundles)
-        measurement = with_checks(measurement)
+        measurement = add_checks(measurement)
         with Store.open(self._store) as opened:
             keep_bundles(opened, measurement)
             require_evidence(measurement)
@@ -801,7 +801,7 @@ class Stopping:
     def watch(self, runner: Runner) -> Runner:
         """Interrupt this from now on; where the last one was stopped at its very end, at once."""
         if self._runner is not None and self._runner.stopped:
-            raise stopped()
+            raise make_stopped_error()
         self._runner = runner
         return runner
 
@@ -877,7 +877,7 @@ def _wait(work: Coroutine[Any, Any, _T], stop: Callable[[], bool], onward: str =
             asyncio.get_running_loop()
         except RuntimeError:
             return run_async(work, stop=stop)
-        return _beside(work, stop)
+        return _run_in_thread(work, stop)
     except StoppedError as exc:
         # As an interrupt, which no loop over claims takes for a failure and goes on.
         raise KeyboardInterrupt(f"{exc}{onward}") from exc
@@ -896,11 +896,11 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _beside(work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
+def _run_in_thread(work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
     """Run in a thread; an interrupt comes to the one that waits here."""
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
 
-    async def noted() -> _T:
+    async def note_task() -> _T:
         running.append((asyncio.get_running_loop(), asyncio.current_task()))
         return await work
 
@@ -911,7 +911,7 @@ def _beside(work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
 
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool, _interruptible():
-        future = pool.submit(context.run, run_async, noted())
+        future = pool.submit(context.run, run_async, note_task())
         while True:
             try:
                 return future.result()

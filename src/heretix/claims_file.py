@@ -79,7 +79,7 @@ def read_sent(name: str, content: bytes) -> list[str]:
 
     The column may be written `Claim`; cells that are empty are passed over.
     """
-    reader = _READERS.get(Path(name).suffix.lower(), _text_rows)
+    reader = _READERS.get(Path(name).suffix.lower(), _read_text_rows)
     with _naming("file", name):
         found = []
         for cells in reader(content.decode("utf-8-sig")):
@@ -89,7 +89,7 @@ def read_sent(name: str, content: bytes) -> list[str]:
 
 
 def _read(name: str, column: str | None) -> Iterator[_Cells]:
-    return _read_piped_rows(column) if name == STDIN else _file_rows(Path(name))
+    return _read_piped_rows(column) if name == STDIN else _read_file_rows(Path(name))
 
 
 @contextmanager
@@ -137,13 +137,13 @@ def _find_unstorable(value: Any, depth: int = -1) -> str | None:
     return next(filter(None, (_find_unstorable(part, depth + 1) for part in parts)), None)
 
 
-def _file_rows(path: Path) -> Iterator[_Cells]:
+def _read_file_rows(path: Path) -> Iterator[_Cells]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None and path.suffix.lower() != ".parquet":
         kinds = ", ".join([*_READERS, ".parquet"])
         raise ConfigError(f"must end in one of {kinds}, got {path.name!r}")
     if reader is None:
-        yield from _parquet_rows(path)
+        yield from _read_parquet_rows(path)
     else:
         yield from reader(path.read_text(encoding="utf-8-sig"))
 
@@ -177,7 +177,7 @@ _LINES: Final = re.compile(r"\r\n|\n|\r")
 """Ends of lines. `splitlines` knows more of them, which may stand within a claim."""
 
 
-def _text_rows(text: str) -> Iterator[_Cells]:
+def _read_text_rows(text: str) -> Iterator[_Cells]:
     for number, line in enumerate(_LINES.split(text), start=1):
         if line.strip():
             yield _Cells(f"line {number}", {CLAIM: line})
@@ -224,7 +224,7 @@ def _check_header(header: Sequence[str]) -> None:
         )
 
 
-def _json_lines(text: str) -> Iterator[_Cells]:
+def _read_json_lines(text: str) -> Iterator[_Cells]:
     for number, line in enumerate(_LINES.split(text), start=1):
         if not line.strip():
             continue
@@ -237,7 +237,7 @@ def _json_lines(text: str) -> Iterator[_Cells]:
         yield _object_row(f"line {number}", row)
 
 
-def _json_rows(text: str) -> Iterator[_Cells]:
+def _read_json_rows(text: str) -> Iterator[_Cells]:
     try:
         rows = _read_json(text)
     except (ValueError, RecursionError) as exc:
@@ -255,7 +255,7 @@ def _read_json(text: str) -> Any:
         parse_constant=WrittenNumber,
         parse_int=_read_integer,
         parse_float=_read_decimal,
-        object_pairs_hook=_unite,
+        object_pairs_hook=_refuse_duplicate_keys,
     )
 
 
@@ -270,7 +270,7 @@ def _read_decimal(text: str) -> float | WrittenNumber:
     return number if math.isfinite(number := float(text)) else WrittenNumber(text)
 
 
-def _unite(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -287,7 +287,7 @@ def _object_row(where: str, row: Any) -> _Cells:
     return _Cells(where, row)
 
 
-def _parquet_rows(path: Path) -> Iterator[_Cells]:
+def _read_parquet_rows(path: Path) -> Iterator[_Cells]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as exc:
@@ -323,8 +323,8 @@ def _as_text(value: Any) -> str:
 _READERS: Final[Mapping[str, Callable[[str], Iterator[_Cells]]]] = {
     ".csv": lambda text: _read_separated_rows(text, ","),
     ".tsv": lambda text: _read_separated_rows(text, "\t"),
-    ".json": _json_rows,
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
-    ".txt": _text_rows,
+    ".json": _read_json_rows,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".txt": _read_text_rows,
 }

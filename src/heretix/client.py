@@ -102,7 +102,7 @@ class _Transport:
             except (errors.CallTimeoutError, errors.ConnectionFailedError):
                 if last:
                     raise
-                self._rest(attempt, None)
+                self._back_off(attempt, None)
                 continue
             if response.status < 400:
                 return answer
@@ -110,15 +110,15 @@ class _Transport:
             unfinished = response.status == 409 and key is not None and attempt > 1
             if last or not (response.status in {429, 503} or unfinished):
                 raise _problem(response, answer)
-            self._rest(attempt, response.getheader("retry-after"))
+            self._back_off(attempt, response.getheader("retry-after"))
         raise AssertionError("the last try returns or raises")
 
-    def _pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
+    def _read_pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
         with self._request("GET", path, query) as (response, _), self._reading(response):
             while piece := response.read(64 * 1024):
                 yield piece
 
-    def _events(
+    def _read_events(
         self, path: str, *, after: int, wait_s: float | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield the events of a stream until the last one; where it breaks, take it up again.
@@ -150,7 +150,9 @@ class _Transport:
                 if failures >= self._tries:
                     raise
                 retry_after_s = getattr(exc, "retry_after_s", None)
-            self._rest(max(1, failures), None if retry_after_s is None else f"{retry_after_s:.0f}")
+            self._back_off(
+                max(1, failures), None if retry_after_s is None else f"{retry_after_s:.0f}"
+            )
 
     def _stream(self, path: str, after: int, until: float) -> Iterator[dict[str, Any]]:
         opened = self._request("GET", path, headers=_resume_at(after))
@@ -207,7 +209,7 @@ class _Transport:
         except (OSError, http.client.HTTPException) as exc:
             raise errors.ConnectionFailedError(f"`{self._url}` broke off: {exc}") from exc
 
-    def _rest(self, attempt: int, retry_after: str | None) -> None:
+    def _back_off(self, attempt: int, retry_after: str | None) -> None:
         wanted = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
         time.sleep(min(_LONGEST_PAUSE_S, max(wanted, self._pause_s * 2 ** (attempt - 1))))
 
@@ -331,7 +333,7 @@ class Client(_Transport):
         key: str | None = None,
         **options: Any,
     ) -> Job:
-        """Have claims measured. Options are those of a request: K, R, lenses, budget_usd, …"""
+        """Submit claims to be measured. Options are a request's: K, R, lenses, budget_usd, …"""
         return _read(Job, self._post("/jobs", _request(claims, models, options), key))
 
     def plan(
@@ -357,7 +359,7 @@ class Client(_Transport):
     def resume(
         self, job_id: str, *, budget_usd: float | None = None, key: str | None = None
     ) -> Job:
-        """Let a job go on that failed or was cancelled."""
+        """Resume a job that failed or was cancelled."""
         body = {"budget_usd": budget_usd}
         return _read(Job, self._post(f"/jobs/{_part(job_id)}/resume", body, key))
 
@@ -369,7 +371,7 @@ class Client(_Transport):
         Who doesn't want to wait for longer than `wait_s` seconds is told how far it was.
         """
         path = f"/jobs/{_part(job_id)}/events"
-        for event in self._events(path, after=after, wait_s=wait_s):
+        for event in self._read_events(path, after=after, wait_s=wait_s):
             yield _read(JobEvent, event)
         if wait_s is not None and not (found := self.job(job_id)).ended:
             done, total = found.progress["done"], found.progress["total"]
@@ -410,7 +412,7 @@ class Client(_Transport):
         return map(read_sample, self._pages(f"/executions/{_part(ref)}/samples"))
 
     def verify(self, ref: str) -> Verification:
-        """Have a record derived again, from itself alone."""
+        """Ask the server to derive a record again, from itself alone."""
         return _read(Verification, self._get(f"/executions/{_part(ref)}/verify"))
 
     def compare(self, a: str, b: str) -> dict[str, Any]:
@@ -593,7 +595,7 @@ class Client(_Transport):
     ) -> int:
         """Write a table to a .jsonl or .parquet file; returns how many bytes it has."""
         target = Path(path)
-        pieces = self._pieces(f"/export/{table}.{format_of(target)}", {"only": only})
+        pieces = self._read_pieces(f"/export/{table}.{format_of(target)}", {"only": only})
         return write_export(target, pieces)
 
     def _outcome(

@@ -94,8 +94,8 @@ class EvidenceConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _tuples(cls, values: Any) -> Any:
-        return _with_tuples(values)
+    def _convert_lists(cls, values: Any) -> Any:
+        return _convert_lists(values)
 
 
 class RunConfig(BaseModel):
@@ -149,7 +149,7 @@ class RunConfig(BaseModel):
     def _apply_preset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        values = _with_tuples(values)
+        values = _convert_lists(values)
         # One answer a wording, and no chance in it: a repeat would tell nothing.
         once = {} if values.get("readout", SAMPLED) == SAMPLED else {"K": SLOTS, "R": 1}
         return {**once, **PRESETS.get(str(values.get("preset")), {}), **values}
@@ -244,8 +244,8 @@ class RunConfig(BaseModel):
             )
             raise ConfigError("\n".join(lined)) from exc
 
-    def replaced(self, **changes: Any) -> Self:
-        """This request with the options of a command line laid over it; None changes nothing."""
+    def override(self, **changes: Any) -> Self:
+        """Lay the options of a command line over this request; None changes nothing."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         changes = {name: value for name, value in changes.items() if value is not None}
         for one, other in (("claim", "claims_file"), ("model", "models")):
@@ -275,7 +275,7 @@ def config_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _with_tuples(values: Any) -> Any:
+def _convert_lists(values: Any) -> Any:
     """YAML has lists only; strict mode wants the tuples that a frozen record holds."""
     if not isinstance(values, Mapping):
         return values

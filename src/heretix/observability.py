@@ -163,7 +163,7 @@ def observe(
     try:
         from opentelemetry import metrics, trace
     except ImportError as exc:
-        raise _without_extra() from exc
+        raise _make_missing_extra_error() from exc
     instruments = Instruments(
         meters or metrics.get_meter_provider(), tracers or trace.get_tracer_provider()
     )
@@ -176,7 +176,7 @@ def observe(
 
 @contextmanager
 def counting_jobs(store: Store) -> Iterator[None]:
-    """Let the jobs of a store be counted whenever somebody asks."""
+    """Count the jobs of a store whenever somebody asks."""
 
     def count() -> Mapping[str, int]:
         return store.read(rows.count_jobs)
@@ -188,7 +188,7 @@ def counting_jobs(store: Store) -> Iterator[None]:
         telemetry.queues.remove(count)
 
 
-def _without_extra() -> ConfigError:
+def _make_missing_extra_error() -> ConfigError:
     return ConfigError(
         "`opentelemetry` isn't installed: `uv sync --extra otel`, or `pip install '.[otel]'` in "
         "the clone"
@@ -247,7 +247,7 @@ def pushing() -> Iterator[None]:
         meters.shutdown()
 
 
-class Scraped:
+class PrometheusMetrics:
     """Metrics as Prometheus reads them; a context manager."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class Scraped:
             from opentelemetry.sdk.metrics import MeterProvider
             from prometheus_client import CollectorRegistry
         except ImportError as exc:
-            raise _without_extra() from exc
+            raise _make_missing_extra_error() from exc
         from opentelemetry.trace import NoOpTracerProvider
 
         self.registry: CollectorRegistry = CollectorRegistry()
@@ -288,7 +288,7 @@ class Scraped:
         self._stack.callback(server.shutdown)
         return int(server.server_port)
 
-    def __enter__(self) -> Scraped:
+    def __enter__(self) -> PrometheusMetrics:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

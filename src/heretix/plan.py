@@ -1,4 +1,4 @@
-"""From a claim, a model and a bank to planned samples and their identities. No calls, no clock.
+"""Planned samples and their identities, from a claim, a model and a bank. No calls, no clock.
 
 Everything here is a pure function of its inputs, so that anyone can re-derive a plan from a
 record: which templates, how many times each, and under which keys the samples are cached.
@@ -21,13 +21,13 @@ from heretix.prompts.bank import (
     Frame,
     Prompt,
     ShownItem,
-    free_nonce,
+    find_free_nonce,
     load_frame,
     render,
     render_in,
 )
 from heretix.providers.base import Request
-from heretix.providers.catalog import PROVIDERS, ModelId, Options, sent_options
+from heretix.providers.catalog import PROVIDERS, ModelId, Options, select_sent_options
 from heretix.readouts import SAMPLED, Readout
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class Evidence:
 
     @property
     def shown_sha256(self) -> str:
-        """Of what is shown, and in which order. A bundle's id also changes with what was left out
+        """Hash of what is shown, in its order. A bundle's id also changes with what was left out
         and with the time of retrieval, and those change no answer."""
         return sha256_text(canonical_json([[item.id, item.text] for item in self.items]))
 
     @property
     def nonce(self) -> str:
         """The code that marks the documents."""
-        return free_nonce(self.shown_sha256, (item.text for item in self.items))
+        return find_free_nonce(self.shown_sha256, (item.text for item in self.items))
 
     @property
     def identity(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class PrecisionStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenExecution:
     """The execution that a step goes on with."""
 
     execution_id: str
@@ -136,7 +136,7 @@ class Precision:
     steps: tuple[PrecisionStep, ...] = ()
     interrupted: bool = False
     """No larger step follows, because the run was stopped."""
-    begun: Begun | None = None
+    begun: OpenExecution | None = None
     """None for the first step."""
 
 
@@ -304,7 +304,7 @@ def make_plan(
 
     Lenses share templates and slots with the raw prior, so that their samples pair by wording.
     """
-    pool = selectable(bank, config)
+    pool = list_selectable(bank, config)
     sampled = config.readout == SAMPLED
     T = config.T if config.T is not None else min(DEFAULT_T if sampled else config.K, len(pool))
     if len(pool) < T:
@@ -318,7 +318,7 @@ def make_plan(
     offset = int(sha256_text(f"{claim}|{bank.version}")[:8], 16) % bank.T_bank
     shift = offset % len(pool)
     indices = tuple((pool[shift:] + pool[:shift])[:T])
-    seq = _slots(config.K, T)
+    seq = _balance_slots(config.K, T)
     prompts = {
         indices[position]: _render(claim, bank, indices[position], evidence)
         for position in sorted(set(seq))
@@ -331,7 +331,7 @@ def make_plan(
         claim_id=claim_id,
         model=model,
         bank=bank,
-        options=sent_options(model, config.options),
+        options=select_sent_options(model, config.options),
         K=config.K,
         R=config.R,
         T=T,
@@ -371,7 +371,7 @@ def _render(claim: str, bank: Bank, index: int, evidence: Evidence | None) -> Pr
     )
 
 
-def selectable(bank: Bank, config: RunConfig) -> list[int]:
+def list_selectable(bank: Bank, config: RunConfig) -> list[int]:
     """Bank indices that may be used, in bank order."""
     include, exclude = config.template_include, config.template_exclude or ()
     for name, indices in (("template_include", include or ()), ("template_exclude", exclude)):
@@ -387,7 +387,7 @@ def selectable(bank: Bank, config: RunConfig) -> list[int]:
     return pool
 
 
-def _slots(K: int, T: int) -> tuple[int, ...]:
+def _balance_slots(K: int, T: int) -> tuple[int, ...]:
     """Balance K slots over T templates; the first ones get the extras."""
     per, rem = divmod(K, T)
     return tuple(position for position in range(T) for _ in range(per + (position < rem)))

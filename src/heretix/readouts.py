@@ -106,7 +106,7 @@ def missing_mass(readout: Readout, text: str) -> float | None:
 
 
 def hold_numbers(text: str, *, within: float) -> tuple[float, float] | None:
-    """Of a distribution the probability of exactly 0 and 1, and the mean log-odds with every number
+    """Measure a distribution: probability of exactly 0 and 1, and mean log-odds with every number
     held at `within` from them; None where there is no number."""
     numbers = [(float(name), math.exp(lp)) for name, lp in _load(DISTRIBUTION, text) or ()]
     mass = math.fsum(weight for _, weight in numbers)
@@ -200,11 +200,11 @@ async def walk_numbers(
             # Only now: a call that fails leaves none of the others behind.
             if isinstance(alternatives, BaseException):
                 raise alternatives
-            fitting, unlisted = _fitting(begun, alternatives)
+            fitting, unlisted = _sum_fitting(begun, alternatives)
             whole = math.fsum(fitting.values()) + unlisted
             for text, prob in fitting.items():
                 share = mass * prob / whole
-                number = _known_number(ANSWER_PREFIX + text)
+                number = _read_known_number(ANSWER_PREFIX + text)
                 if number is None and share < MIN_THIRD and _NEARLY_KNOWN.fullmatch(text):
                     number = text.strip()
                 if number is not None:
@@ -216,7 +216,7 @@ async def walk_numbers(
     return [Logprob(text, min(0.0, math.log(mass))) for text, mass in masses.items()]
 
 
-def _fitting(begun: str, tokens: Sequence[Logprob]) -> tuple[dict[str, float], float]:
+def _sum_fitting(begun: str, tokens: Sequence[Logprob]) -> tuple[dict[str, float], float]:
     """Probabilities of the longer texts that can become an answer, and what isn't listed of it."""
     texts = {begun + token: math.exp(logprob) for token, logprob in tokens if token}
     fitting = {text: prob for text, prob in texts.items() if _fits(text) and prob > 0}
@@ -244,11 +244,11 @@ def follow_path(path: Sequence[tuple[str, Sequence[Logprob]]]) -> list[Logprob]:
     for chosen, alternatives in path:
         among = dict(alternatives)
         for token, logprob in among.items():
-            number = _known_number(before + token)
+            number = _read_known_number(before + token)
             if number is not None:
                 masses[number] += mass * math.exp(logprob)
         begun = _ANY_NUMBER.fullmatch(before + chosen)
-        if _known_number(before + chosen) is not None or chosen not in among:
+        if _read_known_number(before + chosen) is not None or chosen not in among:
             break
         if begun and begun["number"]:
             # What comes before the number tells nothing of it: the mass is counted from there.
@@ -258,7 +258,7 @@ def follow_path(path: Sequence[tuple[str, Sequence[Logprob]]]) -> list[Logprob]:
     return [Logprob(text, min(0.0, math.log(mass))) for text, mass in known.items()]
 
 
-def _known_number(text: str) -> str | None:
+def _read_known_number(text: str) -> str | None:
     """The number of a beginning of an answer, if nothing that follows can change it."""
     found = _ANY_NUMBER.fullmatch(text)
     if found is None or not found["number"].strip("."):

@@ -12,7 +12,7 @@ from heretix.belief.estimator import (
     draw_templates,
     mean_in_order,
     plain_bootstrap,
-    resampled_means,
+    resample_means,
     trimmed_centers,
 )
 
@@ -39,7 +39,7 @@ def test_one_uniform_number_reaches_every_resample_once(n):
     [group] = ragged_groups(n, [n])
     ways = n**n
     uniforms = (np.arange(ways) + 0.5) / ways
-    means = resampled_means([group], np.zeros((ways, 1), dtype=np.int64), ChosenDraws(uniforms))
+    means = resample_means([group], np.zeros((ways, 1), dtype=np.int64), ChosenDraws(uniforms))
     expected = [sum(reversed(way)) / n for way in product(group.tolist(), repeat=n)]
     np.testing.assert_allclose(means[:, 0], expected, rtol=1e-14)
 
@@ -49,7 +49,7 @@ def test_the_largest_uniform_number_stays_in_its_template(n):
     """Rounding never carries the last entry of one table into the next."""
     groups = [np.arange(n, dtype=float), np.full(n, 100.0)]
     last = np.array([1 - 2**-53])
-    means = resampled_means(groups, np.zeros((1, 1), dtype=np.int64), ChosenDraws(last))
+    means = resample_means(groups, np.zeros((1, 1), dtype=np.int64), ChosenDraws(last))
     assert means.item() == n - 1
 
 
@@ -62,7 +62,7 @@ def test_block_size_changes_nothing(sizes, block_rows):
     expected = cluster_bootstrap(groups, B=300, cut=cut, rng=np.random.default_rng(8))
     rng = np.random.default_rng(8)
     picks = draw_templates(rng, B=300, T=len(sizes))
-    means = resampled_means(groups, picks, rng, block_rows=block_rows)
+    means = resample_means(groups, picks, rng, block_rows=block_rows)
     np.testing.assert_array_equal(trimmed_centers(means, cut, block_rows=block_rows), expected)
 
 
@@ -72,7 +72,7 @@ def test_the_default_block_is_smaller_than_a_run():
     expected = cluster_bootstrap(groups, B=5000, cut=1, rng=np.random.default_rng(5))
     rng = np.random.default_rng(5)
     picks = draw_templates(rng, B=5000, T=4)
-    means = resampled_means(groups, picks, rng, block_rows=5000)
+    means = resample_means(groups, picks, rng, block_rows=5000)
     np.testing.assert_array_equal(trimmed_centers(means, 1, block_rows=5000), expected)
 
 
@@ -90,7 +90,7 @@ def test_spread_of_the_replicas_is_what_theory_says(sizes):
 def test_both_ways_of_drawing_have_one_distribution():
     """Five replicates resampled from the table look as they do resampled index by index."""
     values = np.sort(np.random.default_rng(2).normal(size=5))
-    by_table = resampled_means(
+    by_table = resample_means(
         [values], np.zeros((20_000, 1), dtype=np.int64), np.random.default_rng(3)
     )
     by_index = plain_bootstrap(values, B=20_000, rng=np.random.default_rng(4))

@@ -13,10 +13,10 @@ from heretix.belief.metrics import (
     Metric,
     amplification_gap,
     directed_gap,
-    discoveries,
     dispersion,
     exchange_test,
-    folded,
+    find_discoveries,
+    fold_metric,
     information_gain,
     joint_bootstrap,
     movement,
@@ -154,7 +154,7 @@ def test_an_interval_is_that_of_the_replicas_differences():
 )
 def test_an_interval_is_folded_at_zero(given, expected):
     """A size has no negative part: an interval over 0 begins at 0 and keeps its farther end."""
-    found = folded(Metric(**dict(zip(("value", "lo", "hi"), given, strict=True))))
+    found = fold_metric(Metric(**dict(zip(("value", "lo", "hi"), given, strict=True))))
     assert (found.value, found.lo, found.hi) == expected
 
 
@@ -355,18 +355,18 @@ def test_discoveries_are_those_of_benjamini_and_hochberg(rate):
         for _ in range(25):
             p_values = rng.choice([rng.random(), *rng.beta(0.4, 3, size)], size).tolist()
             adjusted = scipy.stats.false_discovery_control(p_values)
-            assert discoveries(p_values, rate=rate) == [bool(p <= rate) for p in adjusted]
+            assert find_discoveries(p_values, rate=rate) == [bool(p <= rate) for p in adjusted]
 
 
 def test_a_step_up_keeps_what_a_single_step_would_lose():
     """The largest rank that passes decides for all before it."""
-    assert discoveries([0.04, 0.06, 0.07], rate=0.1) == [True, True, True]
-    assert discoveries([0.06, 0.5, 0.9], rate=0.1) == [False, False, False]
-    assert discoveries([], rate=0.1) == []
+    assert find_discoveries([0.04, 0.06, 0.07], rate=0.1) == [True, True, True]
+    assert find_discoveries([0.06, 0.5, 0.9], rate=0.1) == [False, False, False]
+    assert find_discoveries([], rate=0.1) == []
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])
 def test_a_rate_that_is_none_is_refused(rate):
     """A false discovery rate lies between 0 and 1."""
     with pytest.raises(ConfigError, match="rate"):
-        discoveries([0.1], rate=rate)
+        find_discoveries([0.1], rate=rate)

@@ -9,7 +9,7 @@ import pytest
 from heretix.belief.estimator import (
     draw_templates,
     estimate,
-    resampled_means,
+    resample_means,
     trimmed_centers,
     trimmed_mean,
 )
@@ -168,7 +168,7 @@ def test_more_replicates_than_a_table_holds_are_drawn_too():
     picks = draw_templates(rng, B=50, T=9)
     for lens in sorted(lenses):
         groups = [np.sort(logits) for logits in lenses[lens].values()]
-        expected = trimmed_centers(resampled_means(groups, picks, rng), 1)
+        expected = trimmed_centers(resample_means(groups, picks, rng), 1)
         assert vector.replicas[lens].tobytes() == expected.tobytes()
 
 

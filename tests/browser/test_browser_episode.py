@@ -9,7 +9,7 @@ import pytest
 from browsing import PASSWORD, Site, axe_findings, send_twice
 
 from heretix.accounts import Role
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.economy.episode.state import State
 
 # A slow machine takes minutes for them.
@@ -24,7 +24,7 @@ PEOPLE = {"alice": Role.EXPLORER, "bob": Role.EXPLORER, "olga": Role.OPERATOR}
 @pytest.fixture
 def clock():
     """A clock that the test moves on."""
-    return HeldClock(1_790_000_000_000)
+    return ManualClock(1_790_000_000_000)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from heretix.core.errors import (
 from heretix.core.settings import Settings
 from heretix.measurement import parts, service
 from heretix.measurement.health import State
-from heretix.measurement.runner import Counts, Silence, Tally
+from heretix.measurement.runner import Counts, NullObserver, Tally
 from heretix.measurement.service import Results, prepare
 from heretix.providers import mock
 from heretix.store import Store
@@ -127,7 +127,7 @@ def test_parts_give_the_same_bits_as_one_process(tmp_path, cluster, monkeypatch)
     cluster(nodes=1)
     measurement = asked(str(tmp_path / "parts.sqlite"), claims=5)
     alone = prepare(
-        measurement.config.replaced(on=None).model_copy(update={"on": None}),
+        measurement.config.override(on=None).model_copy(update={"on": None}),
         Settings(db=str(tmp_path / "alone.sqlite")),
         claims=[claim.text for claim in measurement.claims],
     )
@@ -270,13 +270,13 @@ def test_a_run_that_is_asked_to_stop_stops_its_parts(tmp_path, cluster, monkeypa
     with Store.open(measurement.settings.db) as store:
         results = Results()
         runner = measurement.runner(store, observer=results)
-        heard = results.finished
+        heard = results.on_finished
 
         def finished(record):
             heard(record)
             runner.stop()
 
-        results.finished = finished
+        results.on_finished = finished
         with pytest.raises(StoppedError):
             asyncio.run(service.measure(measurement, store, results, runner=runner))
     assert made.stopped
@@ -325,14 +325,14 @@ def test_progress_is_told_to_whoever_watches(tmp_path, cluster):
     """An observer hears of all nodes together, and of every record."""
     cluster(nodes=1)
 
-    class Ear(Silence):
+    class Ear(NullObserver):
         def __init__(self):
             self.counts, self.records = [], 0
 
-        def heard(self, counts):
+        def on_heard(self, counts):
             self.counts.append(counts)
 
-        def finished(self, record):
+        def on_finished(self, record):
             self.records += 1
 
     measurement, ear = asked(str(tmp_path / "h.sqlite"), claims=3), Ear()

@@ -9,7 +9,7 @@ import pytest
 
 from heretix.core.clock import (
     CENTURY_MS,
-    HeldClock,
+    ManualClock,
     SystemClock,
     parse_duration_ms,
     utc_now,
@@ -40,7 +40,7 @@ def test_the_system_clock_counts_milliseconds():
 
 def test_a_held_clock_only_runs_forwards():
     """It stands still until it is moved."""
-    clock = HeldClock(1_000)
+    clock = ManualClock(1_000)
     assert (clock.now_ms(), clock.advance(500), clock.now_ms()) == (1_000, 1_500, 1_500)
     with pytest.raises(UsageError, match="time only runs forwards"):
         clock.hold(1_499)

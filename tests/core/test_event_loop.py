@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from heretix.core.event_loop import attentive, run_async
+from heretix.core.event_loop import run_async, run_attentively
 
 WAITING = """
 import asyncio, signal, threading
-from heretix.core.event_loop import attentive, run_async
+from heretix.core.event_loop import run_attentively, run_async
 
 def press():
     # As it is when Ctrl-C comes in the moment in which the loop falls asleep: the main thread
@@ -33,7 +33,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "wait", ["run_async(asleep())", "asyncio.Runner().run(attentive(asleep()))"]
+    "wait", ["run_async(asleep())", "asyncio.Runner().run(run_attentively(asleep()))"]
 )
 def test_ctrl_c_wakes_a_loop_that_nothing_else_will_wake(wait):
     """Even when the system hands the signal to another thread."""
@@ -83,11 +83,11 @@ def test_it_works_beside_the_main_thread():
 
 HUNG_UP = """
 import os, signal
-from heretix.core.event_loop import STOP_SIGNALS, heeding, run_async
+from heretix.core.event_loop import STOP_SIGNALS, handling_signals, run_async
 
 async def work():
     heard = []
-    with heeding(lambda: heard.append(1), STOP_SIGNALS):
+    with handling_signals(lambda: heard.append(1), STOP_SIGNALS):
         for number in SENT:
             os.kill(os.getpid(), number)
             for _ in range(3):
@@ -154,7 +154,7 @@ def test_a_wake_up_that_the_work_has_set_stays():
         return wakeup_fd()
 
     async def outside():
-        theirs = await attentive(with_a_handler())
+        theirs = await run_attentively(with_a_handler())
         kept = wakeup_fd() == theirs
         asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
         return kept

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from exchanging import H, O
 from sqlalchemy import event
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.economy.exchange import Exchange
 from heretix.store import Store
 from processes import PROCESSES
@@ -37,7 +37,7 @@ def run_together(arguments: list[tuple[Any, ...]]) -> list[int | None]:
 def bet_away(barrier: Barrier, url: str, episode: str, person: str, bets: int) -> None:
     """Bet again and again on one market, each bet asked for twice."""
     with Store.open(url, busy_timeout_ms=120_000) as store:
-        exchange = Exchange(store, clock=HeldClock(2_000))
+        exchange = Exchange(store, clock=ManualClock(2_000))
         barrier.wait()
         for number in range(bets):
             side = H if number % 2 else O
@@ -70,7 +70,7 @@ def _settle(url: str, episode: str, at_ms: int, way: str, place: int) -> None:
     # Any moment: this one doesn't wait for a statement to end, or even for a system call.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with Store.open(url) as store:
-        exchange = Exchange(store, clock=HeldClock(at_ms))
+        exchange = Exchange(store, clock=ManualClock(at_ms))
         if way == "timer":
             signal.setitimer(signal.ITIMER_REAL, random.Random(place).uniform(0.0002, 0.03))
         elif way == "instruction":
@@ -90,7 +90,7 @@ def count_points(url: str, episode: str, at_ms: int) -> tuple[int, int]:
     with Store.open(url) as store:
         _call_between(store, points.append)
         _call_inside(store, ticks.append)
-        Exchange(store, clock=HeldClock(at_ms)).close(episode)
+        Exchange(store, clock=ManualClock(at_ms)).close(episode)
     return max(points), max(ticks)
 
 

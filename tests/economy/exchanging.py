@@ -7,7 +7,7 @@ import itertools
 
 from playing import GATE_PASSED, PURSE, make_measurement, make_terms, sha
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.economy.episode.challenges import BroughtEvidence, evidence_commitment
 from heretix.economy.episode.state import Direction
 from heretix.economy.exchange import Exchange, Source
@@ -33,7 +33,7 @@ class Table:
 
     def __init__(self, store: Store, **terms) -> None:
         self.store = store
-        self.clock = HeldClock()
+        self.clock = ManualClock()
         self.exchange = Exchange(store, clock=self.clock, entropy=foreseen())
         self.exchange.ensure_house()
         for name in PEOPLE:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from heretix.core.clock import HeldClock, SystemClock
+from heretix.core.clock import ManualClock, SystemClock
 from heretix.core.errors import UsageError
 
 
@@ -18,7 +18,7 @@ def test_the_systems_clock_counts_milliseconds_since_1970():
 
 def test_a_held_clock_stands_still_until_it_is_moved():
     """And then stands there."""
-    clock = HeldClock(5)
+    clock = ManualClock(5)
     assert [clock.now_ms(), clock.now_ms()] == [5, 5]
     clock.hold(7)
     assert clock.advance(3) == clock.now_ms() == 10
@@ -26,7 +26,7 @@ def test_a_held_clock_stands_still_until_it_is_moved():
 
 def test_time_does_not_run_backwards():
     """An earlier moment is refused."""
-    clock = HeldClock(5)
+    clock = ManualClock(5)
     with pytest.raises(UsageError, match="`at_ms` must not lie before 5"):
         clock.hold(4)
     with pytest.raises(UsageError):

@@ -132,7 +132,7 @@ def test_the_sums_of_an_episode_are_written_as_it_ends(table, monkeypatch):
     settling = [s for s in table.exchange.statements(table.id) if s.move == "settle"]
     assert len(settling) > 2
     with monkeypatch.context() as patched:
-        for name in ("position_sums", "flows_of", "given_up"):
+        for name in ("sum_positions", "sum_flows_of_episode", "sum_given_up"):
             patched.delattr(queries, name)
         told = Exchange(table.store, clock=table.clock).snapshot(table.id, person="ann").tally
     with table.store.reading() as connection:
@@ -321,7 +321,7 @@ def test_an_episode_that_does_not_exist_is_refused(table):
 def test_the_secret_is_shown_by_the_freeze_and_not_before(table):
     """No record, export or summary has it; then everybody can check it against the terms."""
     with table.store.reading() as connection:
-        row = queries.episode_row(connection, table.id)
+        row = queries.select_episode(connection, table.id)
     secret = row["secret"]
     assert seed_commitment(bytes.fromhex(secret)) == table.episode.terms.seed_commitment
     table.start()
@@ -617,7 +617,7 @@ def test_terms_that_were_changed_in_the_store_stop_every_move(table):
     table.start()
     table.bet("ann", H, 100)
     with table.store.writing() as connection:
-        old = queries.record_json(connection, table.id)
+        old = queries.select_record_json(connection, table.id)
         new = old.replace('"fee_ppm":200000', '"fee_ppm":100000')
         assert new != old
         connection.execute(
@@ -728,11 +728,11 @@ def test_a_challenge_that_was_rolled_back_is_not_remembered(table):
 
 def test_the_newest_episode_is_the_one_written_last(table):
     """Whatever a clock was held at in between, and when two fall on one moment."""
-    from heretix.core.clock import HeldClock
+    from heretix.core.clock import ManualClock
 
     terms = table.episode.terms
     for at_ms in (5_000_000, 10, 10, 5_000_000, 0):
-        workflow = Exchange(table.store, clock=HeldClock(at_ms))
+        workflow = Exchange(table.store, clock=ManualClock(at_ms))
         last = workflow.draft(terms)
         assert table.exchange.episodes(limit=1)[0].id == last
 
@@ -740,7 +740,7 @@ def test_the_newest_episode_is_the_one_written_last(table):
 def test_the_secret_is_in_no_message(table):
     """A record of the store that ends up in a log doesn't show it."""
     with table.store.reading() as connection:
-        secret = queries.episode_row(connection, table.id)["secret"]
+        secret = queries.select_episode(connection, table.id)["secret"]
         stored = table.exchange._episodes.load(connection, table.id)
     assert secret not in repr(stored)
     assert repr(bytes.fromhex(secret)) not in repr(stored)

@@ -18,7 +18,7 @@ from exchanging import H, O, Table, everything, nonce_of
 from playing import PURSE, make_measurement, sha
 from sqlalchemy import event
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.errors import RefusedError
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import evidence_commitment
@@ -153,7 +153,7 @@ def test_a_long_settlement_is_made_in_parts(table):
     other = exchange.draft(replace(before.terms, claim="bees sleep", **later))
     exchange.open(other)
     # A clock that was turned back gives nobody another chance.
-    earlier = Exchange(table.store, clock=HeldClock(before.measured_ms))
+    earlier = Exchange(table.store, clock=ManualClock(before.measured_ms))
     for done, part in enumerate(parts, start=1):
         with pytest.raises(Crash), monkeyed(exchange, after=done):
             exchange.close(episode)
@@ -239,7 +239,7 @@ def test_two_processes_bet_on_one_market(store_url):
     exits = run_together([(store_url, table.id, name, BETS) for name in people])
     assert exits == [0, 0]
     with Store.open(store_url) as store:
-        exchange = Exchange(store, clock=HeldClock(2_000))
+        exchange = Exchange(store, clock=ManualClock(2_000))
         report = exchange.verify()
         assert report.breaches == ()
         held = exchange.positions(table.id)
@@ -302,7 +302,7 @@ def dying():
 def settled_hash(url: str, episode: str, at_ms: int) -> str:
     """Finish a settlement, check everything, and say how the ledger ends."""
     with Store.open(url) as store:
-        exchange = Exchange(store, clock=HeldClock(at_ms))
+        exchange = Exchange(store, clock=ManualClock(at_ms))
         assert exchange.close(episode).state is State.SETTLED
         report = exchange.verify()
         assert report.breaches == ()
@@ -330,7 +330,7 @@ def test_kill_9_at_any_point_of_a_settlement(tmp_path, sqlite_template, dying, k
         assert died in {0, -signal.SIGKILL, -signal.SIGALRM}, died
         assert died == -signal.SIGKILL or way == "timer"
         with Store.open(str(path)) as store:
-            exchange = Exchange(store, clock=HeldClock(at_ms))
+            exchange = Exchange(store, clock=ManualClock(at_ms))
             report = exchange.verify()
             assert report.breaches == ()
             settled = exchange.episode(episode).state is State.SETTLED
@@ -368,7 +368,7 @@ def test_kill_9_between_statements_on_postgresql(postgres_server, postgres_templ
                 assert died in {0, -signal.SIGKILL}, died
                 deaths += died != 0
                 with Store.open(url) as store:
-                    exchange = Exchange(store, clock=HeldClock(at_ms))
+                    exchange = Exchange(store, clock=ManualClock(at_ms))
                     report = exchange.verify()
                     assert report.breaches == ()
                     settled = exchange.episode(episode).state is State.SETTLED

@@ -10,7 +10,7 @@ from exchanging import PEOPLE, H, Table, everything
 from playing import PURSE
 from sqlalchemy import text
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.errors import RecordError, RefusedError, UsageError
 from heretix.economy.exchange import HOUSE_PURSE, STARTING_PURSE, Exchange
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.either
 @pytest.fixture
 def exchange(store) -> Exchange:
     """An exchange with nobody at it."""
-    return Exchange(store, clock=HeldClock(1_000))
+    return Exchange(store, clock=ManualClock(1_000))
 
 
 def refusal(action) -> str:

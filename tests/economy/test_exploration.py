@@ -23,10 +23,10 @@ from heretix.economy.exploration import (
     credit,
     credit_group,
     failure_rate,
-    halved,
+    halve_by_age,
     min_stake,
-    remaining,
     reputation,
+    sum_remaining,
 )
 from heretix.economy.ledger import AccountKind, Ledger, Status, house_account, user_account
 
@@ -112,7 +112,7 @@ def test_decay_is_the_exact_floor(amount, age, half_life):
         # A whole number may come out a hair too small at any precision.
         nearest = exact.to_integral_value()
         floor = int(nearest if abs(exact - nearest) < Decimal("1e-40") else exact // 1)
-    assert halved(amount, age_days=age, half_life_days=half_life) == floor
+    assert halve_by_age(amount, age_days=age, half_life_days=half_life) == floor
 
 
 @economy_settings(max_examples=100)
@@ -129,7 +129,7 @@ def test_burning_often_or_once_comes_to_the_same(grants, days):
         due = burn_due(grants, burnt=burnt, today=day, half_life_days=90)
         assert due >= 0
         burnt += due
-    left = remaining(grants, today=start + 200, half_life_days=90)
+    left = sum_remaining(grants, today=start + 200, half_life_days=90)
     assert sum(grant.amount for grant in grants) - burnt == left
     assert burn_due(grants, burnt=burnt, today=start + 200, half_life_days=90) == 0
 
@@ -153,9 +153,9 @@ def test_a_claim_is_credited_once_and_a_day_burnt_once():
 
 def test_half_is_left_after_ninety_days():
     """The half-life is what it says, and the past can't be looked at from before it."""
-    assert remaining([Grant(amount=101, day=10)], today=100, half_life_days=90) == 50
+    assert sum_remaining([Grant(amount=101, day=10)], today=100, half_life_days=90) == 50
     with pytest.raises(UsageError, match="`today`"):
-        remaining([Grant(amount=1, day=10)], today=9, half_life_days=90)
+        sum_remaining([Grant(amount=1, day=10)], today=9, half_life_days=90)
 
 
 def test_reputation_is_shrunk_and_fades():

@@ -13,7 +13,7 @@ from playing import SEED, make_terms
 from sqlalchemy import event, insert
 
 from heretix.config import RunConfig
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.errors import RecordError, UsageError
 from heretix.core.settings import Settings
 from heretix.economy.episode.state import draft_episode
@@ -42,7 +42,7 @@ def store(store_url):
 
 @pytest.fixture
 def clock():
-    return HeldClock(MONDAY)
+    return ManualClock(MONDAY)
 
 
 def measured(store, *, claim=CLAIM, model=MOVED, **size):
@@ -121,7 +121,7 @@ def test_a_clock_held_earlier_opens_no_earlier_week(store, clock):
     now = ExplorationService(Exchange(store, clock=clock), credits_=rules)
     assert now.credit("ada", claims[0], simulated=True).crediting.amount == 100
     earlier = ExplorationService(
-        Exchange(store, clock=HeldClock(MONDAY - 7 * DAY_MS)), credits_=rules
+        Exchange(store, clock=ManualClock(MONDAY - 7 * DAY_MS)), credits_=rules
     )
     assert earlier.credit("ada", claims[1], simulated=True).crediting.amount == 0
 
@@ -132,13 +132,13 @@ def test_one_persons_clock_holds_up_nobodys_decay(store, clock):
     for claim in claims:
         measured(store, claim=claim)
     track = ExplorationService(Exchange(store, clock=clock))
-    ahead = ExplorationService(Exchange(store, clock=HeldClock(MONDAY + 400 * DAY_MS)))
+    ahead = ExplorationService(Exchange(store, clock=ManualClock(MONDAY + 400 * DAY_MS)))
     ahead.credit("ada", claims[0], simulated=True)
     track.credit("bob", claims[1], simulated=True)
     assert track.decay() == []
     clock.advance(90 * DAY_MS)
     assert [burn.person for burn in track.decay()] == ["bob"]
-    late = ExplorationService(Exchange(store, clock=HeldClock(MONDAY + 30 * DAY_MS)))
+    late = ExplorationService(Exchange(store, clock=ManualClock(MONDAY + 30 * DAY_MS)))
     late.credit("bob", claims[2], simulated=True)
     assert track.decay() == []
     clock.advance(DAY_MS)
@@ -288,7 +288,7 @@ def test_a_leaderboard_that_is_kept_is_the_one_from_the_tables(store):
         assert abs(faded["cat"]) < abs(rewarded["cat"])
     kept.decay()
     assert {s.person: s.credits for s in check()}["ada"] < granted
-    table.exchange.clock = HeldClock(now_ms)
+    table.exchange.clock = ManualClock(now_ms)
     assert {s.person: s.reputation_ppm for s in check()}["cat"] == rewarded["cat"]
 
 

@@ -17,9 +17,9 @@ from heretix.economy.episode.settlement import (
     JudgeReading,
     VoidReason,
     decide,
+    find_void_reason,
     shift_belief,
     transfer_rate,
-    void_reason,
 )
 from heretix.economy.episode.state import Parameters
 from heretix.economy.market import Side
@@ -37,7 +37,7 @@ def decided(first, second, *, c0=500_000):
 
 
 def voided(*measurements):
-    return void_reason(measurements, parameters=PARAMETERS)
+    return find_void_reason(measurements, parameters=PARAMETERS)
 
 
 def with_reading(measurement, index=0, **changes):

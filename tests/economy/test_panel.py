@@ -17,7 +17,7 @@ from heretix.config import RunConfig
 from heretix.core.errors import ConfigError, NoEstimateError, ProviderError, RecordError
 from heretix.core.settings import Settings
 from heretix.economy.episode.challenges import find_gate_failure
-from heretix.economy.episode.settlement import VoidReason, target_belief, void_reason
+from heretix.economy.episode.settlement import VoidReason, find_void_reason, target_belief
 from heretix.economy.episode.state import Direction, Fate, Parameters
 from heretix.economy.judging import inputs
 from heretix.economy.sentences import sentence
@@ -50,7 +50,7 @@ def passes(inputs, direction=Direction.UP):
 
 
 def void(*measurements):
-    return void_reason(measurements, parameters=Parameters())
+    return find_void_reason(measurements, parameters=Parameters())
 
 
 def test_the_belief_at_open_is_what_was_planted(bench):

@@ -98,7 +98,7 @@ def test_what_a_strategy_came_to_is_what_its_accounts_gained(played):
     simulation, _ = played
     for line in simulation.report().standings:
         accounts = [a for agent in simulation.agents[line.strategy] for a in agent.accounts]
-        assert line.total == simulation.books.gained(accounts)
+        assert line.total == simulation.books.sum_gains(accounts)
         assert line.total == sum(line.sources.values())
 
 

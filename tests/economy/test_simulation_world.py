@@ -44,15 +44,15 @@ def test_a_rewording_is_another_file_that_says_the_same():
     copy = WORLD.reword(finding, "thief")
     assert copy.sha256 != finding.sha256
     alone = WORLD.effect(finding, LENS)
-    assert WORLD.together([copy], LENS) == alone
-    assert WORLD.together([finding, copy], LENS) == pytest.approx(1.05 * alone)
+    assert WORLD.combine_effects([copy], LENS) == alone
+    assert WORLD.combine_effects([finding, copy], LENS) == pytest.approx(1.05 * alone)
 
 
 def test_a_rumour_is_gone_at_the_second_measurement():
     """Until then it is as good as evidence."""
     rumour = WORLD.rumour(1, "x")
-    assert WORLD.together([rumour], POOL[0]) > 0.3
-    assert WORLD.together([rumour], POOL[0], later=True) == 0
+    assert WORLD.combine_effects([rumour], POOL[0]) > 0.3
+    assert WORLD.combine_effects([rumour], POOL[0], later=True) == 0
 
 
 def test_judges_without_evidence_do_not_move():

@@ -15,7 +15,7 @@ import pytest
 from exchanging import TABLES, H, O, Table
 from sqlalchemy import Boolean
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.economy.audit import verify_episode
 from heretix.economy.exchange import Exchange
 from heretix.economy.heads import prove
@@ -166,7 +166,7 @@ def forged(played, tmp_path):
     with Store.open(path) as store, sqlite3.connect(path) as connection:
         connection.row_factory = sqlite3.Row
         connection.execute("PRAGMA foreign_keys = OFF")
-        yield Exchange(store, clock=HeldClock()), connection
+        yield Exchange(store, clock=ManualClock()), connection
 
 
 def link_again(connection):

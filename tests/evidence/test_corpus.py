@@ -20,14 +20,14 @@ from heretix.core.errors import ConfigError, RecordError, StoreBusyError, StoreE
 from heretix.evidence.demo import DEMO_POLICY, demo_claims, demo_documents
 from heretix.evidence.document import Document
 from heretix.evidence.sources import corpus as corpus_module
-from heretix.evidence.sources.corpus import AddReport, Corpus, corpus_names, corpus_path
-from heretix.evidence.sources.extract import Failure, Limits, make_document, stated_fields
-from heretix.evidence.sources.intake import check_sources, documents_from, read_file
+from heretix.evidence.sources.corpus import AddReport, Corpus, corpus_path, find_corpora
+from heretix.evidence.sources.extract import Failure, Limits, make_document, read_stated_fields
+from heretix.evidence.sources.intake import check_sources, read_documents, read_file
 
 
 def document(text: str, url: str | None = None, **fields) -> Document:
     """A document with this text; `fields` as front matter would state them."""
-    found = stated_fields({"title": f"On {text[:20]}", **fields}, text=text)
+    found = read_stated_fields({"title": f"On {text[:20]}", **fields}, text=text)
     return make_document(found, raw=text.encode(), url=url, retrieved_at="2026-01-01T00:00:00Z")
 
 
@@ -318,12 +318,12 @@ import sys
 from pathlib import Path
 from heretix.evidence.sources import corpus as corpus_module
 from heretix.evidence.sources.corpus import Corpus
-from heretix.evidence.sources.extract import make_document, stated_fields
+from heretix.evidence.sources.extract import make_document, read_stated_fields
 corpus_module._BATCH_DOCUMENTS = 50
 corpus_module._BATCH_S = 1e9
 def documents():
     for n in range(1_000_000):
-        found = stated_fields({"title": f"T{n}"}, text=f"Text number {n} about an otter.")
+        found = read_stated_fields({"title": f"T{n}"}, text=f"Text number {n} about an otter.")
         if n == 500:
             print("ready", flush=True)
         yield make_document(found, raw=b"", url=f"https://a.example/{n}", retrieved_at="2026")
@@ -345,7 +345,7 @@ def test_a_kill_in_the_middle_loses_one_batch_at_most(tmp_path):
         assert kept % 50 == 0
         again = [
             make_document(
-                stated_fields({"title": f"T{n}"}, text=f"Text number {n} about an otter."),
+                read_stated_fields({"title": f"T{n}"}, text=f"Text number {n} about an otter."),
                 raw=b"",
                 url=f"https://a.example/{n}",
                 retrieved_at="2026",
@@ -425,10 +425,10 @@ def test_a_missing_corpus_is_not_made_by_looking(tmp_path):
     path = corpus_path(tmp_path, "news")
     with pytest.raises(RecordError, match=r"`news` must be a corpus.*heretix corpus add"):
         Corpus.open(path, create=False)
-    assert corpus_names(tmp_path) == []
+    assert find_corpora(tmp_path) == []
     Corpus.open(path).close()
-    assert corpus_names(tmp_path) == ["news"]
-    assert corpus_names(tmp_path / "nowhere") == []
+    assert find_corpora(tmp_path) == ["news"]
+    assert find_corpora(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize("name", ["", "../etc", "a/b", ".hidden", "a b", "x" * 65])
@@ -451,7 +451,7 @@ def test_a_folder_is_walked(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
-    found = list(documents_from([tmp_path]))
+    found = list(read_documents([tmp_path]))
     assert [item.text[:7] for item in found if isinstance(item, Document)] == [
         "Text a.",
         "Text b.",
@@ -488,7 +488,7 @@ def test_json_lines_are_documents(tmp_path):
         json.dumps({"text": "Three \ud800.", "published": "2020"}),
     ]  # fmt: skip
     path.write_text("\n".join(lines))
-    found = list(documents_from([str(path)]))
+    found = list(read_documents([str(path)]))
     one, three = (item for item in found if isinstance(item, Document))
     assert (one.text, one.title, one.author, one.published) == ("One.", "T", "A", date(2020, 5, 6))
     assert one.meta == {"retracted": "true"}
@@ -502,7 +502,7 @@ def test_json_files_hold_one_document_or_many(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps({"text": "One."}))
     (tmp_path / "two.json").write_text(json.dumps([{"text": "Two."}, {"text": "Three."}]))
     (tmp_path / "zero.json").write_text("{")
-    found = list(documents_from([tmp_path]))
+    found = list(read_documents([tmp_path]))
     texts = [item.text for item in found if isinstance(item, Document)]
     assert texts == ["One.", "Two.", "Three."]
     assert "isn't JSON" in found[-1].reason
@@ -512,7 +512,7 @@ def test_large_files_and_lines_are_not_read(tmp_path):
     """The size is looked at before the content."""
     (tmp_path / "a.txt").write_text("x" * 101)
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "x" * 101}))
-    found = list(documents_from([tmp_path], limits=Limits(max_bytes=100)))
+    found = list(read_documents([tmp_path], limits=Limits(max_bytes=100)))
     assert [isinstance(item, Failure) for item in found] == [True, True]
     assert all("at most 100 bytes" in item.reason for item in found)
 
@@ -520,7 +520,7 @@ def test_large_files_and_lines_are_not_read(tmp_path):
 def test_a_missing_source_is_the_users_mistake():
     """A path that isn't there stops at once: it is a typing error, not a bad file."""
     with pytest.raises(UsageError, match="no such"):
-        list(documents_from(["nowhere/at/all"]))
+        list(read_documents(["nowhere/at/all"]))
 
 
 def test_the_demonstration_corpus_is_what_it_says(corpus):

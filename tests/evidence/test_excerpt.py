@@ -7,7 +7,7 @@ from documents import prose
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heretix.evidence.text.excerpt import content_words, cut_excerpts, sentences
+from heretix.evidence.text.excerpt import cut_excerpts, find_content_words, split_sentences
 
 
 def cut_excerpt(text, *, about, max_chars):
@@ -16,7 +16,7 @@ def cut_excerpt(text, *, about, max_chars):
 
 
 def split(text: str) -> list[str]:
-    return [text[span.start : span.end] for span in sentences(text)]
+    return [text[span.start : span.end] for span in split_sentences(text)]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_sentences(text, parts):
 def test_no_word_is_lost(text):
     """Sentences are slices in order, and between them stands nothing that could be read."""
     at, skipped = 0, ""
-    for span in sentences(text):
+    for span in split_sentences(text):
         assert at <= span.start < span.end <= len(text)
         skipped += text[at : span.start]
         at = span.end
@@ -55,13 +55,13 @@ def test_no_word_is_lost(text):
 
 def test_content_words():
     """Endings and little words don't count."""
-    assert content_words("The vaccines were shown") == content_words("vaccinated shown")
-    assert content_words("the and of is") == frozenset()
+    assert find_content_words("The vaccines were shown") == find_content_words("vaccinated shown")
+    assert find_content_words("the and of is") == frozenset()
 
 
 def test_names_of_two_letters_are_words():
     """AI, 5G and the EU are subjects; prepositions and single letters aren't."""
-    assert content_words("Is AI, 5G or the EU up to it? A b c.") == {"ai", "5g", "eu"}
+    assert find_content_words("Is AI, 5G or the EU up to it? A b c.") == {"ai", "5g", "eu"}
 
 
 def test_a_script_without_spaces_has_words_too():
@@ -119,7 +119,7 @@ def test_any_text_gives_a_passage_that_fits(text, about, max_chars):
     """The passage fits, holds its quote, and is missing only where there is nothing to read."""
     found = cut_excerpt(text, about=about, max_chars=max_chars)
     if found is None:
-        assert sentences(text) == []
+        assert split_sentences(text) == []
     else:
         assert 0 <= found.start <= found.quote.start < found.quote.end <= found.end <= len(text)
         assert found.end - found.start <= max_chars

@@ -19,7 +19,7 @@ from heretix.evidence.sources.extract import (
     make_document,
     media_type_of,
     read_date,
-    stated_fields,
+    read_stated_fields,
 )
 
 SENTENCES = "Some words make a sentence that is long enough to be kept as an article. " * 8
@@ -389,7 +389,7 @@ def test_text_is_cleaned_of_what_cannot_be_stored():
 
 def test_documents_are_identified_by_address_and_text():
     """The id doesn't depend on when or where a document was read."""
-    found = stated_fields({"title": "T", "published": "2020-05-06"}, text="Text.")
+    found = read_stated_fields({"title": "T", "published": "2020-05-06"}, text="Text.")
     one, again, elsewhere = (
         make_document(found, raw=raw, url=url, retrieved_at=at)
         for raw, url, at in [

@@ -20,7 +20,7 @@ from heretix.core.errors import (
 from heretix.evidence.document import Document
 from heretix.evidence.sources.extract import Failure, Limits
 from heretix.evidence.sources.fetch import Fetcher, FetchOptions, is_public
-from heretix.evidence.sources.intake import documents_from
+from heretix.evidence.sources.intake import read_documents
 
 SENTENCES = "Some words make a sentence that is kept. " * 10
 ARTICLE = (
@@ -354,7 +354,7 @@ def test_a_file_of_addresses_is_fetched(site, tmp_path):
     listed.write_text(f"# pages\n{site.url('/a')}\n\n{site.url('/missing')}\n")
     (tmp_path / "prose.txt").write_text(f"See {site.url('/a')} for more.")
     options = FetchOptions(allow_private=True, host_delay_s=0.0)
-    found = list(documents_from([tmp_path, site.url("/b")], fetch=options))
+    found = list(read_documents([tmp_path, site.url("/b")], fetch=options))
     documents = [item for item in found if isinstance(item, Document)]
     assert documents[0].text.startswith("See ")
     assert {item.url for item in documents[1:]} == {site.url("/a"), site.url("/b")}
@@ -363,7 +363,7 @@ def test_a_file_of_addresses_is_fetched(site, tmp_path):
 
 def test_addresses_inside_are_refused_by_default(site, tmp_path):
     """A list can't make this machine call itself unless that is allowed."""
-    (found,) = documents_from([site.url("/a")])
+    (found,) = read_documents([site.url("/a")])
     assert isinstance(found, Failure)
     assert "public internet" in found.reason
     assert site.calls == []
@@ -373,7 +373,7 @@ def test_limits_reach_the_reader(site):
     """What the user allows for files holds for pages too."""
     site.page("/a", ARTICLE)
     options = FetchOptions(allow_private=True, host_delay_s=0.0, limits=Limits(max_text_chars=40))
-    (found,) = documents_from([site.url("/a")], fetch=options)
+    (found,) = read_documents([site.url("/a")], fetch=options)
     assert len(found.text) <= 40
     assert found.meta["truncated"] == "true"
 

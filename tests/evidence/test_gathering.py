@@ -17,7 +17,7 @@ from heretix.core.errors import ConfigError, InsufficientEvidenceError, ServerEr
 from heretix.core.settings import Settings
 from heretix.evidence.bundle import Stance, dump_bundle, load_bundle
 from heretix.evidence.policy.file import load_policy
-from heretix.evidence.reliability import declared_stance, middle_stance
+from heretix.evidence.reliability import find_middle_stance, read_declared_stance
 from heretix.evidence.retrieval import Retrieval, retrieve
 from heretix.evidence.search import Hit
 from heretix.evidence.sources.fetch import FetchOptions
@@ -254,23 +254,25 @@ def test_a_declared_stance_is_one_towards_this_claim(desk):
     front = "---\nstance: Refutes\n{more}---\n\nClocks went forward and the meters stood still.\n"
     path.write_text(front.format(more=f"stance_on: {DST.rstrip('.')}\n"))
     named = read_file(path)
-    assert declared_stance(named, DST) == Stance.REFUTES
-    assert declared_stance(named, "Another claim.") is None
-    assert declared_stance(named, "Another claim.", given=True) is None
+    assert read_declared_stance(named, DST) == Stance.REFUTES
+    assert read_declared_stance(named, "Another claim.") is None
+    assert read_declared_stance(named, "Another claim.", given=True) is None
     path.write_text(front.format(more=""))
-    assert declared_stance(read_file(path), DST) is None
-    assert declared_stance(read_file(path), DST, given=True) == Stance.REFUTES
+    assert read_declared_stance(read_file(path), DST) is None
+    assert read_declared_stance(read_file(path), DST, given=True) == Stance.REFUTES
     path.write_text("---\nstance: maybe\n---\n\nNobody can say.\n")
-    assert declared_stance(read_file(path), DST, given=True) is None
+    assert read_declared_stance(read_file(path), DST, given=True) is None
 
 
 def test_the_middle_of_several_stances():
     """For and against meet at neutral; a majority wins."""
     supports, refutes, neutral = Stance.SUPPORTS, Stance.REFUTES, Stance.NEUTRAL
-    assert middle_stance([supports, refutes, neutral]) == neutral
-    assert middle_stance([supports, refutes, supports]) == supports
-    assert middle_stance([refutes, neutral]) == middle_stance([supports, neutral]) == neutral
-    assert middle_stance([refutes]) == refutes
+    assert find_middle_stance([supports, refutes, neutral]) == neutral
+    assert find_middle_stance([supports, refutes, supports]) == supports
+    assert (
+        find_middle_stance([refutes, neutral]) == find_middle_stance([supports, neutral]) == neutral
+    )
+    assert find_middle_stance([refutes]) == refutes
 
 
 def test_a_bundle_says_who_judged_and_nothing_where_nobody_did(desk):

@@ -16,9 +16,9 @@ from heretix.evidence.policy.policy import (
     Entry,
     Policy,
     SourceClass,
-    admitted,
     classify_provided,
     diff,
+    list_admitted_classes,
     read_pattern,
 )
 from heretix.evidence.policy.publisher import NO_PUBLISHER, read_address
@@ -103,12 +103,15 @@ def test_unknown_is_an_answer(tmp_path):
 
 def test_lenses_admit_disjoint_classes():
     """No document serves two lenses, verdicts serve none, and flagged ones come only on request."""
-    assert admitted("MEL") == {"canonical"}
-    assert admitted("HEL") == {"heterodox", "contested"}
-    assert admitted("SEL") == {"provided"}
-    assert admitted("HEL", flagged=True) - admitted("HEL") == {"unknown", "flagged"}
-    assert admitted("MEL", flagged=True) == admitted("MEL")
-    assert classify_provided("https://reuters.com/x").cls in admitted("SEL")
+    assert list_admitted_classes("MEL") == {"canonical"}
+    assert list_admitted_classes("HEL") == {"heterodox", "contested"}
+    assert list_admitted_classes("SEL") == {"provided"}
+    assert list_admitted_classes("HEL", flagged=True) - list_admitted_classes("HEL") == {
+        "unknown",
+        "flagged",
+    }
+    assert list_admitted_classes("MEL", flagged=True) == list_admitted_classes("MEL")
+    assert classify_provided("https://reuters.com/x").cls in list_admitted_classes("SEL")
     assert classify_provided(None).publisher == NO_PUBLISHER
 
 

@@ -10,7 +10,7 @@ from documents import document, prose
 
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import InsufficientEvidenceError
-from heretix.evidence.meaning import PACKAGE, Encoder, find_encoder
+from heretix.evidence.embedding import PACKAGE, Encoder, find_encoder
 from heretix.evidence.policy.file import load_policy
 from heretix.evidence.retrieval import Candidate, Retrieval, read_passages, retrieve
 from heretix.evidence.search import Hit, narrow

@@ -29,7 +29,7 @@ from heretix.evidence.search.services import (
     Retry,
     SearxngSearch,
     TavilySearch,
-    with_sites,
+    add_site_operators,
 )
 from heretix.evidence.search.wrappers import FullTextSearch, RecordingSearch, ReplaySearch
 from heretix.evidence.sources.corpus import Corpus, LocalSearch
@@ -434,7 +434,7 @@ def test_unknown_services_are_named_with_the_known_ones():
 
 def sited(query, include=(), exclude=()):
     asked = Question(query, 5, None, tuple(include), tuple(exclude))
-    return with_sites(asked, max_chars=400, max_words=50)
+    return add_site_operators(asked, max_chars=400, max_words=50)
 
 
 def test_sites_fit_into_a_query_or_are_left_out():

@@ -13,7 +13,12 @@ from documents import RANT, STUDY, document, prose, publisher_key
 from heretix.core.errors import InsufficientEvidenceError
 from heretix.core.lenses import LENSES, Limits
 from heretix.evidence.policy.file import load_policy
-from heretix.evidence.policy.policy import Classification, SourceClass, admitted, classify_provided
+from heretix.evidence.policy.policy import (
+    Classification,
+    SourceClass,
+    classify_provided,
+    list_admitted_classes,
+)
 from heretix.evidence.reliability import assess
 from heretix.evidence.retrieval import Candidate, gather, select
 
@@ -96,7 +101,7 @@ def test_unknown_and_flagged_sources_come_on_request(cls):
     made = [candidate(n, f"{STUDY} {prose(n, 40)}", cls=cls) for n in range(1, 5)]
     with pytest.raises(InsufficientEvidenceError, match=r"got 0 .*4 wrong_class.*on_request"):
         choose(made, "HEL")
-    assert len(choose(made, "HEL", admits=admitted("HEL", flagged=True)).items) == 4
+    assert len(choose(made, "HEL", admits=list_admitted_classes("HEL", flagged=True)).items) == 4
 
 
 def test_dates_are_held_to_as_of():

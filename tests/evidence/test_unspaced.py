@@ -2,7 +2,7 @@
 
 import pytest
 
-from heretix.evidence.text.fold import is_unspaced, paired, spaced, words
+from heretix.evidence.text.fold import is_unspaced, pair_characters, space_characters, words
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from heretix.evidence.text.fold import is_unspaced, paired, spaced, words
 )
 def test_neighbours_are_paired(text, found):
     """A pair of characters is what a word is elsewhere; Korean has spaces, and words."""
-    assert list(paired(words(text))) == found
+    assert list(pair_characters(words(text))) == found
 
 
 def test_characters_get_room():
     """An index that splits at spaces sees every character, and the rest as it was."""
-    assert spaced("Tea 咖啡!").split() == ["Tea", "咖", "啡", "!"]
-    assert spaced("café") == "café"
+    assert space_characters("Tea 咖啡!").split() == ["Tea", "咖", "啡", "!"]
+    assert space_characters("café") == "café"
     assert (is_unspaced("咖"), is_unspaced("咖啡"), is_unspaced("a")) == (True, False, False)

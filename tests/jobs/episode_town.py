@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from heretix.accounts import LOCAL
 from heretix.core.canonical import encode
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.settings import Settings
 from heretix.economy.episode.challenges import evidence_commitment
 from heretix.economy.episode.state import Direction, Ground, Parameters
@@ -20,7 +20,7 @@ from heretix.economy.ledger import user_account
 from heretix.economy.market import Side
 from heretix.evidence.bundle import dump_bundle
 from heretix.evidence.retrieval import retrieve_provided
-from heretix.evidence.sources.extract import make_document, stated_fields
+from heretix.evidence.sources.extract import make_document, read_stated_fields
 from heretix.jobs import EpisodeRequest, Job, Jobs, Worker
 from heretix.store import Store
 from heretix.store.bundles import save_bundle
@@ -50,7 +50,7 @@ class Town:
     def __init__(self, store: Store, settings: Settings | None = None) -> None:
         self.store = store
         self.settings = settings or Settings()
-        self.clock = HeldClock(NOW)
+        self.clock = ManualClock(NOW)
         self.exchange = Exchange(store, clock=self.clock)
         self.jobs = Jobs(store, self.settings)
         self.judge_pool = PROPOSAL.judge_pool
@@ -148,7 +148,7 @@ class Town:
 
     def _bring(self, episode_id: str, number: int) -> tuple[bytes, str]:
         text, nonce = PAPERS[number], bytes([number + 1]) * 32
-        found = stated_fields({"title": f"Report {number}"}, text=text)
+        found = read_stated_fields({"title": f"Report {number}"}, text=text)
         document = make_document(found, raw=text.encode(), url=None, retrieved_at="2026-11-01")
         bundle = retrieve_provided(CLAIM, [document])
         account = user_account("cat", "PLAY").id
@@ -171,7 +171,7 @@ def die_at(url: str, at_ms: int, room: str, name: str) -> None:
 
     setattr({"worker": Worker, "exchange": Exchange}[room], name, die)
     with Store.open(url) as store:
-        asyncio.run(Worker(store, Settings(), clock=HeldClock(at_ms)).run())
+        asyncio.run(Worker(store, Settings(), clock=ManualClock(at_ms)).run())
 
 
 def die_at_second_challenge(url: str, at_ms: int) -> None:
@@ -185,4 +185,4 @@ def die_at_second_challenge(url: str, at_ms: int) -> None:
 
     Exchange.judge_challenge = die_later  # type: ignore[method-assign]
     with Store.open(url) as store:
-        asyncio.run(Worker(store, Settings(), clock=HeldClock(at_ms)).run())
+        asyncio.run(Worker(store, Settings(), clock=ManualClock(at_ms)).run())

@@ -341,7 +341,7 @@ def test_the_same_key_is_the_same_job(town):
     """And another request under it is a conflict."""
     first = town.propose(key="mine")
     assert town.propose(key="mine").id == first.id
-    assert town.jobs.under(LOCAL, "mine") == first
+    assert town.jobs.find_by_key(LOCAL, "mine") == first
     with pytest.raises(ConflictError, match="another request"):
         town.propose(key="mine", K=32)
     other = town.propose(key="other", claim="Copper whiskers cause short circuits.")

@@ -13,8 +13,8 @@ from heretix.core.errors import ConfigError
 from heretix.core.settings import Settings
 from heretix.economy.episode.challenges import evidence_commitment
 from heretix.economy.episode.state import Direction
-from heretix.jobs.keeper import Keeper
 from heretix.jobs.notices import read_contacts
+from heretix.jobs.scheduler import EpisodeScheduler
 
 
 class Mailbox(socketserver.StreamRequestHandler):
@@ -95,8 +95,8 @@ def town(store, settings):
     return town
 
 
-def keeper_of(town, wall=lambda: NOW / 1000):
-    return Keeper(town.store, town.settings, clock=town.clock, wall=wall)
+def scheduler_of(town, wall=lambda: NOW / 1000):
+    return EpisodeScheduler(town.store, town.settings, clock=town.clock, wall=wall)
 
 
 def test_whoever_would_lose_a_stake_is_told_when_it_can_be_saved_and_again_at_the_end(
@@ -108,9 +108,9 @@ def test_whoever_would_lose_a_stake_is_told_when_it_can_be_saved_and_again_at_th
     told = []
     for moment in (terms.close_until_ms, terms.close_until_ms + 1, last, last + 1):
         town.clock.hold(moment)
-        for keeper in (keeper_of(town), keeper_of(town)):
-            keeper.keep()
-            keeper.keep()
+        for scheduler in (scheduler_of(town), scheduler_of(town)):
+            scheduler.make_due_moves()
+            scheduler.make_due_moves()
         told.append((len(mailbox.mails), len(hook.posted)))
     assert told == [(0, 0), (1, 1), (1, 1), (2, 2)]
     mail = mailbox.mails[0]
@@ -129,14 +129,14 @@ def test_whoever_would_lose_a_stake_is_told_when_it_can_be_saved_and_again_at_th
 def test_what_cannot_be_sent_is_tried_again_five_times_at_most(town, hook, mailbox, caplog):
     """Ten minutes later each time; the address isn't in the log."""
     wall = [NOW / 1000]
-    keeper = keeper_of(town, wall=lambda: wall[0])
+    scheduler = scheduler_of(town, wall=lambda: wall[0])
     town.clock.hold(town.episode.terms.close_until_ms + 1)
     hook.answers = 500
     for tries in range(1, 8):
-        keeper.keep()
+        scheduler.make_due_moves()
         assert len(hook.posted) == min(tries, 5)
         wall[0] += 599
-        keeper.keep()
+        scheduler.make_due_moves()
         assert len(hook.posted) == min(tries, 5)
         wall[0] += 1
     assert mailbox.mails == []
@@ -149,7 +149,7 @@ def test_what_was_revealed_is_not_told_of(town, hook):
     town.clock.hold(town.episode.terms.close_until_ms + 1)
     hidden = {"nonce": bytes(32), "bundle_sha256": "0" * 64, "direction": Direction.UP}
     town.exchange.reveal(town.episode.id, 0, "cat", **hidden)
-    keeper_of(town).keep()
+    scheduler_of(town).make_due_moves()
     assert hook.posted == []
 
 
@@ -176,4 +176,4 @@ def test_mail_needs_somewhere_to_be_sent_from(town, missing):
     """Said at the start."""
     env = {name: value for name, value in town.settings.env.items() if name != missing}
     with pytest.raises(ConfigError, match=missing):
-        Keeper(town.store, Settings(env=env), clock=town.clock)
+        EpisodeScheduler(town.store, Settings(env=env), clock=town.clock)

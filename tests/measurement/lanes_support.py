@@ -12,7 +12,7 @@ from sqlalchemy import select
 from heretix.config import RunConfig
 from heretix.core.settings import Settings
 from heretix.measurement.pacing import Limits
-from heretix.measurement.runner import Retry, Runner, Silence
+from heretix.measurement.runner import NullObserver, Retry, Runner
 from heretix.plan import make_plan
 from heretix.prompts.bank import load_bank
 from heretix.providers.catalog import Price, PriceTable, Spending, load_prices, parse_model
@@ -77,7 +77,7 @@ class Metered(Watching):
         return dataclasses.replace(reply, tokens_in=tokens_in, tokens_out=tokens_out)
 
 
-class Keeping(Silence):
+class Keeping(NullObserver):
     """An observer that keeps what it sees."""
 
     def __init__(self):
@@ -86,18 +86,18 @@ class Keeping(Silence):
         self.cached = 0
         self.total = 0
 
-    def planned(self, plan, cached):
+    def on_planned(self, plan, cached):
         self.total += plan.N
         self.cached += cached
 
-    def extended(self, plan, more, cached):
+    def on_extended(self, plan, more, cached):
         self.total += more
         self.cached += cached
 
-    def sampled(self, plan, sample):
+    def on_sampled(self, plan, sample):
         self.samples.append(sample)
 
-    def finished(self, record):
+    def on_finished(self, record):
         self.records.append(record)
 
 

@@ -165,7 +165,7 @@ def _measure(job: Job, report: Any) -> None:
             return reply
 
     class Telling(Keeping):
-        def finished(self, record: Any) -> None:
+        def on_finished(self, record: Any) -> None:
             report("finished", record.claim, _plain(belief(record)))
 
     async def shortly(_count: int) -> None:

@@ -29,7 +29,7 @@ from heretix.core.errors import (
 )
 from heretix.core.settings import Settings
 from heretix.measurement.batch import BatchService, collect, submit
-from heretix.measurement.runner import Retry, Silence
+from heretix.measurement.runner import NullObserver, Retry
 from heretix.measurement.service import bank_of, prepare, replan
 from heretix.measurement.verify import verify_run
 from heretix.providers.batch import BatchLimits
@@ -73,17 +73,17 @@ def path(sqlite_template, tmp_path):
     return str(target)
 
 
-class Keeping(Silence):
+class Keeping(NullObserver):
     """An observer that keeps what it sees."""
 
     def __init__(self):
         self.records = []
         self.samples = []
 
-    def sampled(self, plan, sample):
+    def on_sampled(self, plan, sample):
         self.samples.append(sample)
 
-    def finished(self, record):
+    def on_finished(self, record):
         self.records.append(record)
 
 
@@ -267,7 +267,7 @@ async def test_what_was_stored_in_the_last_moment_is_not_submitted(server, path,
     class Quicker(Keeping):
         def __init__(self, store, samples):
             super().__init__()
-            self.planned = lambda plan, cached: store.write(save_samples, samples)
+            self.on_planned = lambda plan, cached: store.write(save_samples, samples)
 
     for samples, requests in ((live.samples[:3], 13), (live.samples, 0)):
         async with service_at(path) as service:

@@ -705,7 +705,7 @@ async def test_plans_that_break_off_end_the_run_and_lose_no_answer(store):
     assert len(stored(store)) == len(seen.samples) > 0
 
 
-@pytest.mark.parametrize("callback", ["planned", "sampled", "finished"])
+@pytest.mark.parametrize("callback", ["on_planned", "on_sampled", "on_finished"])
 async def test_an_observer_that_fails_ends_the_run_with_its_own_error(store, callback):
     """A mistake in a display isn't hidden, and costs no sample that had arrived."""
 

@@ -13,7 +13,7 @@ from heretix.config import Claim, RunConfig
 from heretix.evidence.demo import DEMO_POLICY
 from heretix.evidence.retrieval import retrieve_provided
 from heretix.measurement.anomalies import find_anomalies
-from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
+from heretix.measurement.experiments import Experiments, list_policy_notes, plan_experiments
 from heretix.measurement.gather import gather_bundles
 from heretix.measurement.record import ReasonRecord, RunRecord
 from heretix.measurement.service import assemble, prepare
@@ -68,7 +68,7 @@ def test_experiments_keep_the_order_of_the_whole_bundle(desk):
     """
     measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
     wanted = Experiments(influence=True, canary=True)
-    variants = with_experiments(measurement, wanted).variants
+    variants = plan_experiments(measurement, wanted).variants
     items = [len(bundle.items) for bundle in measurement.bundles.values()]
     # A canary a bundle, each document left out in turn, and publishers of several.
     assert len(variants) >= len(items) + sum(items) > 2 * len(items)
@@ -87,14 +87,14 @@ def test_experiments_keep_the_order_of_the_whole_bundle(desk):
 def test_a_swap_turns_every_wording_around(desk):
     """The same documents, from the last to the first in turn; a record in another order is found."""
     measurement = desk.prepared(DST, lenses=("RPL", "MEL"))
-    ((_, swapped),) = with_experiments(measurement, Experiments(swap=True)).variants
+    ((_, swapped),) = plan_experiments(measurement, Experiments(swap=True)).variants
     whole = evidence_of("MEL", bundle_of(measurement, swapped))
     assert swapped.items == whole.items
     ids = [item.id for item in whole.items]
     for index, names in shown_ids(measurement, swapped).items():
         first = (len(ids) - 1 - index) % len(ids)
         assert names == [ids[(first - place) % len(ids)] for place in range(len(ids))]
-    artifact = desk.artifact(with_experiments(measurement, Experiments(swap=True)))
+    artifact = desk.artifact(plan_experiments(measurement, Experiments(swap=True)))
     assert [found.variant for found in artifact.experiments] == ["swapped"]
     assert complaints(artifact) == []
     *runs, run = artifact.runs
@@ -108,7 +108,7 @@ def test_a_swap_turns_every_wording_around(desk):
 def test_a_plan_says_which_lens_and_experiment_it_is(desk):
     """So that whoever watches sees what is being measured."""
     measurement = desk.prepared(DST, lenses=("RPL", "MEL"))
-    measurement = with_experiments(measurement, Experiments(canary=True))
+    measurement = plan_experiments(measurement, Experiments(canary=True))
     labels = [plan.label for plan in measurement.plans(measurement.models[0])]
     assert labels == ["RPL", "MEL", "MEL canary"]
 
@@ -121,7 +121,7 @@ def test_the_bundle_of_another_policy_is_in_the_artifact_and_verified(desk):
     """It can be neither left out, nor changed, nor passed off as that of another policy."""
     measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
     others = other_policy(desk, measurement, "encyclopedia.example")
-    measurement = with_experiments(measurement, Experiments(), other_policy=others)
+    measurement = plan_experiments(measurement, Experiments(), other_policy=others)
     assert [bundle.policy.version for bundle in measurement.other_bundles] == ["other-1"] * 2
     artifact = desk.artifact(measurement)
     assert complaints(artifact) == []
@@ -144,11 +144,11 @@ def test_a_policy_that_changes_nothing_or_leaves_too_little_is_told(desk):
     """Neither gives anything to measure, and neither is passed over in silence."""
     measurement = desk.prepared(DST, lenses=("RPL", "MEL", "HEL"))
     same = other_policy(desk, measurement, "nowhere.example")
-    assert all("shows the same documents" in note for note in policy_notes(measurement, same))
-    assert with_experiments(measurement, Experiments(), other_policy=same).variants == ()
+    assert all("shows the same documents" in note for note in list_policy_notes(measurement, same))
+    assert plan_experiments(measurement, Experiments(), other_policy=same).variants == ()
     canon = {item.publisher for item in measurement.bundles[DST, "MEL"].items}
     few = other_policy(desk, measurement, *canon)
-    notes = policy_notes(measurement, few)
+    notes = list_policy_notes(measurement, few)
     assert any("insufficient_evidence" in note and "MEL" in note for note in notes)
 
 
@@ -305,7 +305,7 @@ def test_an_anomaly_pays_for_its_two_chances(desk):
     """
     model = "sim:m?mel=0.2&hel=-0.2&any_text=0.5"
     prepared = desk.prepared(DST, model=model, lenses=("RPL", "MEL", "HEL"))
-    measurement = with_experiments(prepared, Experiments(sham=True))
+    measurement = plan_experiments(prepared, Experiments(sham=True))
     beside = desk.artifact(measurement).metrics[model].beside
     gains = [
         max(

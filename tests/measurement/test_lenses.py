@@ -26,9 +26,9 @@ from heretix.measurement.execution import evidence_record
 from heretix.measurement.experiments import (
     CANARY_TEXT,
     Experiments,
-    irrelevant_documents,
-    with_experiments,
-    without,
+    leave_out,
+    list_irrelevant_documents,
+    plan_experiments,
 )
 from heretix.measurement.gather import gather_bundles
 from heretix.measurement.record import (
@@ -38,9 +38,9 @@ from heretix.measurement.record import (
     artifact_json,
     digest_of,
 )
-from heretix.measurement.runner import Silence
+from heretix.measurement.runner import NullObserver
 from heretix.measurement.service import Measurement, assemble, prepare
-from heretix.measurement.vector import logits_by_stem, metrics_by_model, unchanged_runs
+from heretix.measurement.vector import logits_by_stem, metrics_by_model, select_unchanged_runs
 from heretix.measurement.verify import parse_artifacts, verify_artifact
 from heretix.plan import evidence_of, make_plan
 from heretix.prompts.bank import QUOTE_CHARS
@@ -54,13 +54,13 @@ DST = next(claim for claim in demo_claims() if "Daylight" in claim)
 SIZE = {"K": 16, "R": 2, "T": 16, "B": 300}
 
 
-class Records(Silence):
+class Records(NullObserver):
     """Keeps the records."""
 
     def __init__(self):
         self.runs = []
 
-    def finished(self, record):
+    def on_finished(self, record):
         self.runs.append(record)
 
 
@@ -545,7 +545,7 @@ def experiments(tmp_path_factory):
     )
     wanted = Experiments(influence=True, canary=True, sham=True)
     measurement = replace(
-        with_experiments(measurement, wanted, other_policy=other),
+        plan_experiments(measurement, wanted, other_policy=other),
         negation=Claim("Daylight saving time doesn't reduce electricity consumption."),
     )
     return desk, measurement, desk.artifact(measurement)
@@ -584,7 +584,7 @@ def test_a_forged_experiment_is_found(experiments):
 def test_metrics_have_the_paired_t_of_their_lenses_beside_them(experiments):
     """Movement, index, gap and bits are one statistic: one p-value, and 0 in or out together."""
     artifact = experiments[2]
-    by_lens = {run.lens: logits_by_stem(run) for run in unchanged_runs(artifact.runs, DST)}
+    by_lens = {run.lens: logits_by_stem(run) for run in select_unchanged_runs(artifact.runs, DST)}
     metrics = artifact.metrics[artifact.runs[0].model]
     expected = paired_template_t(by_lens["RPL"], by_lens["HEL"]).diff_prob
     moved = metrics.beside.movement["HEL"].paired_template_t
@@ -656,17 +656,17 @@ def test_variants_show_what_they_say(experiments):
             assert not screen(sham.text)
         first, second, *others = bundle.items
         of_one = replace(bundle, items=(first, replace(second, publisher=first.publisher), *others))
-        left = {i.id for i in without(of_one, first.publisher).items}
+        left = {i.id for i in leave_out(of_one, first.publisher).items}
         assert left == {i.id for i in others if i.publisher != first.publisher} != set()
 
 
 def test_sham_documents_give_no_orders_and_are_off_the_subject():
     """The demonstration's injection stays out, and the claim's own documents come last."""
     for claim in demo_claims():
-        documents = irrelevant_documents(claim)
+        documents = list_irrelevant_documents(claim)
         assert not any(screen(d.text) or screen(d.title) for d in documents)
         assert len(documents) > 30
-    first = {d.url for d in irrelevant_documents(DST)[:8]}
+    first = {d.url for d in list_irrelevant_documents(DST)[:8]}
     assert not any("dst" in url or "daylight" in url for url in first)
 
 
@@ -693,7 +693,7 @@ def test_anomalies_are_gated_controlled_and_ranked(desk):
     gullible, untried = "sim:gullible?hel=-2&mel=0.8", "sim:untried?hel=-2&mel=0.8&any_text=0"
 
     def with_sham(**options):
-        return with_experiments(desk.prepared(lenses=lenses, **options), Experiments(sham=True))
+        return plan_experiments(desk.prepared(lenses=lenses, **options), Experiments(sham=True))
 
     for model in models.values():
         desk.run(with_sham(model=model))
@@ -725,7 +725,7 @@ def test_a_placebo_counts_for_its_own_bundle_only(desk):
     """The sham of other documents, or too few of its answers, check nothing."""
     lenses = ("RPL", "HEL")
     prepared = desk.prepared(model="sim:m?any_text=0", lenses=lenses)
-    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    artifact = desk.artifact(plan_experiments(prepared, Experiments(sham=True)))
     runs, (model, metrics) = artifact.runs, next(iter(artifact.metrics.items()))
     placebo = metrics.beside.placebo["HEL"]
     assert placebo.verdict == "evidence_driven"
@@ -751,7 +751,7 @@ def test_a_placebo_counts_for_its_own_bundle_only(desk):
 def test_a_lens_that_moves_nothing_is_not_said_to_be_moved(desk):
     """Neither lens nor sham differs from anything: there is no movement to explain."""
     prepared = desk.prepared(model="sim:m?hel=0&response_sd=0", lenses=("RPL", "HEL"))
-    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    artifact = desk.artifact(plan_experiments(prepared, Experiments(sham=True)))
     (metrics,) = artifact.metrics.values()
     assert metrics.beside.placebo["HEL"].verdict == "unmoved"
 
@@ -760,11 +760,11 @@ def test_what_irrelevant_text_moves_further_was_not_moved_by_evidence(desk):
     """Lens minus sham leaves 0 out, but on the other side: the feed doesn't list the claim."""
     model = "sim:m?prior=0.5&hel=0.8&any_text=2.5"
     prepared = desk.prepared(model=model, lenses=("RPL", "HEL"))
-    artifact = desk.artifact(with_experiments(prepared, Experiments(sham=True)))
+    artifact = desk.artifact(plan_experiments(prepared, Experiments(sham=True)))
     beside = artifact.metrics[model].beside
     assert beside.placebo["HEL"].verdict == "evidence_driven"
     assert beside.placebo["HEL"].minus_sham.paired_template_t.hi < 0
-    assert beside.made_by("HEL") == "any_text"
+    assert beside.find_cause("HEL") == "any_text"
     assert placebo_text(beside, "HEL").startswith("moved by any text")
     with desk.store() as store:
         (found,) = find_anomalies(store)

@@ -62,7 +62,7 @@ async def call(pace, server, *, guess=0):
         async with pace.call(guess) as reserved:
             await server.ask(pace)
             limits, tokens = server.reply(server)
-            pace.heard(limits, tokens, reserved=reserved)
+            pace.note_reply(limits, tokens, reserved=reserved)
     except (RateLimitedError, ServerError):
         return False
     return True

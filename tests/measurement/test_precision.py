@@ -15,8 +15,8 @@ from heretix.measurement.precision import (
     DEFAULT_MAX_SAMPLES,
     Escalation,
     Shape,
+    find_unmet_gates,
     next_shape,
-    unmet_gates,
 )
 from heretix.measurement.service import prepare
 from heretix.measurement.verify import verify_run
@@ -126,12 +126,12 @@ def test_a_larger_plan_holds_every_sample_of_the_smaller(K, R, T):
 )
 def test_gates(width, compliance, unmet):
     """All of width, stability and compliance must pass; without an estimate nothing does."""
-    assert unmet_gates(RULE, width, compliance) == unmet
+    assert find_unmet_gates(RULE, width, compliance) == unmet
 
 
 def test_a_loose_target_is_still_held_to_stability():
     """An interval may be as narrow as was asked and too wide to be called stable."""
-    assert unmet_gates(replace(RULE, until_width=0.5), 0.3, 1.0) == ("is_stable",)
+    assert find_unmet_gates(replace(RULE, until_width=0.5), 0.3, 1.0) == ("is_stable",)
 
 
 # Escalation
@@ -381,8 +381,8 @@ async def test_the_next_round_is_planned_as_it_is_needed(store):
     escalation = Escalation(measurement, running.observer)
     running.observer = escalation
     (model,) = measurement.models
-    await running.run([(Watching(), escalation.first(model))])
-    plans_of_round = escalation.next_round()[model]
+    await running.run([(Watching(), escalation.plan_first(model))])
+    plans_of_round = escalation.plan_next_round()[model]
     assert iter(plans_of_round) is plans_of_round
     assert [plan.claim for plan in plans_of_round] == CLAIMS
 

@@ -160,8 +160,8 @@ async def test_a_slow_model_does_not_hold_up_another(store_url):
         await gate.wait()
 
     class OpensGate(Keeping):
-        def finished(self, record):
-            super().finished(record)
+        def on_finished(self, record):
+            super().on_finished(record)
             if sum(r.model == "mock:fast" for r in self.records) == 5:
                 gate.set()
 

@@ -19,7 +19,7 @@ from heretix.measurement.record import (
     write_artifact,
     write_lines,
 )
-from heretix.measurement.verify import parse_artifacts, read_artifacts, same_value, verify_run
+from heretix.measurement.verify import is_same_value, parse_artifacts, read_artifacts, verify_run
 from heretix.sample import Noncompliance
 
 
@@ -262,6 +262,6 @@ def test_the_legacy_aggregation_and_a_lone_wording_have_no_t_interval(tmp_path):
 @pytest.mark.parametrize(("recorded", "derived"), [(1, True), (0, False), (8, 8.0), ("1", 1)])
 def test_values_of_another_type_differ_where_no_schema_says_which(recorded, derived):
     """Parameters of reasons and bundles hold anything, so the comparison itself must tell."""
-    assert not same_value(recorded, derived)
-    assert not same_value(derived, recorded)
-    assert same_value(recorded, recorded)
+    assert not is_same_value(recorded, derived)
+    assert not is_same_value(derived, recorded)
+    assert is_same_value(recorded, recorded)

@@ -9,7 +9,7 @@ from heretix.core.errors import BankError
 from heretix.core.lenses import LENSES as ALL
 from heretix.prompts.bank import (
     ShownItem,
-    free_nonce,
+    find_free_nonce,
     load_bank,
     load_frame,
     nonce_of,
@@ -100,11 +100,11 @@ def test_the_nonce_follows_from_the_bundle():
 
 def test_a_document_that_holds_the_nonce_gets_another():
     """Whoever guessed the code would still not know the one that is used."""
-    assert free_nonce("b" * 64, ["nothing of it"]) == NONCE
-    other = free_nonce("b" * 64, ["nothing of it", f"forged {NONCE} mark"])
+    assert find_free_nonce("b" * 64, ["nothing of it"]) == NONCE
+    other = find_free_nonce("b" * 64, ["nothing of it", f"forged {NONCE} mark"])
     assert re.fullmatch(r"[0-9a-f]{12}", other)
     assert other != NONCE
-    assert free_nonce("b" * 64, [f"{NONCE} and {other}"]) not in {NONCE, other}
+    assert find_free_nonce("b" * 64, [f"{NONCE} and {other}"]) not in {NONCE, other}
 
 
 def test_nul_is_the_frame_without_documents():

@@ -42,9 +42,9 @@ from heretix.providers.http import (
     Target,
     as_count,
     as_text,
+    make_transport_error,
     read_response,
-    stated_wait_s,
-    transport_error,
+    read_wait_s,
 )
 
 KEY = "sk-a-secret-that-must-not-be-seen"
@@ -203,7 +203,7 @@ HOPELESS = (
 @pytest.mark.parametrize("kind", [*FOREIGN, TimeoutError, ConnectionResetError, ssl.SSLError])
 def test_every_foreign_exception_is_mapped(kind):
     """All that aiohttp can raise becomes one of our errors: only a wrong address is final."""
-    failure = transport_error(TARGET, instance_of(kind))
+    failure = make_transport_error(TARGET, instance_of(kind))
     assert isinstance(failure, RejectedError if issubclass(kind, HOPELESS) else RetryableError)
     assert isinstance(failure, CallTimeoutError) == issubclass(kind, TimeoutError)
     assert KEY not in str(failure)
@@ -239,14 +239,14 @@ def test_the_walk_finds_what_aiohttp_has():
 )
 def test_a_stated_wait_is_read(headers, error, wait_s):
     """Seconds, milliseconds, a date or Google's duration; nonsense is no wait at all."""
-    assert stated_wait_s(CIMultiDict(headers), error) == pytest.approx(wait_s)
+    assert read_wait_s(CIMultiDict(headers), error) == pytest.approx(wait_s)
 
 
 def test_a_date_without_the_servers_clock_is_counted_by_ours():
     """Without a `Date` header, the local clock has to do."""
     later = datetime.now(UTC) + timedelta(hours=1)
     headers = {"retry-after": later.strftime("%a, %d %b %Y %H:%M:%S GMT")}
-    assert 3500 < stated_wait_s(CIMultiDict(headers), {}) <= 3600
+    assert 3500 < read_wait_s(CIMultiDict(headers), {}) <= 3600
 
 
 # Values at the door
@@ -358,5 +358,7 @@ def test_no_answer_is_too_odd(adapter, body):
 )
 def test_the_remedy_for_a_lost_connection_fits_where_it_led(address, remedy):
     """On one's own machine the network is seldom to blame."""
-    failure = transport_error(replace(TARGET, base_url=address), aiohttp.ClientConnectionError())
+    failure = make_transport_error(
+        replace(TARGET, base_url=address), aiohttp.ClientConnectionError()
+    )
     assert remedy in str(failure)

@@ -214,12 +214,12 @@ def test_replicates_differ_and_probabilities_are_probabilities(provider):
 
 def test_a_quote_has_room_beyond_its_limit_and_an_id_has_none():
     """The word at the limit needn't be bent to fit; a mark's code isn't part of an item's id."""
-    quotes = local._brief(bank.ANSWER_SCHEMA)["properties"]["quotes"]
+    quotes = local._bound_schema(bank.ANSWER_SCHEMA)["properties"]["quotes"]
     quote = quotes["items"]["properties"]
     assert quote["text"]["maxLength"] >= bank.QUOTE_CHARS + len("misunderstandings")
     assert quote["id"]["maxLength"] == len("E01")
     assert quotes["maxItems"] > 0
-    assert local._brief(base.ANSWER_SCHEMA)["properties"]["prob_true"]["maximum"] == 1
+    assert local._bound_schema(base.ANSWER_SCHEMA)["properties"]["prob_true"]["maximum"] == 1
 
 
 @pytest.mark.embedded

@@ -144,9 +144,9 @@ def test_cost_is_exact_before_rounding(tokens: tuple[int, int]):
 
 def test_a_batch_price_takes_the_discount_off():
     """Half off, once; unknown where the discount is."""
-    batched = GPT_5.batched()
+    batched = GPT_5.discount_for_batch()
     assert batched == Price(Decimal("0.625"), Decimal(5), GPT_5.as_of, None)
-    assert batched.batched() is None
+    assert batched.discount_for_batch() is None
 
 
 def test_a_users_file_is_laid_over_the_packaged_one(write: WritePrices):

@@ -8,7 +8,7 @@ import vl_convert
 from drawn import NAMES, every_chart, leaves
 
 from heretix.report.charts import chart_svg
-from heretix.report.charts.figure import drawable, shorten, wrap_text
+from heretix.report.charts.figure import shorten, strip_controls, wrap_text
 from heretix.report.charts.theme import (
     DARK,
     LIGHT,
@@ -132,8 +132,8 @@ def test_light_colours_are_told_apart_by_their_text():
 
 def test_text_is_made_fit_to_draw():
     """Control and direction signs are replaced, joiners stay, and length is kept in check."""
-    assert drawable("a\x00b \u202egnp.exe\n c") == "a�b �gnp.exe c"
-    assert drawable("می\u200cخواهم") == "می\u200cخواهم"
+    assert strip_controls("a\x00b \u202egnp.exe\n c") == "a�b �gnp.exe c"
+    assert strip_controls("می\u200cخواهم") == "می\u200cخواهم"
     assert shorten("x" * 50, 10) == "x" * 9 + "…"
     assert wrap_text("word " * 100, 20, lines=2)[-1].endswith("…")
     assert wrap_text("", 20) == [""]

@@ -9,7 +9,7 @@ import pytest
 from drawn import again, loose
 
 from heretix.core.errors import ConfigError
-from heretix.measurement.vector import unchanged_runs
+from heretix.measurement.vector import select_unchanged_runs
 from heretix.report.charts.theme import DARK
 from heretix.report.document import report_html, report_svg
 from heretix.report.findings import belief_finding
@@ -147,7 +147,7 @@ def test_a_vector_is_reported_with_its_evidence_and_experiments(vector_page, vec
 
 def test_single_runs_of_one_claim_make_a_vector(vector_artifact):
     """Lenses out of a store, named one by one, are seen together."""
-    plain = unchanged_runs(vector_artifact.runs, vector_artifact.runs[0].claim)
+    plain = select_unchanged_runs(vector_artifact.runs, vector_artifact.runs[0].claim)
     html = report_html([loose([run]) for run in plain])
     assert "Belief vector" in html
 

@@ -62,7 +62,7 @@ def two(store: Store) -> Store:
 def test_a_new_store_has_the_ends_of_its_chains(store: Store):
     """Rows written with the tables: there is always something to take."""
     with store.reading() as connection:
-        assert queries.chain_rows(connection) == list(CHAINS_START)
+        assert queries.select_chain(connection) == list(CHAINS_START)
 
 
 def test_a_chain_has_one_end(store: Store):
@@ -88,7 +88,7 @@ def test_an_account_is_made_once(two: Store):
         queries.append_transfers(connection, [transfer(1)], {"a": -5, "b": 5})
         queries.add_accounts(connection, [account("a", kind="house", balance=9)])
         queries.add_accounts(connection, [])
-        rows = queries.accounts_by_id(connection, ["a", "b", "nobody"])
+        rows = queries.select_accounts_by_id(connection, ["a", "b", "nobody"])
     assert {name: (row["kind"], row["balance"]) for name, row in rows.items()} == {
         "a": ("user", -5),
         "b": ("user", 5),
@@ -102,7 +102,7 @@ def test_transfers_set_balances(two: Store):
         queries.append_transfers(connection, rows, {"a": -7, "b": 7})
     with two.reading() as connection:
         assert [dict(row) for row in queries.stream_transfers(connection)] == rows
-        balances = {row["id"]: row["balance"] for row in queries.account_rows(connection)}
+        balances = {row["id"]: row["balance"] for row in queries.select_accounts(connection)}
     assert balances == {"a": -7, "b": 7}
 
 
@@ -113,7 +113,7 @@ def test_amounts_of_64_bits_are_exact(two: Store):
         queries.append_transfers(connection, [transfer(1, amount=most)], {"a": -most, "b": most})
     with two.reading() as connection:
         (row,) = queries.stream_transfers(connection)
-        balances = [row["balance"] for row in queries.account_rows(connection)]
+        balances = [row["balance"] for row in queries.select_accounts(connection)]
     assert (row["amount"], balances) == (most, [-most, most])
 
 
@@ -135,7 +135,7 @@ def test_the_database_refuses_what_the_rules_would(two: Store, wrong):
 def test_a_fault_among_writes_sent_together_is_a_store_error(two: Store):
     """It comes at the end of the block, and nothing of the block is kept."""
     rows = [transfer(1), transfer(2, id="t1")]
-    with pytest.raises(StoreError), two.writing() as connection, queries.together(connection):
+    with pytest.raises(StoreError), two.writing() as connection, queries.pipeline(connection):
         queries.append_transfers(connection, rows, {"a": -10, "b": 10})
     with two.reading() as connection:
         assert list(queries.stream_transfers(connection)) == []
@@ -146,8 +146,8 @@ def test_same_ids_and_groups_are_found_in_order(two: Store):
     rows = [transfer(n, group_id="g" if n % 2 else "other") for n in range(1, 7)]
     with two.writing() as connection:
         connection.execute(insert(transfers), rows)
-        found = queries.same_id_or_group(connection, "g", [f"t{n}" for n in (6, 1_000)])
-        many = queries.same_id_or_group(connection, "none", [f"t{n}" for n in range(1_500)])
+        found = queries.select_same_id_or_group(connection, "g", [f"t{n}" for n in (6, 1_000)])
+        many = queries.select_same_id_or_group(connection, "none", [f"t{n}" for n in range(1_500)])
     assert [row["seq"] for row in found] == [1, 3, 5, 6]
     assert [row["seq"] for row in many] == [1, 2, 3, 4, 5, 6]
 
@@ -159,7 +159,7 @@ def test_history_finds_by_account_episode_and_group(two: Store):
         connection.execute(insert(transfers), rows)
 
         def seqs(**wanted):
-            return [row["seq"] for row in queries.history(connection, limit=3, **wanted)]
+            return [row["seq"] for row in queries.select_history(connection, limit=3, **wanted)]
 
         assert seqs() == [4, 3, 2]
         assert seqs(account="a") == [4, 3, 2]
@@ -199,14 +199,14 @@ def test_a_second_writer_waits_for_the_end_of_the_chain(two: Store, store_url: s
 def test_a_reading_transaction_sees_one_moment(two: Store):
     """What is committed between two reads isn't in the second."""
     with two.reading() as connection:
-        before = queries.chain_rows(connection)
+        before = queries.select_chain(connection)
         with two.writing() as writer:
             queries.append_transfers(writer, [transfer(1)], {"a": -5, "b": 5})
             queries.set_chains(writer, {TRANSFERS: (1, "h1")})
         assert list(queries.stream_transfers(connection)) == []
-        assert queries.chain_rows(connection) == before
+        assert queries.select_chain(connection) == before
     with two.reading() as connection:
-        ends = {row["name"]: row["number"] for row in queries.chain_rows(connection)}
+        ends = {row["name"]: row["number"] for row in queries.select_chain(connection)}
         assert ends[TRANSFERS] == 1
 
 

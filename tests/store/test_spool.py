@@ -18,10 +18,10 @@ from store_processes import keys_up_to
 from heretix.core.errors import ConfigError, StoreAwayError, StoreBusyError
 from heretix.store import SampleWriter, Store, db
 from heretix.store import spool as spools
-from heretix.store.db import Patience
+from heretix.store.db import RetryPolicy
 from heretix.store.runs import start_executions
 from heretix.store.samples import save_samples, select_answers
-from heretix.store.spool import Spool, bring_in
+from heretix.store.spool import Spool, drain_spools
 from processes import PROCESSES
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def test_what_a_process_left_is_brought_in_once(started: Store, store_url: str):
     """The next one stores it, and the files are gone."""
     die(store_url, 20, stored=8)
     assert len(started.spools) == 1
-    assert bring_in(started) == 12
+    assert drain_spools(started) == 12
     assert started.read(select_answers, keys_up_to(20)) == {key(n): sample(n) for n in range(20)}
-    assert (started.spools, bring_in(started)) == ([], 0)
+    assert (started.spools, drain_spools(started)) == ([], 0)
     assert started.read(paid_in_vain) == []
 
 
@@ -92,7 +92,7 @@ def test_a_spool_whose_process_is_there_is_left_alone(started: Store):
     """It will store what it has by itself."""
     spool = Spool(started, replace=False)
     spool.append(sample(1))
-    assert bring_in(started) == 0
+    assert drain_spools(started) == 0
     assert (len(started.spools), spool.count) == (1, 1)
     spool.mark(1)
     spool.close()
@@ -109,9 +109,9 @@ def test_answers_of_an_owner_that_is_there_are_stored_and_left_to_it(started: St
     spool.mark(1)
     (path,) = started.spools
     path.write_bytes(path.read_bytes() + b'["torn')
-    assert bring_in(started, {"another"}) == 0
-    assert bring_in(started, {"paused", "another"}) == 3
-    assert bring_in(started, None) == 0
+    assert drain_spools(started, {"another"}) == 0
+    assert drain_spools(started, {"paused", "another"}) == 3
+    assert drain_spools(started, None) == 0
     assert started.read(select_answers, keys_up_to(5)) == {key(n): sample(n) for n in range(4)}
     batch = [sample(number) for number in range(1, 4)]
     assert started.write(save_samples, batch, owner="paused", replace=newer) == {}
@@ -133,8 +133,8 @@ def test_an_owners_file_is_found_whatever_address_it_has_for_the_server(
         for path in store.spools:
             path.rename(path.with_name(path.name.replace("spool-", "spool-0")))
         assert (store.spools, len(store.spools_beside)) == ([], 2)
-        assert bring_in(store) == bring_in(store, None) == 0
-        assert bring_in(store, {"paused"}) == 1
+        assert drain_spools(store) == drain_spools(store, None) == 0
+        assert drain_spools(store, {"paused"}) == 1
         assert store.read(select_answers, keys_up_to(2)) == {key(0): sample(0)}
 
 
@@ -147,7 +147,7 @@ def test_a_file_that_was_found_before_it_was_locked_is_made_again(
     def be_late(path: Path, number: int) -> bool:
         if not tries:
             tries.append(path)
-            assert bring_in(started) == 0
+            assert drain_spools(started) == 0
         return take(path, number)
 
     monkeypatch.setattr(spools, "_is_locked_by_us", be_late)
@@ -155,7 +155,7 @@ def test_a_file_that_was_found_before_it_was_locked_is_made_again(
     spool.append(sample(1))
     assert started.spools != tries
     spool.close()
-    assert bring_in(started) == 1
+    assert drain_spools(started) == 1
 
 
 def test_an_answer_of_somebody_else_stays(started: Store, store_url: str):
@@ -163,7 +163,7 @@ def test_an_answer_of_somebody_else_stays(started: Store, store_url: str):
     die(store_url, 2)
     first = replace(sample(1), raw_answer='{"prob_true": 0.01}', prob_true=0.01)
     started.write(save_samples, [first])
-    assert bring_in(started) == 1
+    assert drain_spools(started) == 1
     assert started.read(select_answers, [key(1)]) == {key(1): first}
     assert started.read(paid_in_vain) == [key(1)]
 
@@ -174,7 +174,7 @@ def test_answers_of_a_run_without_the_cache_replace_older_ones_only(started: Sto
     old = replace(sample(0), created_at="2001-01-01T00:00:00.000Z", response_id="old")
     new = replace(sample(1), created_at="2101-01-01T00:00:00.000Z", response_id="new")
     started.write(save_samples, [old, new])
-    assert bring_in(started) == 1
+    assert drain_spools(started) == 1
     assert started.read(select_answers, keys_up_to(2)) == {key(0): sample(0), key(1): new}
 
 
@@ -183,15 +183,15 @@ def test_a_torn_line_costs_that_answer_and_no_other(started: Store, store_url: s
     die(store_url, 3)
     (path,) = started.spools
     path.write_bytes(path.read_bytes()[:-20])
-    assert bring_in(started) == 2
+    assert drain_spools(started) == 2
     assert started.spools == []
 
 
 async def test_a_writer_keeps_in_the_spool_what_isnt_stored(impatient: Store):
     """With the store locked answers are on disk; when it is free they are stored, and not twice."""
     spool = Spool(impatient, replace=False)
-    patience = Patience(lambda _: None)
-    async with SampleWriter(impatient.patient(patience), spool=spool) as writer:
+    patience = RetryPolicy(lambda _: None)
+    async with SampleWriter(impatient.with_retries(patience), spool=spool) as writer:
         with locked(impatient):
             for number in range(5):
                 await writer.put(sample(number))
@@ -206,8 +206,8 @@ async def test_a_writer_keeps_in_the_spool_what_isnt_stored(impatient: Store):
 
 async def test_after_a_failure_answers_are_still_taken(impatient: Store):
     """Calls in flight come home to the spool when the store is given up."""
-    spool, patience = Spool(impatient, replace=False), Patience(lambda _: None)
-    writer = SampleWriter(impatient.patient(patience), spool=spool)
+    spool, patience = Spool(impatient, replace=False), RetryPolicy(lambda _: None)
+    writer = SampleWriter(impatient.with_retries(patience), spool=spool)
     with locked(impatient):
         await writer.put(sample(1))
         patience.give_up()
@@ -218,7 +218,7 @@ async def test_after_a_failure_answers_are_still_taken(impatient: Store):
             await writer.aclose()
     assert len(writer.unsaved) == spool.count == 2
     spool.close()
-    assert bring_in(impatient) == 2
+    assert drain_spools(impatient) == 2
 
 
 def test_files_are_followed_by_others(started: Store, monkeypatch: pytest.MonkeyPatch):
@@ -232,7 +232,7 @@ def test_files_are_followed_by_others(started: Store, monkeypatch: pytest.Monkey
     assert len(started.spools) < files > 3
     assert spool.count == 5
     spool.close()
-    assert bring_in(started) == 5
+    assert drain_spools(started) == 5
 
 
 def test_a_store_that_comes_back_was_waited_for():
@@ -244,8 +244,8 @@ def test_a_store_that_comes_back_was_waited_for():
             raise trouble
         return "done"
 
-    patience = Patience(told.append)
-    assert patience.persist(attempt, None) == "done"  # type: ignore[arg-type]
+    patience = RetryPolicy(told.append)
+    assert patience.retry(attempt, None) == "done"  # type: ignore[arg-type]
     assert [text.split(":")[0].split(" after")[0] for text in told] == [
         "waiting for the store",
         "the store is back",
@@ -256,10 +256,10 @@ def test_a_store_that_comes_back_was_waited_for():
 def looked_at(store: Store) -> Iterator[tuple[Store, Callable[[], None], list[str]]]:
     """A patient store that nobody watches but the test; a look at it, and what is told."""
     told: list[str] = []
-    patience = Patience(told.append)
+    patience = RetryPolicy(told.append)
     outage = patience._outage
     outage._watching = True
-    yield store.patient(patience), lambda: outage._look(dict(outage._under_way)), told
+    yield store.with_retries(patience), lambda: outage._look(dict(outage._under_way)), told
 
 
 def test_what_this_process_is_busy_with_is_no_silence_of_the_store(started: Store):
@@ -311,9 +311,9 @@ async def test_whoever_gives_up_waits_no_longer():
     def attempt() -> None:
         raise _LOST
 
-    patience = Patience(lambda _: None)
-    other = patience.another()
-    waiting = asyncio.create_task(asyncio.to_thread(other.persist, attempt, None))  # type: ignore[arg-type]
+    patience = RetryPolicy(lambda _: None)
+    other = patience.fork()
+    waiting = asyncio.create_task(asyncio.to_thread(other.retry, attempt, None))  # type: ignore[arg-type]
     other.give_up()
     with pytest.raises(StoreAwayError):
         await waiting

@@ -14,7 +14,7 @@ from store_builders import RUN_ID, key, sample, start
 
 from heretix.core.errors import StoreError, StoreReadOnlyError
 from heretix.store import Store, db
-from heretix.store.db import FileVersion, Location, as_immutable
+from heretix.store.db import FileVersion, Location, make_immutable
 from heretix.store.runs import select_runs, start_executions
 from heretix.store.samples import save_samples
 from readonly import BOUND, obey_permissions, read_only
@@ -186,7 +186,7 @@ def test_whoever_looks_for_long_sees_what_others_write(path: Path, still_open: b
 def test_any_file_name_will_do_for_reading(path: Path, name: str):
     """A path in a URL is quoted."""
     named = path.rename(path.with_name(name))
-    url = as_immutable(Location.parse(str(named))).url
+    url = make_immutable(Location.parse(str(named))).url
     with Store.open(url.render_as_string(), create=False) as store:
         assert [run.run_id for run in store.read(select_runs)] == [RUN_ID]
         assert not store.writable

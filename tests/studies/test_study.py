@@ -455,7 +455,7 @@ def test_a_prompt_is_asked_by_both_of_its_read_outs_at_a_time(tmp_path):
     claims = [{"claim": "Ice floats.", "label": 1}, {"claim": "Iron floats.", "label": 0}]
     items = s.check_items([s.make_item(row) for row in claims], "calibration")
     request = s.Request(kind="calibration", items=items, config=config, readouts=readouts)
-    elsewhere = replace(request, config=config.replaced(on="ray"))
+    elsewhere = replace(request, config=config.override(on="ray"))
     assert len(s.prepare_study(elsewhere, Settings.from_env({}))) == 3
     token, both = s.prepare_study(request, Settings.from_env({}))
     assert token.beside is None

@@ -167,7 +167,7 @@ def test_a_job_knows_its_place_in_the_queue(site):
         site.state.jobs.submit(LOCAL, MeasureRequest.parse({**request, "K": 8 + n})).id
         for n in range(3)
     ]
-    places = [site.state.jobs.queue_place(site.state.jobs.get(one, by=LOCAL)) for one in ids]
+    places = [site.state.jobs.find_queue_place(site.state.jobs.get(one, by=LOCAL)) for one in ids]
     assert places[0] == 1
     assert places == sorted(places)
     assert "It is next" in site.get(f"/jobs/{ids[0]}").text

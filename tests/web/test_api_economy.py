@@ -4,7 +4,7 @@ import pytest
 from apiserver import served
 from sqlalchemy import select
 
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.challenges import evidence_commitment
 from heretix.economy.episode.state import Direction
@@ -21,7 +21,7 @@ SMALL = {"claim": CLAIM, "B": 400}
 @pytest.fixture
 def team(tmp_path, sqlite_template):
     with served(tmp_path, sqlite_template, accounts=True, claims=()) as found:
-        found.state.clock = HeldClock(1_800_000_000_000)
+        found.state.clock = ManualClock(1_800_000_000_000)
         yield found
 
 

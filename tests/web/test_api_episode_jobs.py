@@ -8,7 +8,7 @@ from apiserver import PREFIX, served
 
 from heretix.accounts import LOCAL
 from heretix.client import Client
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.errors import CallTimeoutError, ConflictError, NoEstimateError, RefusedError
 from heretix.economy.episode.state import State
 from heretix.economy.judging.workflow import DAY_MS, EpisodeWorkflow
@@ -23,7 +23,7 @@ NOW = 1_800_000_000_000
 @pytest.fixture
 def team(tmp_path, sqlite_template):
     with served(tmp_path, sqlite_template, accounts=True, claims=()) as found:
-        found.state.clock = HeldClock(NOW)
+        found.state.clock = ManualClock(NOW)
         yield found
 
 

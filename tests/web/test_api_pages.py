@@ -4,7 +4,7 @@ import pytest
 from apiserver import served
 
 from heretix.client import Client
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 
 OPENED = {"claim": "Daylight saving time reduces electricity use.", "B": 400}
 MEASURED = {"claims": ["Tea is good.", "Milk is white."], "models": ["mock:a", "mock:b"], "B": 100}
@@ -14,7 +14,7 @@ MEASURED = {"claims": ["Tea is good.", "Milk is white."], "models": ["mock:a", "
 def team(tmp_path, sqlite_template):
     """A store where every list has something in it."""
     with served(tmp_path, sqlite_template, accounts=True) as found:
-        found.state.clock = HeldClock(1_800_000_000_000)
+        found.state.clock = ManualClock(1_800_000_000_000)
         yield found
 
 

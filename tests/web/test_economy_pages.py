@@ -8,14 +8,14 @@ from economyplay import DAY, NOW, PAPER, Play, hidden
 
 from heretix.accounts import Role
 from heretix.cli.episode import reveal
-from heretix.core.clock import HeldClock, SystemClock
+from heretix.core.clock import ManualClock, SystemClock
 from heretix.economy.episode.state import Fate, State
 
 
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     return accounts_site
 
 
@@ -283,7 +283,7 @@ def test_markup_in_claims_and_names_stays_text(town):
 
 def test_the_command_line_reveals_what_the_page_sealed(town, tmp_path, capsys):
     """The file of the page has no number yet; its commitment says which challenge it is."""
-    town.state.clock = HeldClock(SystemClock().now_ms())
+    town.state.clock = ManualClock(SystemClock().now_ms())
     play = Play(town)
     play.join(play.alice, play.bob)
     play.commit(play.bob)

@@ -11,7 +11,7 @@ from sqlalchemy import text as sql
 
 from heretix.accounts import LOCAL
 from heretix.config import RunConfig
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.settings import Settings
 from heretix.economy.audit import verify_episode
 from heretix.economy.episode.state import Fate, State
@@ -27,7 +27,7 @@ from heretix.web.forms import EvidenceForm
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     return accounts_site
 
 
@@ -204,7 +204,7 @@ def test_the_record_of_an_episode_is_served(town):
 def test_a_finding_is_credited_once(site):
     """On one's own machine practice counts; a claim earns once, one that wasn't measured nothing."""
     form = EvidenceForm(typed=[("Report", PAPER), ("Reply", f"The reply: {PAPER}")])
-    bundle, _ = form.bring(CLAIM)
+    bundle, _ = form.make_bundle(CLAIM)
     config = RunConfig.parse(
         {"models": ("sim:moved?sel=-2",), "K": 16, "T": 16, "B": 300, "lenses": ("RPL", "SEL")}
     )
@@ -285,7 +285,7 @@ def test_stopping_the_server_loses_no_measurement(town):
 
 def test_one_person_on_their_own_machine_plays_alone(site):
     """Without accounts the one user is the operator, and bets as `local`."""
-    site.state.clock = HeldClock(NOW)
+    site.state.clock = ManualClock(NOW)
     sent = site.post("/episodes/new", {**SMALL, "claim": CLAIM, "key": "alone-at-home"})
     assert site.work() == 1
     job = site.state.jobs.get(sent.headers["location"].rpartition("/")[2], by=LOCAL)

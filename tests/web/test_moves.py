@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from website import serving
 
 from heretix.cli import economy as eco
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.errors import RefusedError
 from heretix.economy.ledger import Status
 from heretix.economy.market import Side
@@ -50,7 +50,7 @@ CHEER = Move(
 def cheering(accounts_site, monkeypatch):
     """A server that knows one move more, for as long as the test takes."""
     made.clear()
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     for router in (api.changes, pages.router):
         monkeypatch.setattr(router, "routes", list(router.routes))
     api.add_operation(CHEER)
@@ -115,5 +115,5 @@ def test_a_new_move_is_a_command(heretix_db):
 def heretix_db(accounts_site):
     """A store with an open episode."""
     made.clear()
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     return accounts_site.store.name, Play(accounts_site).id

@@ -23,7 +23,7 @@ from heretix.store.runs import (
 )
 from heretix.web.middleware import CSP
 from heretix.web.pages.evidence import CLASSES
-from heretix.web.templating import model_label, ticked
+from heretix.web.templating import mark_code, model_label
 
 PLAIN_PAGES = {
     "/": "What does a model believe",
@@ -495,33 +495,33 @@ def test_errors_are_pages_for_people_and_documents_for_programs(measured_site):
 )
 def test_the_subject_of_a_message_is_shown_as_code(text, html):
     """Backticks become code, and what is inside stays text."""
-    assert str(ticked(text)) == html
+    assert str(mark_code(text)) == html
 
 
 @pytest.mark.parametrize("value", [None, 0.0, 0.5, 1.0])
 def test_a_belief_that_is_not_known_is_drawn_as_nothing(value):
     """A missing number is a dash and an empty rule, never a point."""
-    from heretix.web.templating import prob, rule, signed, usd
+    from heretix.web.templating import prob, rule, usd, write_signed
 
     drawn = str(rule(value, None if value is None else (value, value)))
     assert ("rule-point" in drawn) is (value is not None)
     assert (prob(value) == "—") is (value is None)
-    assert (signed(value) == "—") is (value is None)
+    assert (write_signed(value) == "—") is (value is None)
     assert (usd(value) == "unknown") is (value is None)
 
 
 def test_times_and_notes_read_as_people_write_them():
     """The same day in tables and text, how long it took, and a note among sentences."""
-    from heretix.web.templating import day, lasted, moment, sentence
+    from heretix.web.templating import day, moment, sentence, time_between
 
     stamp = "2026-01-02T23:59:59.500Z"
     assert day(stamp) == "2 Jan 2026"
     assert "2 Jan 2026, 23:59 UTC" in str(moment(stamp))
     assert (day(None), day("soon")) == ("—", "soon")
     assert day("2026-01-02") == day(date(2026, 1, 2)) == "2 Jan 2026"
-    assert lasted(stamp, "2026-01-03T00:00:41.500Z") == "42 s"
-    assert lasted(stamp, stamp) == "under a second"
-    assert lasted(stamp, "soon") == "—"
+    assert time_between(stamp, "2026-01-03T00:00:41.500Z") == "42 s"
+    assert time_between(stamp, stamp) == "under a second"
+    assert time_between(stamp, "soon") == "—"
     assert sentence("nothing varies") == sentence("nothing varies.") == "Nothing varies."
 
 

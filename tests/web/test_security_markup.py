@@ -11,7 +11,7 @@ from hostile import BREAKOUT, CLAIM, LABEL, MODEL, NAME, SCRIPT, injected, links
 from website import PASSWORD, quick_passwords, serving, state_over
 
 from heretix.accounts import People, Role
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.jobs import MeasureRequest, Worker
 from heretix.store import Store
 from heretix.store.runs import select_runs
@@ -26,7 +26,7 @@ def nest(tmp_path_factory, sqlite_template):
     path = shutil.copy(sqlite_template, folder / "heretix.sqlite")
     with Store.open(str(path)) as store:
         state = state_over(store, folder)
-        state.clock = HeldClock(NOW)
+        state.clock = ManualClock(NOW)
         state.people = People(store, passwords=quick_passwords())
         owner = state.people.add(NAME, role=Role.OPERATOR, password=PASSWORD)
         for name in ("root", "alice", "bob"):

@@ -7,7 +7,7 @@ import pytest
 from economyplay import NOW, Play, hidden
 
 from heretix.accounts import Quotas, Role
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 
 REQUEST = {"claims": ["Tea is a drink."], "models": ["mock:gpt-5"], "K": 1, "R": 1}
 AS_ALICE = {
@@ -25,7 +25,7 @@ AS_ALICE = {
 @pytest.fixture
 def town(accounts_site):
     """A server with people, at a time that only the test moves."""
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     return accounts_site
 
 

@@ -155,10 +155,10 @@ def test_as_many_jobs_at_a_time_as_was_said(tmp_path):
 @pytest.mark.parametrize(("who", "status"), [(None, 401), ("rita", 403), ("root", 200)])
 def test_metrics_are_for_operators(tmp_path, sqlite_template, who, status):
     """Their token is what Prometheus brings. What models cost is nobody else's business."""
-    from heretix.observability import Scraped
+    from heretix.observability import PrometheusMetrics
 
     path = shutil.copy(sqlite_template, tmp_path / "heretix.sqlite")
-    with Store.open(str(path)) as store, Scraped() as scraped:
+    with Store.open(str(path)) as store, PrometheusMetrics() as scraped:
         state = state_over(store, tmp_path)
         tokens = {
             name: state.people.tokens.issue(state.people.add(name, role=role), label="t").secret

@@ -14,11 +14,11 @@ from website import MODEL, WEATHER
 from heretix.api import measure
 from heretix.core.canonical import sha256_text
 from heretix.core.errors import ConfigError, TooManyRequestsError
-from heretix.report.findings import between, chance
-from heretix.report.share import card_svg, cite_bibtex, cite_line, shared_html, table_csv
+from heretix.report.findings import chance, write_interval
+from heretix.report.share import card_svg, cite_bibtex, cite_line, table_csv, write_share_html
 from heretix.web.pages.share import find_shared
 from heretix.web.publish import file_of, publish
-from heretix.web.state import CostlyWork
+from heretix.web.state import WorkLimiter
 
 DIGEST = sha256_text(WEATHER)[:16]
 
@@ -85,7 +85,7 @@ def test_a_claim_is_no_formula_in_a_spreadsheet(shared):
 def test_a_report_shows_the_numbers_on_a_wide_screen_too(shared):
     """A row a run with its belief and interval, experiments in a folded table of their own; nothing
     is hidden by the style of phones."""
-    text = shared_html(shared)
+    text = write_share_html(shared)
     folded = text.index("<summary>Experiments")
     table, rest = text[text.index("<table") : folded], text[folded:]
     assert 'class="narrow"' not in table
@@ -126,7 +126,7 @@ def test_what_is_not_here_cannot_be_shared(measured_site, path):
 def test_markup_in_what_is_shared_stays_text(shared):
     """A claim is untrusted in the report and in the drawing."""
     hostile = replace(shared, about="<script>alert(1)</script>", sentence="<b>x</b> & y.")
-    for text in (shared_html(hostile), card_svg(hostile)):
+    for text in (write_share_html(hostile), card_svg(hostile)):
         assert "<script>" not in text
         assert "<b>x" not in text
         assert "&lt;b&gt;" in text
@@ -201,13 +201,13 @@ def test_an_address_has_one_file(path, name):
 def test_costly_work_has_places():
     """So many a person and in all; who asks for more is told to come back, and places return."""
 
-    async def refused(work: CostlyWork, person: str, why: str) -> None:
+    async def refused(work: WorkLimiter, person: str, why: str) -> None:
         with pytest.raises(TooManyRequestsError, match=why):
             async with work.turn(person):
                 pass
 
     async def ask() -> None:
-        work = CostlyWork(at_once=3, each=2, patience_s=0.001)
+        work = WorkLimiter(at_once=3, each=2, patience_s=0.001)
         async with work.turn("ada"), work.turn("ada"):
             await refused(work, "ada", "you have as many")
             async with work.turn("ben"):
@@ -222,7 +222,7 @@ def test_who_waits_gets_the_place_that_comes_back():
     """A short while of patience: nobody is refused for a moment's crowd."""
 
     async def ask() -> list[str]:
-        work, done = CostlyWork(at_once=1, each=1, patience_s=60), []
+        work, done = WorkLimiter(at_once=1, each=1, patience_s=60), []
 
         async def one(person: str) -> None:
             async with work.turn(person):
@@ -244,7 +244,7 @@ def test_what_depends_on_the_wording_leads_with_its_interval_everywhere(site, tm
     vector = measure(claim, store=site.store.name, **given)
     prior, after = vector["RPL"], vector["HEL"]
     assert prior.ci[1] - prior.ci[0] <= 0.2 < after.ci[1] - after.ci[0]
-    led = f"{chance(prior.prob)} → {between(*after.ci)}"
+    led = f"{chance(prior.prob)} → {write_interval(*after.ci)}"
     digest = sha256_text(claim)[:16]
     drawn = re.compile(r'<svg class="fig fig-row".*?</svg>')
     rows = ["/", "/search", "/anomalies", f"/claims/{digest}"]
@@ -258,7 +258,7 @@ def test_what_depends_on_the_wording_leads_with_its_interval_everywhere(site, tm
         assert "without a dot depends on the wording" in page
     page = site.get(f"/claims/{digest}").text
     matrix = page[page.index('class="matrix"') : page.index("</table>")]
-    assert f"<b>{between(*after.ci)}</b>" in matrix
+    assert f"<b>{write_interval(*after.ci)}</b>" in matrix
     assert (matrix.count('class="rule '), matrix.count("rule-point")) == (2, 1)
     card = card_svg(find_shared(site.state, "claims", digest))
     assert card.count("<circle") == 1

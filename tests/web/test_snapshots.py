@@ -14,7 +14,7 @@ from website import PASSWORD, PEOPLE, WEATHER, quick_passwords, run_of, serving,
 
 from heretix.accounts import LOCAL, People
 from heretix.core.canonical import sha256_text
-from heretix.core.clock import HeldClock
+from heretix.core.clock import ManualClock
 from heretix.core.event_loop import run_async
 from heretix.economy.exchange import EpisodeRepository
 from heretix.economy.heads import sign_head
@@ -62,7 +62,7 @@ def whole_site(tmp_path, measured_template):
         state.people = People(store, passwords=quick_passwords())
         for name, role in PEOPLE.items():
             state.people.add(name, role=role, password=PASSWORD)
-        state.clock, state.anomalies.wait_s = HeldClock(NOW), 60
+        state.clock, state.anomalies.wait_s = ManualClock(NOW), 60
         file = tmp_path / "panel.yaml"
         file.write_text(json.dumps({"name": "p", "models": ["sim:m"], "claims": ["Tea."]}))
         panel = load_panel(file)
@@ -163,7 +163,7 @@ def count_visits(browser, path):
 
 def test_an_episode_reads_one_snapshot_in_every_state(accounts_site, loads):
     """Its page loads the episode once: before bets, after them, and settled."""
-    accounts_site.state.clock = HeldClock(NOW)
+    accounts_site.state.clock = ManualClock(NOW)
     play = Play(accounts_site)
     _look(play, loads)
     play.to_frozen(evidence=False)

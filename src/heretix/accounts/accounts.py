@@ -9,7 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.accounts.audit import Audit, Repository, note
-from heretix.accounts.person import FRESH_EXPLORER, LOCAL, Person, Quotas, Role, check_name, folded
+from heretix.accounts.person import (
+    FRESH_EXPLORER,
+    LOCAL,
+    Person,
+    Quotas,
+    Role,
+    check_name,
+    fold_name,
+)
 from heretix.accounts.sessions import Session, Sessions, Tokens
 from heretix.core import errors
 from heretix.core.canonical import sha256_text
@@ -114,7 +122,7 @@ class Attempts(Repository):
 
 def _limits(name: str, address: str | None) -> dict[str, int]:
     """Name the counts that an attempt adds to, the one of name and address first."""
-    who, place = folded(name), address or ""
+    who, place = fold_name(name), address or ""
     limits = {("both", who, place): _BOTH, ("name", who): _NAME}
     if address is not None:
         limits["address", place] = _ADDRESS
@@ -157,7 +165,7 @@ class People(Repository):
         row = {
             "person_id": f"person-{secrets.token_hex(8)}",
             "name": name,
-            "folded_name": folded(name),
+            "folded_name": fold_name(name),
             "role": role.value,
             "active": True,
             "password_hash": (
@@ -176,7 +184,7 @@ class People(Repository):
 
     def list(self, *, limit: int = 100, after: str = "") -> list[Person]:
         """List people by name, from the one behind a name."""
-        found = self._store.read(rows.select_people, limit=limit, after=folded(after))
+        found = self._store.read(rows.select_people, limit=limit, after=fold_name(after))
         return [Person.of(row) for row in found]
 
     def count(self) -> int:
@@ -185,7 +193,7 @@ class People(Repository):
 
     def find(self, name: str) -> Person:
         """Find the person of a name, in whatever case it is written."""
-        row = self._store.read(rows.select_person_by_name, folded(name))
+        row = self._store.read(rows.select_person_by_name, fold_name(name))
         if row is None:
             raise _unknown(name)
         return Person.of(row)
@@ -226,19 +234,19 @@ class People(Repository):
 
         Their jobs end: what waits at once, what runs as soon as its worker hears of it.
         """
-        if folded(name) == folded(by.name):
+        if fold_name(name) == fold_name(by.name):
             raise errors.AccessError(f"`{name}` can't disable itself; let another operator do it")
         off = {"active": False}
         return self._change(name, off, "person.disable", by=by, address=address, stops=True)
 
     def activate(self, name: str, *, by: Person = LOCAL, address: str | None = None) -> Person:
-        """Let a person in again."""
+        """Enable an account again."""
         return self._change(name, {"active": True}, "person.enable", by=by, address=address)
 
     def authenticate(self, name: str, password: str, *, address: str | None = None) -> Person:
         """Check a name and password. An unknown name takes as long as a known one."""
         self._attempts.begin(name, address)
-        row = self._store.read(rows.select_person_by_name, folded(name))
+        row = self._store.read(rows.select_person_by_name, fold_name(name))
         kept = row["password_hash"] if row is not None and row["active"] else None
         if not self._passwords.verify(password, kept):
             # a name that nobody has isn't written down: people type passwords into that field.
@@ -275,7 +283,7 @@ class People(Repository):
         Whoever has another password, or is shut out, is signed out, too.
         """
         with self._store.writing() as connection:
-            row = rows.select_person_by_name(connection, folded(name), lock=True)
+            row = rows.select_person_by_name(connection, fold_name(name), lock=True)
             if row is None:
                 raise _unknown(name)
             rows.update_person(connection, row["person_id"], values)

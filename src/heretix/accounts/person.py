@@ -128,13 +128,13 @@ def check_name(text: str) -> str:
     for char, what in _REFUSED.items():
         if char in name:
             raise AccountError(f"`name` must not have {what}, got {text!r}; choose another")
-    if folded(name) == LOCAL.name:
+    if fold_name(name) == LOCAL.name:
         raise AccountError(
             f"`name` {text!r} stands for whoever sits at this machine; choose another"
         )
     return name
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Fold a name, so that two that people can't tell apart by case or width are equal."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())

@@ -67,7 +67,7 @@ class TemplateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostics:
-    """Beside an estimate: its variance split, its sensitivity to wording, its templates."""
+    """Diagnostics beside an estimate: variance split, sensitivity to wording, templates."""
 
     variance: VarianceSplit | None
     variance_reason: str | None

@@ -120,11 +120,11 @@ def estimate(
     rng = np.random.default_rng(seed)
     if agg == "simple":
         method = METHOD_SIMPLE
-        center_logit, replicas = _simple(templates, B=B, rng=rng)
+        center_logit, replicas = _bootstrap_simple(templates, B=B, rng=rng)
     else:
         method = METHOD if center == "trimmed" else METHOD_MEAN
         cut = trim_cut(len(templates), center=center, trim=trim)
-        center_logit, replicas = _clustered(templates, B=B, cut=cut, rng=rng)
+        center_logit, replicas = _bootstrap_clustered(templates, B=B, cut=cut, rng=rng)
     ci_lo, ci_hi = map(sigmoid, interval(replicas))
     iqr = _template_iqr(templates)
     counts = {template: len(logits) for template, logits in templates.items()}
@@ -151,7 +151,7 @@ def estimate(
     )
 
 
-def _clustered(
+def _bootstrap_clustered(
     templates: Templates, *, B: int, cut: int, rng: np.random.Generator
 ) -> tuple[float, Floats]:
     """Center and bootstrap replicas of it, every template weighing the same."""
@@ -160,7 +160,9 @@ def _clustered(
     return center, cluster_bootstrap(groups, B=B, cut=cut, rng=rng)
 
 
-def _simple(templates: Templates, *, B: int, rng: np.random.Generator) -> tuple[float, Floats]:
+def _bootstrap_simple(
+    templates: Templates, *, B: int, rng: np.random.Generator
+) -> tuple[float, Floats]:
     """Center and bootstrap replicas of it, every sample weighing the same."""
     pooled = sorted(logit for logits in templates.values() for logit in logits)
     return mean(pooled), plain_bootstrap(np.array(pooled), B=B, rng=rng)
@@ -307,12 +309,12 @@ def cluster_bootstrap(
     replica are sorted, `cut` dropped from each end, the rest added smallest first and divided.
     """
     picks = draw_templates(rng, B=B, T=len(groups))
-    return trimmed_centers(resampled_means(groups, picks, rng), cut)
+    return trimmed_centers(resample_means(groups, picks, rng), cut)
 
 
 def plain_bootstrap(values: Floats, *, B: int, rng: np.random.Generator) -> Floats:
     """Means of `B` resamples of `values`, template blind: `rng.integers(0, n, size=(B, n))`."""
-    return _drawn_means(values, B, rng)
+    return _draw_means(values, B, rng)
 
 
 def draw_templates(rng: np.random.Generator, *, B: int, T: int) -> Indices:
@@ -320,7 +322,7 @@ def draw_templates(rng: np.random.Generator, *, B: int, T: int) -> Indices:
     return rng.integers(0, T, size=(B, T))
 
 
-def resampled_means(
+def resample_means(
     groups: Sequence[Floats],
     picks: Indices,
     rng: np.random.Generator,
@@ -343,7 +345,7 @@ def resampled_means(
     for t, group in enumerate(groups):
         if len(group) > TABLE_MAX:
             drawn = picks == t
-            means[drawn] = _drawn_means(group, int(np.count_nonzero(drawn)), rng)
+            means[drawn] = _draw_means(group, int(np.count_nonzero(drawn)), rng)
     return means
 
 
@@ -386,7 +388,7 @@ def _digits(n: int) -> Indices:
     return np.stack([numbers // n**place % n for place in range(n)])
 
 
-def _drawn_means(group: Floats, count: int, rng: np.random.Generator) -> Floats:
+def _draw_means(group: Floats, count: int, rng: np.random.Generator) -> Floats:
     """Means of `count` resamples of `group`, index by index."""
     n = len(group)
     indices = rng.integers(0, n, size=(count, n))

@@ -1,4 +1,4 @@
-"""Between probability and log-odds; and arithmetic that is loaded when it is first used."""
+"""Conversion of probabilities and log-odds; and arithmetic that is loaded when it is first used."""
 
 from __future__ import annotations
 

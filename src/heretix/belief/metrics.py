@@ -21,7 +21,7 @@ from heretix.belief.estimator import (
     mean,
     mean_in_order,
     order_templates,
-    resampled_means,
+    resample_means,
     trim_cut,
     trimmed_centers,
     trimmed_mean,
@@ -63,12 +63,12 @@ class BeliefVector:
 
     @cached_property
     def probs(self) -> dict[str, float]:
-        """By lens: the belief."""
+        """The belief, by lens."""
         return {lens: sigmoid(center) for lens, center in self.centers.items()}
 
     @cached_property
     def prob_replicas(self) -> dict[str, Floats]:
-        """By lens: the replicas, as probabilities."""
+        """The replicas as probabilities, by lens."""
         return {lens: sigmoids(values) for lens, values in self.replicas.items()}
 
 
@@ -106,7 +106,7 @@ def joint_bootstrap(
         averages = [mean(stems[stem]) for stem in shared]
         means[lens] = np.array(averages)
         centers[lens] = trimmed_mean(averages, cut)
-        resampled = resampled_means(groups, picks, rng)
+        resampled = resample_means(groups, picks, rng)
         replicas[lens] = trimmed_centers(resampled, cut)
     return BeliefVector(
         stems=tuple(shared), means=means, centers=centers, replicas=replicas, cut=cut, seed=seed
@@ -154,7 +154,7 @@ def movement(vector: BeliefVector, lens: str, base: str = RPL) -> Metric:
 
 def shock_index(vector: BeliefVector) -> Metric:
     """Distance between the raw prior and the belief under heterodox evidence; folded at 0."""
-    return folded(movement(vector, HEL))
+    return fold_metric(movement(vector, HEL))
 
 
 def amplification_gap(vector: BeliefVector) -> Metric:
@@ -210,7 +210,7 @@ def exchange_test(vector: BeliefVector, lens: str, base: str = RPL, *, draws: in
     """
     moved = vector.means[lens] - vector.means[base]
     # The labels as they are come first, and through the same arithmetic.
-    swap = _swaps(len(moved), draws=draws, seed=vector.seed)
+    swap = _draw_swaps(len(moved), draws=draws, seed=vector.seed)
     sizes = np.abs(mean_in_order(np.where(swap, -moved, moved).T))
     # A tie counts as "as far": sums of the same numbers may differ in their last bit.
     return float(np.count_nonzero(sizes >= sizes[0] - 1e-12) / len(sizes))
@@ -230,7 +230,7 @@ def noise_floor(
     second replicate: then little is known about how far a repeat would lie.
     """
     ordered = order_templates(logits_by_stem)
-    repeated = {stem: _spread_out(logits) for stem, logits in ordered.items() if len(logits) > 1}
+    repeated = {stem: _widen(logits) for stem, logits in ordered.items() if len(logits) > 1}
     if len(repeated) < MIN_STEMS:
         return None
     twice = joint_bootstrap(
@@ -259,7 +259,7 @@ def source_concentration(counts: Mapping[str, int]) -> SourceConcentration | Non
     )
 
 
-def discoveries(p_values: Sequence[float], *, rate: float = 0.1) -> list[bool]:
+def find_discoveries(p_values: Sequence[float], *, rate: float = 0.1) -> list[bool]:
     """Mark the findings that stand when at most `rate` may be false (Benjamini–Hochberg)."""
     if not 0 < rate < 1:
         raise ConfigError(f"`rate` must lie between 0 and 1, got {rate}")
@@ -276,13 +276,13 @@ def signed_bits(post: float, pre: float) -> float:
     return float(_signed_bits(_array(post), _array(pre)))
 
 
-def folded(metric: Metric) -> Metric:
+def fold_metric(metric: Metric) -> Metric:
     """The size of a signed number: its interval is folded at 0."""
     lo, hi = sorted((abs(metric.lo), abs(metric.hi)))
     return Metric(value=abs(metric.value), lo=0.0 if metric.lo <= 0 <= metric.hi else lo, hi=hi)
 
 
-def _swaps(stems: int, *, draws: int, seed: int) -> NDArray[np.bool_]:
+def _draw_swaps(stems: int, *, draws: int, seed: int) -> NDArray[np.bool_]:
     """Draw the stems whose labels are swapped, a row a time; in the first row none is."""
     if 2**stems <= _MAX_SWAPS:
         numbers = np.arange(2**stems)[:, np.newaxis]
@@ -292,7 +292,7 @@ def _swaps(stems: int, *, draws: int, seed: int) -> NDArray[np.bool_]:
     return np.concatenate([np.zeros((1, stems), dtype=np.bool_), drawn])
 
 
-def _spread_out(logits: Sequence[float]) -> list[float]:
+def _widen(logits: Sequence[float]) -> list[float]:
     """Replicates, further from their mean.
 
     Resamples of n numbers vary by (n - 1)/n of what new ones would: half of it with two

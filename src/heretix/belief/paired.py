@@ -20,7 +20,7 @@ from heretix.belief.estimator import (
     interval,
     mean,
     order_templates,
-    resampled_means,
+    resample_means,
     trim_cut,
     trimmed_centers,
     trimmed_mean,
@@ -76,7 +76,7 @@ class PairedDifference(Difference):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpairedDifference(Difference):
-    """Each side over templates of its own."""
+    """A difference whose sides have templates of their own."""
 
     n_templates_a: int
     n_templates_b: int
@@ -110,8 +110,8 @@ def paired_difference(
     cut = trim_cut(T, center=center, trim=trim)
     rng = np.random.default_rng(seed)
     picks = draw_templates(rng, B=B, T=T)
-    replicas_a = trimmed_centers(resampled_means(_arrays(side_a), picks, rng), cut)
-    replicas_b = trimmed_centers(resampled_means(_arrays(side_b), picks, rng), cut)
+    replicas_a = trimmed_centers(resample_means(_arrays(side_a), picks, rng), cut)
+    replicas_b = trimmed_centers(resample_means(_arrays(side_b), picks, rng), cut)
     return PairedDifference(
         method=METHOD_PAIRED,
         **_compare(_center(side_a, cut), _center(side_b, cut), replicas_a, replicas_b),

@@ -110,22 +110,22 @@ def beta_cdf(x: float, a: float, b: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """The continued fraction of I_x(a, b), by Lentz's method."""
-    c, d = 1.0, _away(1 - (a + b) * x / (a + 1))
+    c, d = 1.0, _avoid_zero(1 - (a + b) * x / (a + 1))
     d = 1 / d
     value = d
     for m in range(1, 10_000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            d = 1 / _away(1 + term * d)
-            c = _away(1 + term / c)
+            d = 1 / _avoid_zero(1 + term * d)
+            c = _avoid_zero(1 + term / c)
             value *= c * d
         if abs(c * d - 1) < 1e-15:
             break
     return value
 
 
-def _away(x: float) -> float:
+def _avoid_zero(x: float) -> float:
     """`x`, held off 0 so that it can be divided by."""
     return x if abs(x) > _TINY else _TINY
 
@@ -314,7 +314,7 @@ def _combine(
 
 
 def _slope(logit: float) -> float:
-    """Of the probability, by log-odds."""
+    """Slope of the probability by log-odds."""
     prob = sigmoid(logit)
     return prob * (1 - prob)
 

@@ -138,7 +138,9 @@ def collect_batches(
             raise typer.Exit(130) from None
         if out is not None:
             # Of what was submitted together, what an earlier collection finished belongs to it.
-            names = store.read(select_batch_records, [b.batch_id for b in wanted or _last(store)])
+            names = store.read(
+                select_batch_records, [b.batch_id for b in wanted or _find_last(store)]
+            )
             names = list(dict.fromkeys([*names, *finished.ids]))
             if names:
                 write_lines(out, (Artifact.of([one]) for one in _records(store, names)))
@@ -185,12 +187,12 @@ class _Finished:
 
     summaries: list[dict[str, Any]] = field(default_factory=list)
 
-    def planned(self, *_: object) -> None:
-        """Nothing to do."""
+    def on_planned(self, *_: object) -> None:
+        """Do nothing."""
 
-    extended = sampled = shared = heard = planned
+    on_extended = on_sampled = on_shared = on_heard = on_planned
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """Keep the name and the number."""
         names = ("execution_id", "run_id", "claim", "claim_id", "model", "status")
         self.summaries.append(
@@ -223,7 +225,7 @@ def _records(store: Store, execution_ids: Iterable[str]) -> Iterator[RunRecord]:
         yield RunRecord.model_validate_json(stored.record_json)
 
 
-def _last(store: Store) -> list[Batch]:
+def _find_last(store: Store) -> list[Batch]:
     """Find the batch that is over and was submitted last."""
     from heretix.store.batches import select_closed_batches
 

@@ -71,7 +71,7 @@ def plugins(as_json: opt.JsonOption = False) -> None:
     from rich.text import Text
 
     from heretix.cli.app import COMMANDS
-    from heretix.core.plugins import SWITCH, switched_off
+    from heretix.core.plugins import SWITCH, is_switched_off
     from heretix.measurement.health import examine_plugins
     from heretix.report.terminal import plain_table
 
@@ -81,7 +81,7 @@ def plugins(as_json: opt.JsonOption = False) -> None:
         status = Text(plugin.error or "ok", style="red" if plugin.error else "green")
         table.add_row(plugin.kind, plugin.name, plugin.package, plugin.version, status)
     nothing = "no plug-ins; docs/plugins.md says how to write one"
-    if switched_off():
+    if is_switched_off():
         nothing = f"plug-ins are turned off by {SWITCH}=0"
     output.show(found, lambda _: table, as_json=as_json, empty=nothing)
 

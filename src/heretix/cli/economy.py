@@ -79,7 +79,7 @@ def open_economy(
     """
     from heretix.economy.exchange import Exchange
 
-    clock, settings = clock_at(at), opt.read_settings(db)
+    clock, settings = read_clock(at), opt.read_settings(db)
     with opt.open_store(db, create=create, absent=absent) as store:
         exchange = Exchange(store, clock=clock)
         if store.writable:
@@ -101,18 +101,18 @@ def resolve_episode(actor: Actor, ref: str) -> str:
     return newest[0].id
 
 
-def clock_at(text: str | None) -> Clock:
+def read_clock(text: str | None) -> Clock:
     """Return the machine's clock, or one that is held at the time `text` names, now or later.
 
     Held earlier, it would let somebody bet or reveal after the time for it.
     """
-    from heretix.core.clock import CENTURY_MS, HeldClock, SystemClock, parse_duration_ms
+    from heretix.core.clock import CENTURY_MS, ManualClock, SystemClock, parse_duration_ms
 
     if text is None:
         return SystemClock()
     now_ms = SystemClock().now_ms()
     if text.startswith("+"):
-        return HeldClock(now_ms + parse_duration_ms("--at", text[1:]))
+        return ManualClock(now_ms + parse_duration_ms("--at", text[1:]))
     from datetime import UTC, datetime
 
     try:
@@ -129,7 +129,7 @@ def clock_at(text: str | None) -> Clock:
             f"`--at` must lie within a century from now, got {text!r}; time only runs forwards, "
             "and +0s is now"
         )
-    return HeldClock(at_ms)
+    return ManualClock(at_ms)
 
 
 def make_key(given: str | None) -> str:

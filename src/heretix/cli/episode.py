@@ -21,7 +21,7 @@ from heretix.core.errors import ConfigError, RecordError, RefusedError, UsageErr
 from heretix.core.lenses import HEL, SHOWING
 from heretix.economy import moves
 from heretix.economy.episode.challenges import SECRET_BYTES
-from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
+from heretix.economy.episode.secret_file import Secret, dump_secret, load_secret
 from heretix.economy.episode.state import Direction, Parameters, State
 from heretix.economy.ledger import parse_amount
 from heretix.economy.sentences import sentence
@@ -324,7 +324,7 @@ def open_episode(
 
     With --practice everything runs here and costs nothing.
     """
-    from heretix.core.clock import HeldClock
+    from heretix.core.clock import ManualClock
     from heretix.economy.exchange import Exchange
 
     with eco.open_economy(db, at, create=True) as opened:
@@ -339,7 +339,7 @@ def open_episode(
                 as_json=as_json,
             )
             # Terms count from the moment they were written: that is when it opens, too.
-            clock = HeldClock(drafted.at_ms)
+            clock = ManualClock(drafted.at_ms)
             actor = replace(actor, clock=clock, exchange=Exchange(actor.store, clock=clock))
             claim = drafted.episode
         if not options.draft:
@@ -381,13 +381,13 @@ def _read_evidence(
     from heretix.economy.judging.panel import arrange, find_objection
     from heretix.evidence.bundle import Bundle, bundle_in_file, load_bundle
     from heretix.evidence.retrieval import retrieve_provided
-    from heretix.measurement.gather import provided_documents
+    from heretix.measurement.gather import read_provided_documents
     from heretix.store.bundles import find_bundle
 
     if bool(documents) == (bundle is not None):
         raise UsageError("`--document` or `--bundle` is needed, and only one of them")
     if bundle is None:
-        found = retrieve_provided(claim, provided_documents(documents or []))
+        found = retrieve_provided(claim, read_provided_documents(documents or []))
         if not isinstance(found, Bundle):
             raise found
     else:

@@ -112,10 +112,10 @@ def build(
 async def _gather(claims: Sequence[Claim], config: RunConfig, settings: Settings) -> Bundles:
     """Gather bundles; models that are asked for them are paid from the store's budget."""
     from heretix.measurement.gather import gather_bundles
-    from heretix.measurement.service import asked_models, asking
+    from heretix.measurement.service import asking, list_asked_models
 
     given = claims, config.lenses, config.evidence, settings
-    async with asking(settings, asked_models(config.evidence)) as opener:
+    async with asking(settings, list_asked_models(config.evidence)) as opener:
         return await gather_bundles(*given, opener=opener)
 
 
@@ -256,13 +256,15 @@ def add_to_corpus(
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     from heretix.evidence.sources.corpus import Corpus
-    from heretix.evidence.sources.intake import check_sources, documents_from
+    from heretix.evidence.sources.intake import check_sources, read_documents
     from heretix.measurement.gather import Network
 
     path = _corpus_file(corpus)
     # Before the corpus is opened: a slip of the pen shouldn't leave an empty one behind.
     check_sources(sources)
-    fetch = replace(Network().fetching(opt.read_settings(None)), allow_private=allow_private)
+    fetch = replace(
+        Network().make_fetch_options(opt.read_settings(None)), allow_private=allow_private
+    )
     columns = (SpinnerColumn(), TextColumn("{task.description}"))
     with (
         Corpus.open(path) as opened,
@@ -270,7 +272,7 @@ def add_to_corpus(
     ):
         task = progress.add_task("reading")
         report = opened.add(
-            documents_from(sources, fetch=fetch),
+            read_documents(sources, fetch=fetch),
             progress=lambda seen: progress.update(task, description=f"{seen:,} documents"),
         )
     if as_json:
@@ -293,13 +295,13 @@ def add_to_corpus(
 @corpus_app.command("list")
 def list_corpora(as_json: opt.JsonOption = False) -> None:
     """List the corpora and what they hold."""
-    from heretix.evidence.sources.corpus import Corpus, corpus_names, corpus_path
+    from heretix.evidence.sources.corpus import Corpus, corpus_path, find_corpora
     from heretix.measurement.gather import corpora_folder
     from heretix.report.terminal import plain_table
 
     folder = corpora_folder(opt.read_settings(None))
     found = {}
-    for name in corpus_names(folder):
+    for name in find_corpora(folder):
         with Corpus.open(corpus_path(folder, name), create=False) as corpus:
             found[name] = corpus.stats()
     table = plain_table("~corpus", "~documents", "~hosts", "~undated", "~from", "~to", "~size")

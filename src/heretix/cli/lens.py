@@ -9,7 +9,7 @@ import typer
 
 from heretix.cli import options as opt
 from heretix.cli import output
-from heretix.cli.run import deliver, exit_code, logging_requests, measure, with_evidence
+from heretix.cli.run import add_evidence, deliver, exit_code, logging_requests, measure
 from heretix.core.event_loop import STOP_SIGNALS, interrupt, run_async
 
 if TYPE_CHECKING:
@@ -51,26 +51,26 @@ class ExperimentOptions:
         """Add the variants that are asked for, once the evidence is gathered."""
         asked = self.influence or self.canary or self.swap or self.sham
         if not asked and self.other_policy is None:
-            from heretix.measurement.service import with_checks
+            from heretix.measurement.service import add_checks
 
-            return with_checks(measurement)
-        from heretix.measurement.experiments import Experiments, policy_notes, with_experiments
+            return add_checks(measurement)
+        from heretix.measurement.experiments import Experiments, list_policy_notes, plan_experiments
 
         others = None
         if self.other_policy is not None:
-            under = _under(self.other_policy, measurement)
+            under = _gather_under_policy(self.other_policy, measurement)
             others, measurement = under.bundles, replace(measurement, spent=under.spent)
-            for note in policy_notes(measurement, others):
+            for note in list_policy_notes(measurement, others):
                 output.warn(note)
         wanted = Experiments(
             influence=self.influence, canary=self.canary, swap=self.swap, sham=self.sham
         )
-        return with_experiments(measurement, wanted, other_policy=others)
+        return plan_experiments(measurement, wanted, other_policy=others)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetedSampling(opt.SamplingOptions):
-    """Whom to ask, how often, in which language, and for how much."""
+    """Options of sampling: models, repeats, language, and the budget."""
 
     language: opt.LanguageOption = None
     budget_usd: opt.BudgetOption = None
@@ -113,7 +113,7 @@ def lens(
         request = opt.read_config(config, claim, sampling, dated)
         if "lenses" not in request.model_fields_set:
             given = bool(request.evidence and request.evidence.documents)
-            request = request.replaced(lenses=parse_lenses("all", with_documents=given))
+            request = request.override(lenses=parse_lenses("all", with_documents=given))
         requests.append(opt.require_shown(request, dated))
     targets = [out if len(days) == 1 else _date_target(out, day) for day in days]
     # Imported when the options are known to be sound: a mistake in them is told at once.
@@ -129,7 +129,7 @@ def lens(
         # All days are one command, and have one budget.
         prepared = replace(prepared, budget_id=(budget_id := budget_id or prepared.budget_id))
         opposite = _read_negation(experiments.negation, prepared.claims)
-        measurement = replace(experiments.add_to(with_evidence(prepared)), negation=opposite)
+        measurement = replace(experiments.add_to(add_evidence(prepared)), negation=opposite)
         log = logging_requests(verbose=verbose, as_json=as_json)
         with log, opt.open_store(db, create=True) as store:
             results = measure(measurement, store, out=target, many=False, as_json=as_json)
@@ -171,7 +171,7 @@ def _read_negation(text: str | None, claims: Sequence[Claim]) -> Claim | None:
     return negation
 
 
-def _under(policy: str, measurement: Measurement) -> Measurement:
+def _gather_under_policy(policy: str, measurement: Measurement) -> Measurement:
     """Gather what the lenses that a policy decides over would show under another one."""
     from heretix.config import EvidenceConfig
     from heretix.core.lenses import SEARCHED

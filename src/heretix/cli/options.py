@@ -112,7 +112,7 @@ DbOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """Whom to ask, how often, and in how many wordings."""
+    """Options of sampling: models, repeats and wordings."""
 
     models: ModelOption = None
     K: Annotated[int | None, typer.Option("-K", help="Paraphrase slots.", min=1)] = None
@@ -124,7 +124,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(SamplingOptions):
-    """Everything that decides which calls are made."""
+    """Options that decide which calls are made."""
 
     agg: Annotated[
         str | None, typer.Option("--agg", help="clustered (default) or simple (legacy comparison).")
@@ -321,7 +321,7 @@ def read_config(
         if evidence.lenses is not None:
             given = bool(sources.get("documents"))
             changes["lenses"] = parse_lenses(evidence.lenses, with_documents=given)
-    return base.replaced(claim=claim, evidence=sources or None, **changes)
+    return base.override(claim=claim, evidence=sources or None, **changes)
 
 
 def require_shown(request: RunConfig, given: EvidenceOptions) -> RunConfig:

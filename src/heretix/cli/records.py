@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heretix.measurement.record import Artifact, RunRecord
-    from heretix.report.share import Shared
+    from heretix.report.share import ShareCard
     from heretix.store import Store
 
 RefArgument = Annotated[
@@ -324,13 +324,13 @@ def training(
     JSON Lines with `messages`, as fine-tuning takes them. Answers that were dropped are left out.
     """
     from heretix.core.errors import ConfigError
-    from heretix.report.export import training_pages, write_export, write_lines_of
+    from heretix.report.export import read_training_pages, write_export, write_lines_of
 
     if out is not None and out.suffix.lower() not in {".jsonl", ".ndjson"}:
         raise ConfigError(f"`--out` must end in .jsonl, got {out.name!r}")
     size = 0
     with opt.open_store(db) as store:
-        pieces = write_lines_of(training_pages(store, search, label))
+        pieces = write_lines_of(read_training_pages(store, search, label))
         if out is None:
             for piece in pieces:
                 size += sys.stdout.buffer.write(piece)
@@ -425,7 +425,7 @@ def report(
         typer.echo(f"{count} run{'' if count == 1 else 's'}, written to {out}")
 
 
-def _find_shared(ref: str, db: str | None) -> Shared | None:
+def _find_shared(ref: str, db: str | None) -> ShareCard | None:
     """Find the episode or the panel that a name or a panel's file means; None where it is none."""
     from heretix.report.share import share_episode, share_panel
 
@@ -451,17 +451,17 @@ def _find_shared(ref: str, db: str | None) -> Shared | None:
         return share_panel(read_panel(store, ref))
 
 
-def _report_shared(shared: Shared, out: Path, *, dark: bool, as_json: bool) -> None:
+def _report_shared(shared: ShareCard, out: Path, *, dark: bool, as_json: bool) -> None:
     from heretix.measurement.record import check_target
     from heretix.report.charts.output import drawing_bytes, write_file
     from heretix.report.charts.theme import DARK, LIGHT
-    from heretix.report.share import card_png, card_svg, shared_html
+    from heretix.report.share import card_png, card_svg, write_share_html
 
     theme, suffix = DARK if dark else LIGHT, out.suffix.lower()
     check_target(out, lines=False)
     with output.err_console().status("drawing …"):
         if suffix == ".html":
-            content = shared_html(shared).encode()
+            content = write_share_html(shared).encode()
         elif suffix == ".png":
             content = card_png(shared, theme=theme)
         else:

@@ -76,7 +76,7 @@ def run(
     request = opt.require_shown(opt.read_config(config, claim, options, evidence), evidence)
     # Imported when the options are known to be sound: a mistake in them is told at once.
     from heretix.measurement.record import check_target
-    from heretix.measurement.service import prepare, with_checks
+    from heretix.measurement.service import add_checks, prepare
     from heretix.store import Store
 
     settings = opt.read_settings(db)
@@ -85,7 +85,7 @@ def run(
         from heretix.cli.batch import submit_run
 
         submit_run(prepare(request, settings, mock=mock), out=out, as_json=as_json)
-    measurement = with_checks(with_evidence(prepare(request, settings, mock=mock)))
+    measurement = add_checks(add_evidence(prepare(request, settings, mock=mock)))
     many = request.claims_file is not None
     if out is not None:
         check_target(out, lines=many, tables=True)
@@ -112,14 +112,14 @@ def logging_requests(*, verbose: bool, as_json: bool) -> AbstractContextManager[
     return telemetry.watched_by(watch)
 
 
-def with_evidence(measurement: Measurement, *, calls: bool = True) -> Measurement:
+def add_evidence(measurement: Measurement, *, calls: bool = True) -> Measurement:
     """Gather the bundles of a measurement's lenses; say which lens lacks evidence. Without `calls`
     no model is asked about documents."""
-    from heretix.measurement.service import without_models
+    from heretix.measurement.service import drop_models
 
     asked = measurement
     if not calls:
-        measurement = without_models(measurement)
+        measurement = drop_models(measurement)
     config = measurement.config
     if set(config.lenses).isdisjoint(SHOWING):
         return measurement
@@ -208,7 +208,7 @@ def measure(
     output.silence_retries()
     opt.warn_of_shortfall(measurement)
     for model in measurement.models:
-        for name in measurement.ignored_options(model):
+        for name in measurement.list_ignored_options(model):
             output.warn(f"note: {model} doesn't accept `{name}`; it isn't sent", style="dim")
     tally, results = Tally(measurement.attempts, lambda _: None, inf), service.Results()
     runner: Runner | None = None
@@ -377,11 +377,11 @@ def describe(
 ) -> None:
     """Print the plan: templates, slots, seeds, calls to make, tokens and cost. Calls no model."""
     from heretix.core.errors import RecordError
-    from heretix.measurement.service import plan_content, prepare, with_checks
+    from heretix.measurement.service import add_checks, plan_content, prepare
 
     request = opt.read_config(config, claim, options)
     prepared = prepare(request, opt.read_settings(db), mock=mock, calls=False)
-    measurement = with_checks(with_evidence(prepared, calls=False))
+    measurement = add_checks(add_evidence(prepared, calls=False))
     opt.warn_of_shortfall(measurement)
     # With the cache's help where there is one; describing creates no store.
     try:
@@ -413,12 +413,12 @@ _EVENTS_S: Final = 1.0
 class _EventTally(Tally):
     """Tells programs of every record, too."""
 
-    def sampled(self, plan: Plan, sample: Sample) -> None:
-        super().sampled(plan, sample)
+    def on_sampled(self, plan: Plan, sample: Sample) -> None:
+        super().on_sampled(plan, sample)
         if sample.failed:
             _emit("failed", claim=plan.claim, model=plan.model.identity, error=sample.error)
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         _emit(
             "finished",
             execution_id=record.execution_id,

@@ -20,7 +20,7 @@ import typer
 from heretix.cli import options as opt
 from heretix.cli import output
 from heretix.cli.output import print_json
-from heretix.core.event_loop import STOP_SIGNALS, heeding
+from heretix.core.event_loop import STOP_SIGNALS, handling_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from heretix.core.settings import Settings
     from heretix.jobs import Job, Jobs, Worker
-    from heretix.observability import Scraped
+    from heretix.observability import PrometheusMetrics
     from heretix.store import Store
     from heretix.web.demo import World
     from heretix.web.state import AppState
@@ -131,10 +131,10 @@ def _logging(*, as_json: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def _scraping(store: Store) -> Iterator[Scraped]:
-    from heretix.observability import Scraped, counting_jobs
+def _scraping(store: Store) -> Iterator[PrometheusMetrics]:
+    from heretix.observability import PrometheusMetrics, counting_jobs
 
-    with counting_jobs(store), Scraped() as scraped:
+    with counting_jobs(store), PrometheusMetrics() as scraped:
         yield scraped
 
 
@@ -155,7 +155,7 @@ def _open(db: str) -> Store:
 
 
 def _server(
-    store: Store, settings: Settings, *, metrics: Scraped | None, log_json: bool
+    store: Store, settings: Settings, *, metrics: PrometheusMetrics | None, log_json: bool
 ) -> uvicorn.Server:
     import threading
 
@@ -357,7 +357,7 @@ async def _work(worker: Worker, *, once: bool, say: Callable[[str], None]) -> in
         worker.stop(drop=asked)
         asked = True
 
-    with heeding(stop, STOP_SIGNALS):
+    with handling_signals(stop, STOP_SIGNALS):
         if once:
             return await worker.run_until_idle()
         await worker.run()
@@ -583,7 +583,7 @@ def demo(
     are made up, and every page says so. No key, no network. A store that holds the demonstration
     already is left as it is, and served if you like.
     """
-    from heretix.web.demo import world_in
+    from heretix.web.demo import find_world
 
     settings = opt.read_settings(db)
     with opt.open_store(db, create=True) as store:
@@ -591,7 +591,7 @@ def demo(
             # A port that is taken is told now, not after half a minute's work.
             with listening("127.0.0.1", port, store):
                 pass
-        world = None if force else world_in(store, settings)
+        world = None if force else find_world(store, settings)
         if world is not None:
             output.warn("the demonstration is there already", style="dim")
         else:

@@ -49,7 +49,7 @@ ReadoutOption = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class StudySampling(opt.SamplingOptions):
-    """Whom a study asks, and how often."""
+    """Options of a study's sampling: models and repeats."""
 
     preset: opt.PresetOption = None
     base_url: opt.BaseUrlOption = None
@@ -196,7 +196,7 @@ def _study(
 
 
 def _carry_out(request: Request, outcome: StudyOutput) -> None:
-    from heretix.cli.run import with_evidence
+    from heretix.cli.run import add_evidence
     from heretix.report.studies import study_view
     from heretix.studies.study import add_placebo, finish_study, prepare_study
 
@@ -204,7 +204,7 @@ def _carry_out(request: Request, outcome: StudyOutput) -> None:
     settings = opt.read_settings(outcome.db)
     prepared = prepare_study(request, settings, mock=outcome.mock, calls=not outcome.dry_run)
     measurements = [
-        add_placebo(request.kind, with_evidence(one, calls=not outcome.dry_run)) for one in prepared
+        add_placebo(request.kind, add_evidence(one, calls=not outcome.dry_run)) for one in prepared
     ]
     if outcome.dry_run:
         _show_estimate(measurements, outcome)
@@ -317,7 +317,7 @@ def check(
     names = {}
     for name in checks.config.models or ():
         model = resolve_model(name, settings)
-        names[name] = (model.mocked() if mock else model).identity
+        names[name] = (model.make_mock() if mock else model).identity
     with opt.open_store(db, create=True) as store:
         results = _measure(measurement, store, as_json=as_json)
         runs = [read_run(store, ref) for ref in results.executions.values()]

@@ -171,7 +171,7 @@ class Engine:
         """Call a function once on every node: what it gave, or why it gave nothing."""
         nodes = self.nodes
         refs = [
-            _remote(_call, max_retries=0, **_on(node, num_cpus=0)).remote(target, args)
+            _remote(_call, max_retries=0, **_pin_to(node, num_cpus=0)).remote(target, args)
             for node in nodes
         ]
         ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
@@ -187,7 +187,7 @@ class Engine:
         return found
 
     def place(self, target: str, parts: Iterator[Any], homes: Iterator[Any]) -> Placement:
-        """Have a coroutine function called with each part, wherever there is room.
+        """Call a coroutine function with each part, wherever there is room.
 
         `homes` are parts that want a process which stays: one a node, with what it has loaded.
         """
@@ -232,7 +232,7 @@ class Placement:
             self._board.stop.remote()
 
     def close(self) -> None:
-        """Let go of everything; what still runs is ended."""
+        """Release everything; what still runs is ended."""
         with contextlib.suppress(ray.exceptions.RayError):
             for ref, (_, _, home) in self._running.items():
                 if home is None:
@@ -282,7 +282,7 @@ class Placement:
         home = node.node_id
         if home not in self._residents:
             takes = {"num_cpus": min(2, node.cpus), "num_gpus": min(1, node.gpus)}
-            self._residents[home] = _remote(_Resident, **_on(node, **takes)).remote()
+            self._residents[home] = _remote(_NodeWorker, **_pin_to(node, **takes)).remote()
         self._busy.add(home)
         self._running[self._residents[home].work.remote(*args)] = number, part, home
 
@@ -329,7 +329,7 @@ def _remote(what: Any, **options: Any) -> Any:
     return ray.remote(**options)(what) if options else ray.remote(what)
 
 
-def _on(node: Node, **more: Any) -> dict[str, Any]:
+def _pin_to(node: Node, **more: Any) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node.node_id, soft=False), **more}
 
 
@@ -344,21 +344,23 @@ def _call(target: str, args: tuple[Any, ...]) -> Any:
 
 def _work(target: str, part: Any, board: Any, number: int) -> tuple[str, Any]:
     attempt = uuid.uuid4().hex
-    return attempt, run_async(import_target(target)(part, _Teller(board, number, attempt)))
+    return attempt, run_async(
+        import_target(target)(part, _ProgressReporter(board, number, attempt))
+    )
 
 
-class _Resident:
+class _NodeWorker:
     """A process that stays, one a node: what it loads is loaded once."""
 
     async def work(self, target: str, part: Any, board: Any, number: int) -> tuple[str, Any]:
         attempt = uuid.uuid4().hex
         work: Coroutine[Any, Any, Any] = import_target(target)(
-            part, _Teller(board, number, attempt)
+            part, _ProgressReporter(board, number, attempt)
         )
         return attempt, await work
 
 
-class _Teller:
+class _ProgressReporter:
     """Tells the board how an attempt is doing, and hears whether to stop."""
 
     def __init__(self, board: Any, number: int, attempt: str) -> None:

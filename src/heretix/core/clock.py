@@ -99,7 +99,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-class HeldClock:
+class ManualClock:
     """A clock that stands still until it is moved."""
 
     def __init__(self, at_ms: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Everything Heretix raises on purpose.
+"""Errors that Heretix raises on purpose.
 
     HeretixError                     exit code
     ├── UsageError                   2   something the user can put right
@@ -228,7 +228,7 @@ class UnreachedError(ConnectionFailedError):
 
 
 class ServerAbsentError(UnreachedError):
-    """Nothing listens at an address of this machine."""
+    """An address of this machine at which nothing listens."""
 
 
 class RejectedError(ProviderError):

@@ -34,7 +34,9 @@ def run_async(
     With `stop`, each of `signals` calls that, in the event loop: work that ends by itself then is
     let end. Where it returns False, the work is interrupted.
     """
-    return asyncio.run(attentive(work if stop is None else _run_until_stopped(work, stop, signals)))
+    return asyncio.run(
+        run_attentively(work if stop is None else _run_until_stopped(work, stop, signals))
+    )
 
 
 def interrupt() -> bool:
@@ -58,7 +60,7 @@ async def _run_until_stopped(
             task.cancel()
 
     try:
-        with heeding(heed, signals):
+        with handling_signals(heed, signals):
             return await work
     except asyncio.CancelledError:
         if interrupted:
@@ -67,7 +69,7 @@ async def _run_until_stopped(
 
 
 @contextlib.contextmanager
-def heeding(heed: Callable[[], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
+def handling_signals(heed: Callable[[], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
     """Call `heed` in the running event loop whenever one of `signals` comes.
 
     A closed terminal is heeded only if nothing was before: shells tell it more than once, and a
@@ -75,7 +77,7 @@ def heeding(heed: Callable[[], None], signals: Sequence[signal.Signals]) -> Iter
     """
     loop, heeded = asyncio.get_running_loop(), False
 
-    def come(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         nonlocal heeded
         first, heeded = not heeded, True
         if number == HANG_UP:
@@ -87,7 +89,7 @@ def heeding(heed: Callable[[], None], signals: Sequence[signal.Signals]) -> Iter
     # Elsewhere than in the main thread, and on Windows, signals are as they are.
     with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
         for number in added:
-            loop.add_signal_handler(number, come, number)
+            loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
@@ -108,7 +110,7 @@ def _leave_terminal(loop: asyncio.AbstractEventLoop, number: signal.Signals) -> 
     os.close(void)
 
 
-async def attentive(work: Coroutine[Any, Any, _T]) -> _T:
+async def run_attentively(work: Coroutine[Any, Any, _T]) -> _T:
     """Await `work`, and let every signal wake the event loop that it waits in.
 
     Python only marks a signal when it comes; the handler runs when the main thread next looks.
@@ -145,7 +147,7 @@ def _waking_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
             loop.remove_reader(bell)
 
 
-async def in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def run_in_thread(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Run a function in a thread, to its end even when cancelled.
 
     What it writes must not come after its caller is gone: a lease that is taken then would hold up

@@ -93,14 +93,14 @@ class Registry(Generic[T]):
             raise _refuse(plugin, f"{type(exc).__name__}: {exc}") from exc
 
 
-def switched_off() -> bool:
+def is_switched_off() -> bool:
     """Tell whether the environment leaves all plug-ins out."""
     return os.environ.get(SWITCH, "").strip() == "0"
 
 
 def find_plugins() -> tuple[Plugin, ...]:
     """Find every plug-in on the path, sorted; none of them is imported."""
-    return () if switched_off() else _scan(tuple(sys.path))
+    return () if is_switched_off() else _scan(tuple(sys.path))
 
 
 @cache

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.lenses import SHOWING, SHOWN_AS
-from heretix.core.yaml_lines import Document, YamlFault, hint, listed
+from heretix.core.yaml_lines import Document, YamlFault, hint, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ def explain(error: Any, known: Sequence[str] = ()) -> str:
     if kind in _UNKNOWN:
         known = tuple(dict.fromkeys(known))
         near = hint(str(error["loc"][-1]), known)
-        few = f"; known: {listed(known)}" if not near and 0 < len(known) <= _LISTED_MAX else ""
+        few = f"; known: {list_names(known)}" if not near and 0 < len(known) <= _LISTED_MAX else ""
         return f"unknown key `{name}`{near}{few}"
     if kind == "missing":
         return f"`{name}` is missing"
@@ -83,7 +83,7 @@ def explain(error: Any, known: Sequence[str] = ()) -> str:
     near = ""
     if kind in {"enum", "literal_error"}:
         choices = re.findall("'(.*?)'", error["ctx"]["expected"])
-        message, near = f"must be one of {listed(choices)}", hint(str(error["input"]), choices)
+        message, near = f"must be one of {list_names(choices)}", hint(str(error["input"]), choices)
     return f"`{name}` {message}, got {got}{near}"
 
 

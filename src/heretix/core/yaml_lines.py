@@ -69,7 +69,7 @@ def load(text: str) -> Document:
     """
     # YAML readers refuse control characters too, but don't all say on which line.
     for number, line in enumerate(text.split("\n"), start=1):
-        bad = control_character(line.removesuffix("\r"))
+        bad = find_control_character(line.removesuffix("\r"))
         if bad:
             raise YamlFault(number, f"has a control character ({bad}); remove it")
     with _parsing():
@@ -77,11 +77,11 @@ def load(text: str) -> Document:
         root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
         if root is None:
             return Document(None, None)
-        _refuse_twins(root)
+        _refuse_duplicate_keys(root)
         return Document(_Constructor().construct_document(root), root)
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Write names as a message lists them."""
     return ", ".join(f"`{name}`" for name in names)
 
@@ -95,7 +95,7 @@ def hint(name: str, known: Sequence[str]) -> str:
     return f" (did you mean `{near[0]}`?)" if near else ""
 
 
-def control_character(text: str) -> str | None:
+def find_control_character(text: str) -> str | None:
     """Find the first character that nobody meant to write; its code point."""
     found = _CONTROL.search(text)
     return f"U+{ord(found[0]):04X}" if found else None
@@ -105,7 +105,7 @@ def _line_of(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _shown(node: yaml.Node) -> str:
+def _describe_node(node: yaml.Node) -> str:
     return "a list or a mapping" if isinstance(node, _COLLECTIONS) else repr(node.value)
 
 
@@ -122,7 +122,8 @@ class _Constructor(SafeConstructor):
             return super().construct_object(node, deep=deep)
         except (AttributeError, LookupError, ValueError) as exc:
             raise YamlFault(
-                node, f"{_shown(node)} can't be read ({exc}); correct it, or put it in quotes"
+                node,
+                f"{_describe_node(node)} can't be read ({exc}); correct it, or put it in quotes",
             ) from exc
 
 
@@ -150,7 +151,7 @@ def _refuse_depth(text: str) -> None:
             depth -= 1
 
 
-def _refuse_twins(root: yaml.Node) -> None:
+def _refuse_duplicate_keys(root: yaml.Node) -> None:
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -166,7 +167,7 @@ def _refuse_twins(root: yaml.Node) -> None:
                 continue
             key, value = entry
             if not isinstance(key, yaml.ScalarNode):
-                raise YamlFault(key, f"a key must be plain text, got {_shown(key)}")
+                raise YamlFault(key, f"a key must be plain text, got {_describe_node(key)}")
             if key.value in lines:
                 first = lines[key.value]
                 raise YamlFault(key, f"`{key.value}` stands here and on line {first}; keep one")

@@ -44,7 +44,7 @@ class EpisodeAudit:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Redoing:
+class _Recomputation:
     """A record, and what has been worked out from it so far."""
 
     episode: state.Episode
@@ -64,7 +64,7 @@ class _Redoing:
 
     @property
     def settles(self) -> bool:
-        """True once anything was paid by the settlement."""
+        """Tell whether anything was paid by the settlement."""
         return self.episode.state in state.ENDED or f"settle:{self.episode.id}:0" in self.lines
 
     def breach(self, rule: str, subject: str, detail: str) -> None:
@@ -127,7 +127,7 @@ def verify_episode(record: Mapping[str, Any]) -> EpisodeAudit:
     return redoing.audit()
 
 
-def _read(record: Mapping[str, Any]) -> _Redoing:
+def _read(record: Mapping[str, Any]) -> _Recomputation:
     if record.get("format") != FORMAT:
         raise RecordError(
             f"`format` must be {FORMAT!r}, got {record.get('format')!r}; "
@@ -162,7 +162,7 @@ def _read(record: Mapping[str, Any]) -> _Redoing:
     positions = decode(tuple[Position, ...], parts["positions"], "positions")
     transfers = decode(tuple[ledger.Transfer, ...], parts["transfers"], "transfers")
     _require_amounts(episode, positions)
-    return _Redoing(
+    return _Recomputation(
         episode=episode,
         positions=positions,
         transfers=transfers,
@@ -185,7 +185,7 @@ def _require_amounts(episode: state.Episode, positions: tuple[Position, ...]) ->
             raise RecordError(f"`{name}` must be above 0, got {least}; restore the record")
 
 
-def _check_chain(redoing: _Redoing, record: Mapping[str, Any]) -> None:
+def _check_chain(redoing: _Recomputation, record: Mapping[str, Any]) -> None:
     """The events are the episode's chain from its first, lead to the top of the tree in each proof,
     and give every part of the record as it stands there."""
     chain, hashes = redoing.chain, [ledger.GENESIS]
@@ -206,7 +206,7 @@ def _check_chain(redoing: _Redoing, record: Mapping[str, Any]) -> None:
     try:
         told = _replay(redoing.episode.id, chain)
         for name in ("episode", *_PARTS):
-            if _differ(record[name], told[name]):
+            if _is_different(record[name], told[name]):
                 redoing.breach("chain", name, _find_difference(record[name], told[name]))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         redoing.breach("chain", redoing.episode.id, f"its events can't be read ({exc!r})")
@@ -259,19 +259,21 @@ def _find_difference(kept: Any, told: Any) -> str:
     if isinstance(kept, list):
         if len(kept) != len(told):
             return f"the record has {len(kept)}, the events tell {len(told)}"
-        number = next(n for n, pair in enumerate(zip(kept, told, strict=True)) if _differ(*pair))
+        number = next(
+            n for n, pair in enumerate(zip(kept, told, strict=True)) if _is_different(*pair)
+        )
         return f"number {number}: {_find_difference(kept[number], told[number])}"
     absent = object()
     found = {name: (kept.get(name, absent), told.get(name, absent)) for name in kept | told}
-    names = [name for name, pair in found.items() if absent in pair or _differ(*pair)]
+    names = [name for name, pair in found.items() if absent in pair or _is_different(*pair)]
     return f"{', '.join(names)} isn't what the events tell"
 
 
-def _differ(one: Any, other: Any) -> bool:
+def _is_different(one: Any, other: Any) -> bool:
     return canonical_json(one) != canonical_json(other)
 
 
-def _redo(redoing: _Redoing) -> None:
+def _redo(redoing: _Recomputation) -> None:
     episode = redoing.episode
     if "c0" in redoing.told:
         told = redoing.told["c0"]
@@ -307,7 +309,7 @@ def _redo(redoing: _Redoing) -> None:
         redoing.pay(part)
 
 
-def _redo_bets(redoing: _Redoing) -> Market | None:
+def _redo_bets(redoing: _Recomputation) -> Market | None:
     """Take the house's seed and every bet again, in their order."""
     episode, positions = redoing.episode, redoing.positions
     redoing.expect("positions", episode.id, episode.position_count, len(positions))
@@ -336,7 +338,7 @@ def _redo_bets(redoing: _Redoing) -> Market | None:
     return market
 
 
-def _redo_commitment(redoing: _Redoing, challenge: state.Challenge) -> None:
+def _redo_commitment(redoing: _Recomputation, challenge: state.Challenge) -> None:
     """Evidence that was revealed is what had been committed to, by the same account."""
     subject = f"{redoing.episode.id}!{challenge.number}"
     if challenge.stake < challenge.least:
@@ -355,7 +357,7 @@ def _redo_commitment(redoing: _Redoing, challenge: state.Challenge) -> None:
     redoing.expect("commitment", subject, challenge.commitment, found)
 
 
-def _redo_freeze(redoing: _Redoing, market: Market) -> state.Episode | None:
+def _redo_freeze(redoing: _Recomputation, market: Market) -> state.Episode | None:
     """Draw the close and the judges again from the seed that was committed to."""
     episode = redoing.episode
     assert episode.frozen_ms is not None
@@ -380,7 +382,7 @@ def _redo_freeze(redoing: _Redoing, market: Market) -> state.Episode | None:
     return moved.episode
 
 
-def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode:
+def _redo_challenges(redoing: _Recomputation, episode: state.Episode) -> state.Episode:
     """Judge again what was judged, by what the lens was said to have shown."""
     for challenge, frozen in zip(redoing.episode.challenges, episode.challenges, strict=True):
         # The freeze gave some back, and the others wait for their turn.
@@ -400,7 +402,7 @@ def _redo_challenges(redoing: _Redoing, episode: state.Episode) -> state.Episode
     return episode
 
 
-def _redo_measurements(redoing: _Redoing, judged: state.Episode) -> None:
+def _redo_measurements(redoing: _Recomputation, judged: state.Episode) -> None:
     """Follow what was measured through the disputes: the last panel's word stands."""
     episode, told = redoing.episode, redoing.told
     measurements = tuple(
@@ -434,7 +436,9 @@ def _redo_measurements(redoing: _Redoing, judged: state.Episode) -> None:
     redoing.expect("measurements", episode.id, episode.measurements, measurements)
 
 
-def _redo_ruling(redoing: _Redoing, before: state.Episode, stage: str) -> state.Episode | None:
+def _redo_ruling(
+    redoing: _Recomputation, before: state.Episode, stage: str
+) -> state.Episode | None:
     told = redoing.told.get(stage)
     if not isinstance(told, dict) or not {"ground_confirmed", "measurements"} <= told.keys():
         redoing.breach("dispute", stage, "the record doesn't say what the panel measured")
@@ -454,7 +458,7 @@ def _redo_ruling(redoing: _Redoing, before: state.Episode, stage: str) -> state.
     return None if moved is None else moved.episode
 
 
-def _compare_transfers(redoing: _Redoing) -> None:
+def _compare_transfers(redoing: _Recomputation) -> None:
     """Every transfer was asked for, and everything that was asked for is there."""
     written: dict[str, list[ledger.Transfer]] = {}
     asked: Counter[tuple[str, str, int, ledger.Code]] = Counter()
@@ -481,7 +485,7 @@ def _compare_transfers(redoing: _Redoing) -> None:
         redoing.expect("transfers", name, kept, redone)
 
 
-def _check_order(redoing: _Redoing) -> None:
+def _check_order(redoing: _Recomputation) -> None:
     """Bets, challenges and disputes stand in the chain as the record tells them: whose stake came
     before the close decides who is paid."""
     episode, positions = redoing.episode, redoing.positions
@@ -507,8 +511,8 @@ def _check_order(redoing: _Redoing) -> None:
         last_ms = max(last_ms, at_ms)
 
 
-def _check_times(redoing: _Redoing) -> None:
-    """Nothing happened before it could."""
+def _check_times(redoing: _Recomputation) -> None:
+    """Check that nothing happened before it could."""
     episode, terms = redoing.episode, redoing.episode.terms
     frozen, measured, parameters = episode.frozen_ms, episode.measured_ms, terms.parameters
     window = (terms.challenge_from_ms, terms.close_until_ms)
@@ -538,7 +542,7 @@ def _check_times(redoing: _Redoing) -> None:
         redoing.breach("times", episode.id, detail)
 
 
-def _check_lines(redoing: _Redoing) -> None:
+def _check_lines(redoing: _Recomputation) -> None:
     """Every transfer is explained by one line, which says the same of it."""
     told: dict[str, list[tuple[str, str, int, ledger.Code]]] = {}
     for transfer in redoing.transfers:

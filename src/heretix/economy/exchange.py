@@ -39,7 +39,7 @@ from heretix.economy.episode.settlement import (
     transfer_rate,
 )
 from heretix.economy.episode.state import ENDED, Denial, Denied, Episode, Fate, Moved, State
-from heretix.economy.exploration import Grant, failure_rate, min_stake, remaining
+from heretix.economy.exploration import Grant, failure_rate, min_stake, sum_remaining
 from heretix.economy.heads import Head, compare_head, sign_head
 from heretix.economy.market import Line, Market, MarketResult, Position, Side, quote
 from heretix.economy.sentences import refuse_move, sentence
@@ -270,7 +270,7 @@ class LedgerTransaction:
         """Make accounts known; those that are stay as they are."""
         own = {"person": person, "balance": 0, "created_ms": self.at_ms}
         rows = {account.id: encode(account) | own for account in accounts}
-        known = queries.accounts_by_id(self.connection, rows)
+        known = queries.select_accounts_by_id(self.connection, rows)
         new = [row for name, row in rows.items() if name not in known]
         queries.add_accounts(self.connection, new)
         # Balances follow from the transfers.
@@ -320,7 +320,7 @@ class LedgerTransaction:
 
         The same id for another request is refused.
         """
-        row = queries.statement(self.connection, group)
+        row = queries.select_statement(self.connection, group)
         if row is None:
             self._new.add(group)
         elif row["request_hash"] != digest(request):
@@ -343,14 +343,17 @@ class LedgerTransaction:
         """Result of a group, written before or to be written now; or a refusal of it."""
         # Just what the group touches.
         named = {name for draft in group.drafts for name in (draft.debit, draft.credit)}
-        rows = queries.accounts_by_id(self.connection, named)
+        rows = queries.select_accounts_by_id(self.connection, named)
         if group.closes is not None:
-            rows |= queries.accounts_of_episode(self.connection, group.closes)
+            rows |= queries.select_episode_accounts(self.connection, group.closes)
         same: list[ledger.Transfer] = []
         # Every group has a statement, and ids begin with their group's: no statement, no transfer.
-        if group.id not in self._new and queries.statement(self.connection, group.id) is not None:
+        if (
+            group.id not in self._new
+            and queries.select_statement(self.connection, group.id) is not None
+        ):
             ids = [draft.id for draft in group.drafts]
-            found = queries.same_id_or_group(self.connection, group.id, ids)
+            found = queries.select_same_id_or_group(self.connection, group.id, ids)
             same = [read_transfer(row) for row in found]
         seen = ledger.LedgerState(
             accounts={name: read_account(row) for name, row in rows.items()},
@@ -454,7 +457,7 @@ def read_position(row: RowMapping) -> Position:
 
 def read_positions(connection: Connection, episode_id: str) -> list[Position]:
     """Read an episode's bets, in their order."""
-    return [read_position(row) for row in queries.positions_of(connection, episode_id)]
+    return [read_position(row) for row in queries.select_positions(connection, episode_id)]
 
 
 def _read_bets(rows: Iterable[RowMapping]) -> list[Position]:
@@ -463,7 +466,7 @@ def _read_bets(rows: Iterable[RowMapping]) -> list[Position]:
 
 def read_outsiders(connection: Connection, episode: Episode) -> list[Position]:
     """Read a bet of each side that counts and isn't the house's, if there is one."""
-    return _read_bets(queries.outside_positions(connection, episode.id, episode.close_ms))
+    return _read_bets(queries.select_outside_positions(connection, episode.id, episode.close_ms))
 
 
 def find_outcome(episode: Episode, outsiders: Sequence[Position]) -> Outcome | None:
@@ -487,7 +490,7 @@ def tally_bets(
     """
     step = max(1, ledger.ceil_div(episode.position_count, LISTED))
     until_ms = episode.close_ms
-    parts = queries.position_sums(connection, episode.id, step=step, until_ms=until_ms)
+    parts = queries.sum_positions(connection, episode.id, step=step, until_ms=until_ms)
     names = ("bets", "stakes", "shares", "h_bets", "h_stakes", "h_shares")
     held, course = dict.fromkeys(names, 0), []
     for part in parts:
@@ -496,7 +499,7 @@ def tally_bets(
             orthodox = held["shares"] - held["h_shares"]
             market = Market(money=held["stakes"], heretic=held["h_shares"], orthodox=orthodox)
             course.append((part["at_ms"], market))
-    seed = _read_bets(queries.positions_from(connection, episode.id, 0, limit=2))
+    seed = _read_bets(queries.select_positions_from(connection, episode.id, 0, limit=2))
     of_side = {
         Side.HERETIC: (held["h_bets"], held["h_stakes"]),
         Side.ORTHODOX: (held["bets"] - held["h_bets"], held["stakes"] - held["h_stakes"]),
@@ -507,7 +510,7 @@ def tally_bets(
         pools.append(Pool(side=side, stakes=stakes, bets=bets - len(own), house=sum(own)))
     market_result = accounting = None
     if outcome is not None:
-        flows = _sum_flows(queries.flows_of(connection, episode.id), coming)
+        flows = _sum_flows(queries.sum_flows_of_episode(connection, episode.id), coming)
         market_result = _sum_market(connection, episode, outcome, of_side, flows)
         accounting = _sum_accounts(flows)
     return Tally(
@@ -544,7 +547,7 @@ def _sum_market(
         loser, until_ms = winner.other, episode.close_ms
         assert until_ms is not None, "it was frozen"
         transfer = ledger.ceil_part(of_side[loser][1], tau_ppm)
-        given = queries.given_up(connection, episode.id, loser.value, tau_ppm, until_ms)
+        given = queries.sum_given_up(connection, episode.id, loser.value, tau_ppm, until_ms)
     return MarketResult(
         winner=winner,
         tau_ppm=tau_ppm,
@@ -582,7 +585,7 @@ def _sum_account(connection: Connection, episode: Episode, account: str) -> Acco
     """Sum what an account put into an episode's pots, and what it got back; None if nothing."""
     currency = episode.terms.currency
     pots = [ledger.escrow_account(episode.id, kind, currency).id for kind in ledger.Escrow]
-    rows = queries.flows_between(connection, account, pots)
+    rows = queries.sum_flows_between(connection, account, pots)
     if not rows:
         return None
     paid = sum(int(row["amount"]) for row in rows if row["debit"] == account)
@@ -625,13 +628,13 @@ def read_statement(row: RowMapping, *, limit: int | None = None) -> StoredStatem
 
 def read_statements(connection: Connection, episode_id: str) -> list[StoredStatement]:
     """Read what explains an episode's groups, in the order of the moves."""
-    return [read_statement(row) for row in queries.statements_of(connection, episode_id)]
+    return [read_statement(row) for row in queries.select_statements(connection, episode_id)]
 
 
 def read_measurements(connection: Connection, episode_id: str) -> list[StoredMeasurement]:
     """Read what an episode was told, by stage."""
     found = []
-    for row in queries.measurements_of(connection, episode_id):
+    for row in queries.select_measurements(connection, episode_id):
         executions = tuple(json.loads(row["executions_json"]))
         source = Source(executions=executions, bundle_id=row["bundle_id"])
         told = json.loads(row["measurement_json"])
@@ -671,7 +674,7 @@ class EpisodeRepository:
     def insert(self, transaction: LedgerTransaction, episode: Episode, *, secret: bytes) -> None:
         """Write down a new episode, with the seed that nobody is shown before the freeze."""
         # Clocks can be held anywhere, and yet the newest episode is the one written last.
-        newest, at_ms = queries.newest_ms(transaction.connection), transaction.at_ms
+        newest, at_ms = queries.select_newest_ms(transaction.connection), transaction.at_ms
         row = {
             "episode_id": episode.id,
             "claim": episode.terms.claim,
@@ -693,7 +696,7 @@ class EpisodeRepository:
         row = _require_known(connection, episode_id)
         episode = self._decoded.get(row["record_sha256"])
         if episode is None:
-            text = queries.record_json(connection, episode_id)
+            text = queries.select_record_json(connection, episode_id)
             if sha256_hex(text.encode()) != row["record_sha256"]:
                 raise RecordError(
                     f"`{episode_id}` must have the record that was written last, and doesn't: it "
@@ -719,11 +722,11 @@ class EpisodeRepository:
             # Another has read later changes than this reader sees.
             seq, found = 0, ()
         if seq < last:
-            rows = queries.challenges_after(connection, name, seq)
+            rows = queries.select_challenges_after(connection, name, seq)
             numbered = {c.number: c for c in (*found, *_read_challenges(name, rows))}
             whole = all(number in numbered for number in range(len(numbered)))
             if not whole or max((row["event_seq"] for row in rows), default=0) != last:
-                raise _changed_challenges(name)
+                raise _make_changed_error(name)
             found = tuple(numbered[number] for number in range(len(numbered)))
             if len(self._challenges) >= _KEPT:
                 self._challenges.clear()
@@ -751,7 +754,7 @@ class EpisodeRepository:
 
 
 def _require_known(connection: Connection, episode_id: str) -> RowMapping:
-    row = queries.episode_row(connection, episode_id)
+    row = queries.select_episode(connection, episode_id)
     if row is None:
         raise RefusedError(
             f"`{episode_id}` must be the id of an episode, and there is none of that id; "
@@ -771,12 +774,12 @@ def _read_challenges(episode_id: str, rows: Sequence[RowMapping]) -> tuple[Chall
     for row in rows:
         written = dict(row)
         if written.pop("sha256") != digest(written):
-            raise _changed_challenges(episode_id)
+            raise _make_changed_error(episode_id)
     told = [{name: row[name] for name in _fields(state.Challenge)} for row in rows]
     return decode(tuple[state.Challenge, ...], told, f"challenges of {episode_id}")
 
 
-def _changed_challenges(episode_id: str) -> RecordError:
+def _make_changed_error(episode_id: str) -> RecordError:
     return RecordError(
         f"`{episode_id}` must have the challenges that were written last, and doesn't: they were "
         "changed from outside; restore a copy of the store"
@@ -805,7 +808,7 @@ def claim_id_of(claim: str) -> str:
 def _claim_standing(connection: Connection, claim: str) -> ClaimStanding:
     live = ENDED | {State.DRAFT}
     taken, paid = None, dict[str, None]()
-    for row in queries.episodes_of_claim(connection, claim_id_of(claim)):
+    for row in queries.select_episodes_of_claim(connection, claim_id_of(claim)):
         if State(row["state"]) not in live:
             taken = row["episode_id"]
         elif row["state"] == State.SETTLED:
@@ -817,10 +820,10 @@ def _claim_standing(connection: Connection, claim: str) -> ClaimStanding:
 def verify_ledger(connection: Connection) -> ledger.LedgerReport:
     """Read all chains from their beginning, and hold everything that is kept against them."""
     breaches: list[ledger.Breach] = []
-    holdings = list(_read_sound(read_holding, queries.account_rows(connection), breaches))
+    holdings = list(_read_sound(read_holding, queries.select_accounts(connection), breaches))
     accounts = {holding.account.id: holding.account for holding in holdings}
     balances = {holding.account.id: holding.balance for holding in holdings}
-    breaches.extend(ledger.misnamed_accounts((h.account, h.person) for h in holdings))
+    breaches.extend(ledger.find_misnamed_accounts((h.account, h.person) for h in holdings))
     replayed: defaultdict[str, int] = defaultdict(int)
     first_seqs: dict[str, int] = {}
 
@@ -829,7 +832,7 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
         queries.stream_events(connection), queries.stream_transfers(connection)
     )
 
-    def passing() -> Iterator[ledger.Transfer]:
+    def pass_on() -> Iterator[ledger.Transfer]:
         # One pass, whatever the length: replayed and checked on the way to being verified.
         for transfer in _read_sound(read_transfer, rows, breaches):
             replayed[transfer.debit] -= transfer.amount
@@ -838,21 +841,23 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
             breaches.extend(ledger.check_parties(accounts, transfer))
             yield transfer
 
-    chain = ledger.verify(passing())
+    chain = ledger.verify(pass_on())
     breaches.extend(chain.breaches)
     ends = {COMMON: (0, ledger.GENESIS), **replay.ends}
     ends[ROOT] = replay.end
     ends[TRANSFERS] = (chain.count, chain.last_hash)
-    breaches.extend(_compare_ends(ends, queries.chain_rows(connection)))
+    breaches.extend(_compare_ends(ends, queries.select_chain(connection)))
     replay.compare_tables(connection)
     breaches.extend(_compare_balances(replayed, balances))
     # Every group has the statement that keeps its key from being used again, and no other has.
-    told = queries.statement_seqs(connection)
+    told = queries.select_statement_seqs(connection)
     for group in sorted(told.keys() | first_seqs.keys()):
         if told.get(group) != first_seqs.get(group):
             detail = f"begins at {first_seqs.get(group)}, its statement says {told.get(group)}"
             breaches.append(ledger.Breach("statements", group, detail))
-    breaches.extend(ledger.check_balances(accounts, balances, queries.episodes_open(connection)))
+    breaches.extend(
+        ledger.check_balances(accounts, balances, queries.select_episodes_open(connection))
+    )
     breaches.extend(_stake_breaches(connection, balances))
     if not breaches:  # of rows that aren't what was written, sums prove nothing
         breaches.extend(_tally_breaches(connection))
@@ -863,7 +868,7 @@ def verify_chain(connection: Connection, episode_id: str) -> ledger.LedgerReport
     """Read one episode's chain of events, and hold all that is kept of it against that: its rows in
     every table, its pots, and its place among the events of others, which aren't read."""
     breaches: list[ledger.Breach] = []
-    holdings = queries.account_rows(connection, episode=episode_id)
+    holdings = queries.select_accounts(connection, episode=episode_id)
     replayed = dict.fromkeys((row["id"] for row in holdings), 0)
     replay, count = _EventReplay(breaches, episode_id), 0
     for transfer in replay.compare_transfers(
@@ -875,7 +880,7 @@ def verify_chain(connection: Connection, episode_id: str) -> ledger.LedgerReport
             if name in replayed:
                 replayed[name] += change * transfer["amount"]
     ends = {episode_id: replay.ends.get(episode_id, (0, ledger.GENESIS))}
-    breaches.extend(_compare_ends(ends, queries.chain_rows(connection, name=episode_id)))
+    breaches.extend(_compare_ends(ends, queries.select_chain(connection, name=episode_id)))
     replay.compare_tables(connection)
     balances = {row["id"]: row["balance"] for row in holdings}
     breaches.extend(_compare_balances(replayed, balances))
@@ -1047,7 +1052,7 @@ def _stake_breaches(
 ) -> Iterator[ledger.Breach]:
     """The stake pot of each open episode holds its bets, less what a settlement that is under way
     has paid, and its market counts them."""
-    for row in queries.open_stakes(connection, episode=episode):
+    for row in queries.select_open_stakes(connection, episode=episode):
         try:
             pot = ledger.escrow_account(row["episode_id"], ledger.Escrow.STAKE, row["currency"]).id
         except UsageError as exc:
@@ -1080,7 +1085,7 @@ def _tally_breaches(connection: Connection) -> Iterator[ledger.Breach]:
 
 def read_grants(connection: Connection, person: str) -> list[Grant]:
     """Read what a person was credited with, oldest first."""
-    rows = queries.grants(connection, person=person)
+    rows = queries.select_grants(connection, person=person)
     return [Grant(amount=row["amount"], day=row["day"]) for row in rows]
 
 
@@ -1117,7 +1122,7 @@ class Exchange:
         with self.store.writing() as connection:
             transaction = LedgerTransaction(connection, self.clock, chain=chain)
             yield transaction
-            with queries.together(connection):
+            with queries.pipeline(connection):
                 transaction.seal()
 
     # Accounts and the ledger.
@@ -1129,11 +1134,11 @@ class Exchange:
         group = f"found:{currency}"
         # Whoever only looks mustn't have to wait for a writer, nor be one.
         with self.store.reading() as connection:
-            if queries.statement(connection, group) is not None:
+            if queries.select_statement(connection, group) is not None:
                 return
         with self.transaction() as transaction:
             transaction.add_accounts(ledger.house_accounts(currency))
-            known = queries.statement(transaction.connection, group) is not None
+            known = queries.select_statement(transaction.connection, group) is not None
             if purse and wanted.transferable and not known:
                 to = (ledger.AccountKind.HOUSE, ledger.AccountKind.EPC_FUND)
                 amounts = {ledger.house_account(kind, currency).id: purse for kind in to}
@@ -1145,12 +1150,14 @@ class Exchange:
         start = (STARTING_PURSE if wanted.transferable else 0) if purse is None else purse
         ledger.require_whole("purse", start)
         with self.transaction() as transaction:
-            if account.id not in queries.accounts_by_id(transaction.connection, [account.id]):
+            if account.id not in queries.select_accounts_by_id(
+                transaction.connection, [account.id]
+            ):
                 transaction.add_accounts(ledger.house_accounts(currency))
                 transaction.add_accounts([account], person=name)
                 if start:
                     _issue(transaction, f"join:{account.id}", {account.id: start}, currency)
-            row = queries.accounts_by_id(transaction.connection, [account.id])[account.id]
+            row = queries.select_accounts_by_id(transaction.connection, [account.id])[account.id]
         return read_holding(row)
 
     def issue(
@@ -1167,7 +1174,7 @@ class Exchange:
     def balance(self, who: str, currency: str = "PLAY") -> int:
         """Return what a person or an account holds; an unknown one is refused."""
         wanted = _account_id(who, currency)
-        row = self.store.read(queries.accounts_by_id, [wanted]).get(wanted)
+        row = self.store.read(queries.select_accounts_by_id, [wanted]).get(wanted)
         if row is None:
             raise RefusedError(
                 f"`{who}` must have an account in {currency}, and has none; join first",
@@ -1188,7 +1195,7 @@ class Exchange:
         if currency is not None:
             ledger.require_currency(currency)
         rows = self.store.read(
-            queries.account_rows,
+            queries.select_accounts,
             person=person,
             episode=episode,
             currency=currency,
@@ -1208,7 +1215,7 @@ class Exchange:
     ) -> list[Entry]:
         """List transfers that fit everything that is given, the newest first."""
         rows = self.store.read(
-            queries.history,
+            queries.select_history,
             account=account,
             episode=episode,
             group=group,
@@ -1232,7 +1239,7 @@ class Exchange:
             if episode is None:
                 report = verify_ledger(connection)
             else:
-                if not queries.first_event_of(connection, episode):
+                if not queries.select_first_event(connection, episode):
                     _require_known(connection, episode)
                 report = verify_chain(connection, episode)
             if against is None:
@@ -1256,7 +1263,7 @@ class Exchange:
         At round places the heads of any two people are of the same event, whenever they looked.
         """
         with self.store.reading() as connection:
-            places = _head_places(queries.last_event(connection))[:limit]
+            places = _head_places(queries.select_last_event(connection))[:limit]
             found = [
                 (seq, str(queries.root_at(connection, seq)), self._tree(connection, seq).top)
                 for seq in places
@@ -1293,7 +1300,7 @@ class Exchange:
         episode = state.draft_episode(episode_id, drawn)
         with self.transaction(episode_id) as transaction:
             connection = transaction.connection
-            if key is not None and queries.episode_row(connection, episode_id) is not None:
+            if key is not None and queries.select_episode(connection, episode_id) is not None:
                 return episode_id
             transaction.move = "draft"
             self._episodes.insert(transaction, episode, secret=secret)
@@ -1322,7 +1329,7 @@ class Exchange:
         return self.store.read(_claim_standing, claim)
 
     def begin_challenge(self, episode_id: str) -> Episode:
-        """Let evidence be committed from now on."""
+        """Open an episode for commitments to evidence."""
         with self.move("begin_challenge", episode_id) as move:
             if move.episode.state in {State.DRAFT, State.OPEN}:
                 move.make(moves.begin_challenge)
@@ -1337,7 +1344,7 @@ class Exchange:
         with self.move("stake", episode_id, person) as move:
             number = move.find_earlier(key, asked, subject=move.episode.position_count)
             if number is not None:
-                rows = queries.positions_of(move.connection, episode_id, number=number)
+                rows = queries.select_positions(move.connection, episode_id, number=number)
                 return read_position(rows[0])
             moved = move.make(
                 moves.stake,
@@ -1412,7 +1419,7 @@ class Exchange:
         """Reveal the secret, draw the close and the judges, give late stakes back."""
         with self.move("freeze", episode_id) as move:
             if move.episode.frozen_ms is None:
-                row = queries.episode_row(move.connection, episode_id)
+                row = queries.select_episode(move.connection, episode_id)
                 seed = b"" if row is None else bytes.fromhex(row["secret"])
                 from_ms = move.episode.terms.close_from_ms
                 move.make(moves.freeze, seed=seed, positions=move.positions(from_ms=from_ms))
@@ -1512,7 +1519,7 @@ class Exchange:
                 if found.state in ENDED:
                     return found
                 positions = read_positions(connection, episode_id)
-                paid = queries.groups_of(connection, episode_id, "settle")
+                paid = queries.select_groups(connection, episode_id, "settle")
             moved = moves.close_episode(found, self.clock.now_ms(), positions=positions)
             if isinstance(moved, Denied):
                 raise _refuse(found, moved)
@@ -1548,7 +1555,7 @@ class Exchange:
             # From now on it is this late: no dispute can be raised by a clock that is behind.
             at_ms = max(move.episode.clock_ms, moved.episode.clock_ms)
             if part.closes is None:
-                if queries.statement(move.connection, part.id) is None:
+                if queries.select_statement(move.connection, part.id) is None:
                     move.write(Moved(episode=replace(move.episode, clock_ms=at_ms), group=part))
                 return move.episode
             values = {"tally_json": tally_json}
@@ -1583,7 +1590,9 @@ class Exchange:
         rates = []
         with self.store.reading() as connection:
             settled = State.SETTLED.value
-            for row in queries.episode_summaries(connection, state=settled, limit=latest, offset=0):
+            for row in queries.select_episode_summaries(
+                connection, state=settled, limit=latest, offset=0
+            ):
                 episode = self._episodes.load(connection, row["episode_id"])
                 # Who won is in the measurements; whether anybody was paid for it, in the transfers.
                 outcome = episode.decide(())
@@ -1608,10 +1617,12 @@ class Exchange:
             outsiders = read_outsiders(connection, episode)
             outcome = find_outcome(episode, outsiders)
             tally = self._tally(connection, episode, outcome)
-            rows = queries.statements_but_bets(connection, episode_id)
+            rows = queries.select_statements_but_bets(connection, episode_id)
             told = [read_statement(row, limit=LISTED) for row in rows]
-            first = _read_bets(queries.positions_from(connection, episode_id, 0, limit=LISTED))
-            of, last = (connection, episode_id), queries.latest_positions
+            first = _read_bets(
+                queries.select_positions_from(connection, episode_id, 0, limit=LISTED)
+            )
+            of, last = (connection, episode_id), queries.select_latest_positions
             settlement = None
             if outcome is not None and tally.market is not None:
                 rewards = score_steps(episode, outcome)
@@ -1650,14 +1661,14 @@ class Exchange:
 
     def knows(self, episode_id: str) -> bool:
         """Say whether there is an episode of this id."""
-        return self.store.read(queries.episode_row, episode_id) is not None
+        return self.store.read(queries.select_episode, episode_id) is not None
 
     def episodes(
         self, *, state: State | None = None, limit: int = 20, offset: int = 0
     ) -> list[EpisodeSummary]:
         """List episodes, the newest first."""
         rows = self.store.read(
-            queries.episode_summaries,
+            queries.select_episode_summaries,
             state=None if state is None else state.value,
             limit=ledger.require_whole("limit", limit),
             offset=ledger.require_whole("offset", offset),
@@ -1683,12 +1694,12 @@ class Exchange:
         """List some of an episode's bets in their order, from the one with a number on."""
         with self.store.reading() as connection:
             self._episodes.load(connection, episode_id)
-            rows = queries.positions_from(connection, episode_id, number, limit=limit)
+            rows = queries.select_positions_from(connection, episode_id, number, limit=limit)
             return [read_position(row) for row in rows]
 
     def positions_of(self, person: str, *, currency: str = "PLAY") -> list[HeldPosition]:
         """List a person's bets, the newest first."""
-        rows = self.store.read(queries.positions_by_account, _account_id(person, currency))
+        rows = self.store.read(queries.select_positions_by_account, _account_id(person, currency))
         return [
             HeldPosition(
                 episode=row["episode_id"],
@@ -1709,7 +1720,7 @@ class Exchange:
     def reasons(self, groups: Iterable[str]) -> dict[str, ledger.Reason]:
         """Read why the transfers of some groups were made, by transfer."""
         with self.store.reading() as connection:
-            rows = [queries.statement(connection, group) for group in dict.fromkeys(groups)]
+            rows = [queries.select_statement(connection, group) for group in dict.fromkeys(groups)]
         return {
             line.transfer: line.reason
             for row in rows
@@ -1748,7 +1759,10 @@ class Exchange:
         self, connection: Connection, episode_id: str, against: int | None
     ) -> ledger.EventChain:
         """Read an episode's chain of events, and prove where it ended as of each head."""
-        first, last = queries.first_event_of(connection, episode_id), queries.last_event(connection)
+        first, last = (
+            queries.select_first_event(connection, episode_id),
+            queries.select_last_event(connection),
+        )
         if against is not None and not first <= against <= last:
             raise UsageError(
                 f"`against` must be a head of event {first}, with which the episode began, or of a "
@@ -1773,13 +1787,13 @@ class Exchange:
     ) -> int:
         parameters = episode.terms.parameters
         rules, account = parameters.stakes, ledger.user_account(person, episode.terms.currency).id
-        attempts = queries.attempts_of(connection, account, limit=rules.recent_attempts)
+        attempts = queries.select_attempts(connection, account, limit=rules.recent_attempts)
         purse = ledger.user_account(person, ledger.XC.code).id
-        held = queries.accounts_by_id(connection, [purse])
+        held = queries.select_accounts_by_id(connection, [purse])
         # As they are worth now: nobody stakes less because decay wasn't posted.
         grants, half_life = read_grants(connection, person), parameters.credits.half_life_days
         today = day_of(grants, self.clock.now_ms())
-        left = remaining(grants, today=today, half_life_days=half_life)
+        left = sum_remaining(grants, today=today, half_life_days=half_life)
         return min_stake(
             compute_cost=compute_cost,
             credits_held=min(int(held[purse]["balance"]), left) if purse in held else 0,
@@ -1811,7 +1825,7 @@ class EpisodeMove:
 
     def positions(self, *, from_ms: int) -> list[Position]:
         """List the episode's bets from a moment on, in their order."""
-        rows = queries.positions_since(self.connection, self.episode.id, from_ms)
+        rows = queries.select_positions_since(self.connection, self.episode.id, from_ms)
         return [read_position(row) for row in rows]
 
     def outsiders(self) -> list[Position]:
@@ -1836,7 +1850,7 @@ class EpisodeMove:
 
     def was_told(self, stage: str, told: object) -> bool:
         """Tell whether the episode was told this of a stage before; another word is refused."""
-        known = queries.measurements_of(self.connection, self.episode.id, stage=stage)
+        known = queries.select_measurements(self.connection, self.episode.id, stage=stage)
         if known and known[0]["measurement_json"] != encode_json(told):
             raise RefusedError(
                 f"`{self.episode.id}` has its {stage} measurement, and this is another; "
@@ -1858,7 +1872,7 @@ class EpisodeMove:
         before, transaction, group = self.episode, self.transaction, result.group
         if group is not None:
             applied = transaction.judge(group, episodes={before.id: before.state not in ENDED})
-        with queries.together(self.connection):
+        with queries.pipeline(self.connection):
             if group is not None:
                 name, request, subject = self._name, self._request, self._subject
                 transaction.enter(group, applied, move=name, request=request, subject=subject)

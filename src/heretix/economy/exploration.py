@@ -141,7 +141,7 @@ def burn_group(name: str, day: int, amount: int) -> ledger.Group:
     return plain_group(f"burn:{user}:{day}", [(user, _MINT, amount)], XC.code, Code.BURN)
 
 
-def halved(amount: int, *, age_days: int, half_life_days: int) -> int:
+def halve_by_age(amount: int, *, age_days: int, half_life_days: int) -> int:
     """⌊amount·2^(-age/half-life)⌋, exactly: the largest n with n^h·2^age ≤ amount^h."""
     ledger.require_whole("amount", amount)
     ledger.require_whole("age_days", age_days)
@@ -162,7 +162,7 @@ def halved(amount: int, *, age_days: int, half_life_days: int) -> int:
     return low
 
 
-def remaining(grants: Sequence[Grant], *, today: int, half_life_days: int) -> int:
+def sum_remaining(grants: Sequence[Grant], *, today: int, half_life_days: int) -> int:
     """Credits that are left today of everything that was ever granted."""
     latest = max((grant.day for grant in grants), default=today)
     if latest > today:
@@ -170,7 +170,7 @@ def remaining(grants: Sequence[Grant], *, today: int, half_life_days: int) -> in
             f"`today` must not lie before a grant, got day {today} and a grant of day {latest}"
         )
     return sum(
-        halved(grant.amount, age_days=today - grant.day, half_life_days=half_life_days)
+        halve_by_age(grant.amount, age_days=today - grant.day, half_life_days=half_life_days)
         for grant in grants
     )
 
@@ -183,7 +183,7 @@ def burn_due(grants: Sequence[Grant], *, burnt: int, today: int, half_life_days:
     """
     ledger.require_whole("burnt", burnt)
     granted = sum(grant.amount for grant in grants)
-    left = remaining(grants, today=today, half_life_days=half_life_days)
+    left = sum_remaining(grants, today=today, half_life_days=half_life_days)
     return max(0, granted - left - burnt)
 
 

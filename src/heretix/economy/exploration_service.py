@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def simulated(self) -> bool:
-        """Its numbers were planted: good for practice, and no discovery."""
+        """A finding whose numbers were planted: good for practice, and no discovery."""
         return self.model.startswith(_PLANTED)
 
 
@@ -142,9 +142,9 @@ class ExplorationService:
         from heretix.measurement.verify import verify_run
 
         user_account(person, XC.code)  # A name that can't hold credits is refused before any work.
-        records = self._store.read(queries.claim_records, claim)
+        records = self._store.read(queries.select_claim_records, claim)
         runs = [RunRecord.model_validate_json(text) for text in records]
-        finding = _choose_finding(_findings_in(runs), claim, model=model, lens=lens)
+        finding = _choose_finding(_read_findings(runs), claim, model=model, lens=lens)
         if finding.simulated and not simulated:
             raise UsageError(
                 f"`{finding.model}` is simulated: its beliefs were planted, and earn nothing; "
@@ -163,13 +163,15 @@ class ExplorationService:
             crediting = rules.credit(
                 finding.evidence,
                 finding.prior,
-                claim_credited=queries.grant_of(connection, claim_id) is not None,
-                credited_this_week=queries.credited_in_week(connection, person, day // _WEEK_DAYS),
+                claim_credited=queries.select_grant(connection, claim_id) is not None,
+                credited_this_week=queries.sum_credited_in_week(
+                    connection, person, day // _WEEK_DAYS
+                ),
                 rules=self._credits,
             )
             if crediting.amount > 0:
                 _grant(transaction, person, claim_id, finding, crediting, day=day)
-            balance = queries.people(connection).get(person, 0)
+            balance = queries.select_people(connection).get(person, 0)
         return Credited(person=person, finding=finding, crediting=crediting, balance=balance)
 
     def decay(self) -> list[Burn]:
@@ -177,7 +179,7 @@ class ExplorationService:
         burns = []
         with self._exchange.transaction() as transaction:
             connection = transaction.connection
-            for person, balance in sorted(queries.people(connection).items()):
+            for person, balance in sorted(queries.select_people(connection).items()):
                 grants = read_grants(connection, person)
                 today = day_of(grants, transaction.at_ms)
                 due = rules.burn_due(
@@ -187,7 +189,7 @@ class ExplorationService:
                     half_life_days=self._credits.half_life_days,
                 )
                 group = rules.burn_group(person, today, due)
-                if due > 0 and queries.statement(connection, group.id) is None:
+                if due > 0 and queries.select_statement(connection, group.id) is None:
                     transaction.post(group, move="decay", request={"day": today, "amount": due})
                     burns.append(Burn(person=person, amount=due, balance=balance - due))
         return burns
@@ -196,9 +198,9 @@ class ExplorationService:
         """Return one person's standing today."""
         now_ms = self._exchange.clock.now_ms()
         with self._store.reading() as connection:
-            events = queries.reputation_rows(connection, person=person)
-            grants = queries.grants(connection, person=person)
-            return self._standing(person, events, grants, queries.people(connection), now_ms)
+            events = queries.select_reputation_rows(connection, person=person)
+            grants = queries.select_grants(connection, person=person)
+            return self._standing(person, events, grants, queries.select_people(connection), now_ms)
 
     def leaderboard(self, *, limit: int | None = 20) -> list[Standing]:
         """List everybody who explored or challenged: by reputation, then by credits.
@@ -208,7 +210,7 @@ class ExplorationService:
         """
         now_ms = self._exchange.clock.now_ms()
         with self._store.reading() as connection:
-            seq = queries.last_event(connection)
+            seq = queries.select_last_event(connection)
             last, ranked = self._ranked or (0, {})
             if not last or last > seq:
                 last, ranked = 0, self._rank_all(connection, now_ms)
@@ -229,9 +231,9 @@ class ExplorationService:
     def _rank_all(self, connection: Connection, now_ms: int) -> dict[str, _Ranked]:
         """Rank everybody from the tables."""
         # Sorted out once: looking through everything for each person would take their product.
-        events_of = _by_person(queries.reputation_rows(connection))
-        grants_of = _by_person(queries.grants(connection))
-        balances = queries.people(connection)
+        events_of = _group_by_person(queries.select_reputation_rows(connection))
+        grants_of = _group_by_person(queries.select_grants(connection))
+        balances = queries.select_people(connection)
         ranked = {}
         for name in events_of.keys() | grants_of.keys():
             events, grants = events_of.get(name, ()), grants_of.get(name, ())
@@ -241,17 +243,19 @@ class ExplorationService:
     def _rank_touched(self, connection: Connection, seq: int, now_ms: int) -> dict[str, _Ranked]:
         """Rank whomever events after one touch: by attempts, rewards, or money of credits."""
         touched: set[str] = set()
-        for text in queries.event_rows_after(connection, seq, _TOUCHING):
+        for text in queries.select_event_rows_after(connection, seq, _TOUCHING):
             tables = json.loads(text)
             touched |= {row["account"] for row in tables.get("reputation_events", ())}
             for row in tables.get("transfers", ()):
                 touched |= {row["debit"], row["credit"]} if row["currency"] == XC.code else set()
-        owners = {row["person"] for row in queries.accounts_by_id(connection, touched).values()}
+        owners = {
+            row["person"] for row in queries.select_accounts_by_id(connection, touched).values()
+        }
         ranked = {}
-        balances = queries.people(connection) if owners else {}
+        balances = queries.select_people(connection) if owners else {}
         for name in owners - {None}:
-            events = queries.reputation_rows(connection, person=name)
-            grants = queries.grants(connection, person=name)
+            events = queries.select_reputation_rows(connection, person=name)
+            grants = queries.select_grants(connection, person=name)
             if events or grants:
                 ranked[name] = self._rank(events, grants, name, balances.get(name, 0), now_ms)
         return ranked
@@ -272,13 +276,13 @@ class ExplorationService:
     def prospects(self, *, limit: int = 20) -> list[Prospect]:
         """List the anomaly feed, with whose claim each is already."""
         listed = [anomaly for anomaly in find_anomalies(self._store) if anomaly.listed][:limit]
-        taken = self.credited_to([anomaly.claim for anomaly in listed])
+        taken = self.find_credited([anomaly.claim for anomaly in listed])
         return [Prospect(anomaly=one, credited_to=taken.get(one.claim)) for one in listed]
 
-    def credited_to(self, claims: Iterable[str]) -> dict[str, str]:
+    def find_credited(self, claims: Iterable[str]) -> dict[str, str]:
         """Find who was credited with each of these claims, where somebody was."""
         with self._store.reading() as connection:
-            found = {one: queries.grant_of(connection, claim_id_of(one)) for one in set(claims)}
+            found = {one: queries.select_grant(connection, claim_id_of(one)) for one in set(claims)}
         return {claim: grant["person"] for claim, grant in found.items() if grant is not None}
 
     def _standing(
@@ -307,7 +311,7 @@ class ExplorationService:
         )
 
 
-def _by_person(rows: Rows) -> dict[str, list[RowMapping]]:
+def _group_by_person(rows: Rows) -> dict[str, list[RowMapping]]:
     """Sort rows out by person, each in their order."""
     found: dict[str, list[RowMapping]] = {}
     for row in rows:
@@ -315,7 +319,7 @@ def _by_person(rows: Rows) -> dict[str, list[RowMapping]]:
     return found
 
 
-def _findings_in(records: Sequence[RunRecord]) -> list[Finding]:
+def _read_findings(records: Sequence[RunRecord]) -> list[Finding]:
     """Find what stored records of one claim hold; the latest of each model and lens."""
     runs = {(run.model, run.lens): run for run in records}
     return [

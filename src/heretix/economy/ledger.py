@@ -920,7 +920,7 @@ def check_balances(
             yield Breach("zero_sum", currency, f"the balances add up to {total}, not to 0")
 
 
-def misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[Breach]:
+def find_misnamed_accounts(owned: Iterable[tuple[Account, str | None]]) -> Iterator[Breach]:
     """An account is what its id says: one that is called an issuer's could owe without end."""
     for account, person in owned:
         # Whatever stands there now: an id that was emptied has no parts.

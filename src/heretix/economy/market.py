@@ -243,7 +243,7 @@ def market_of(positions: Sequence[Position]) -> Market:
     )
 
 
-def without(market: Market, positions: Sequence[Position]) -> Market:
+def remove_positions(market: Market, positions: Sequence[Position]) -> Market:
     """The market as it is when these positions are taken out of it."""
     gone = market_of(positions)
     return Market(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from heretix.core.errors import RecordError, UsageError
 from heretix.economy.episode.challenges import SECRET_BYTES, evidence_commitment
 from heretix.economy.episode.moves import dispute_bond
-from heretix.economy.episode.sealed_file import find_commitment
+from heretix.economy.episode.secret_file import find_commitment
 from heretix.economy.episode.state import Direction, Ground, State
 from heretix.economy.ledger import MAX_AMOUNT, user_account
 from heretix.economy.market import MAX_POOL, Side
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from heretix.core.clock import Clock
     from heretix.core.settings import Settings
-    from heretix.economy.episode.sealed_file import Secret
+    from heretix.economy.episode.secret_file import Secret
     from heretix.economy.episode.state import Challenge, Dispute, Episode
     from heretix.economy.exchange import Exchange
     from heretix.economy.judging.workflow import EpisodeWorkflow, JudgedChallenge

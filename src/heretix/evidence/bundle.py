@@ -237,7 +237,7 @@ class Bundle:
 
     @property
     def sufficient(self) -> bool:
-        """True where there is enough to measure with."""
+        """Tell whether there is enough to measure with."""
         return len(self.items) >= self.limits.min_items
 
     def require_sufficient(self) -> None:

@@ -241,7 +241,7 @@ DocumentJudge = Callable[[str, "Document"], Awaitable[Verdict | None]]
 """Reads a document for a claim; None if the judge said nothing that can be used."""
 
 
-def declared_stance(document: Document, claim: str, *, given: bool = False) -> Stance | None:
+def read_declared_stance(document: Document, claim: str, *, given: bool = False) -> Stance | None:
     """The stance in a document's record, if it is one towards this claim. A record says so in
     `stance_on`. Documents that were `given` for the claim need not."""
     about = document.meta.get("stance_on", "")
@@ -252,7 +252,7 @@ def declared_stance(document: Document, claim: str, *, given: bool = False) -> S
     return Stance(declared) if declared in {stance.value for stance in Stance} else None
 
 
-def middle_stance(stances: Sequence[Stance]) -> Stance:
+def find_middle_stance(stances: Sequence[Stance]) -> Stance:
     """The median of several answers; what lies between two of them is neutral."""
     middle = statistics.median(_SCALE.index(stance) for stance in stances)
     return _SCALE[int(middle)] if middle in {0, 2} else Stance.NEUTRAL
@@ -335,7 +335,7 @@ class Assessment:
         return reliability(self.scores)
 
     def explain(self) -> tuple[PrimitiveExplanation, ...]:
-        """Each primitive with its signals."""
+        """Explain each primitive by its signals."""
         return tuple(
             PrimitiveExplanation(
                 primitive,

@@ -1,4 +1,4 @@
-"""From a claim to the bundles of its lenses: search, read, classify, judge, select; alike for every
+"""Retrieval of a claim's bundles: search, read, classify, judge, select; alike for every
 lens. Documents are ranked by how their best passage fits the claim, in words and in meaning, and
 dropped by subject, class, date, readability, nonce and injection, reliability floor,
 near-duplicates, limit per publisher and diverse choice, each with its reason. Selection is a
@@ -24,12 +24,12 @@ from heretix.evidence.policy.policy import (
     Classification,
     Policy,
     SourceClass,
-    admitted,
     classify_provided,
+    list_admitted_classes,
 )
 from heretix.evidence.policy.publisher import NO_PUBLISHER, host_of
-from heretix.evidence.reliability import DECLARED, Assessment, assess, declared_stance
-from heretix.evidence.text.excerpt import Excerpt, content_words, cut_excerpts, is_readable
+from heretix.evidence.reliability import DECLARED, Assessment, assess, read_declared_stance
+from heretix.evidence.text.excerpt import Excerpt, cut_excerpts, find_content_words, is_readable
 from heretix.evidence.text.fold import cluster, fold, jaccard
 from heretix.evidence.text.injection import InjectionKind, plain_text, screen
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from heretix.evidence.document import Document
-    from heretix.evidence.meaning import Encoder
+    from heretix.evidence.embedding import Encoder
     from heretix.evidence.reliability import DocumentJudge, Verdict
     from heretix.evidence.search import Filters, Hit, Search
 
@@ -160,13 +160,15 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
         "negate": f"{claim} evidence refutes false",
         **how.queries,
     }
-    found = _Found(how)
+    found = _SearchResults(how)
     for name, query in queries.items():
         deep = how.any_word and name == "neutral"
         await found.ask(name, query, _HITS_OF_WORDS if deep else _HITS, as_of=how.as_of)
     limits = {lens: how.limits or LENSES[lens].limits for lens in lenses}
     for lens, limit in limits.items():
-        await found.ask_for_classes(claim, admitted(lens, flagged=how.flagged), 3 * limit.k)
+        await found.ask_for_classes(
+            claim, list_admitted_classes(lens, flagged=how.flagged), 3 * limit.k
+        )
     if how.as_of is not None:
         # What came later is no candidate, and is told of.
         hits = await how.search.search(claim, _HITS)
@@ -174,7 +176,7 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
     chars = max(limit.chars_per_item for limit in limits.values())
     read = read_passages(claim, found.candidates(), how.encoder, max_chars=chars)
     related = _keep_related((claim, *how.queries.values()), read) if how.any_word else read
-    dropped = found.dropped({candidate.doc_id for candidate in related})
+    dropped = found.list_dropped({candidate.doc_id for candidate in related})
     candidates = await _judge_candidates(claim, related, how, lenses)
     bundles: dict[str, Bundle | InsufficientEvidenceError] = {}
     for lens in lenses:
@@ -186,7 +188,7 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
                 policy=how.policy,
                 queries=queries,
                 limits=limits[lens],
-                admits=admitted(lens, flagged=how.flagged),
+                admits=list_admitted_classes(lens, flagged=how.flagged),
                 as_of=how.as_of,
                 strict_dates=how.strict_dates,
                 dropped=dropped,
@@ -197,7 +199,7 @@ async def retrieve(claim: str, how: Retrieval, lenses: Sequence[str] = SEARCHED)
 
 
 @dataclass
-class _Found:
+class _SearchResults:
     """All hits of the searches for one claim."""
 
     how: Retrieval
@@ -211,7 +213,7 @@ class _Found:
         for hit in await self.how.search.search(query, k, **filters):
             known.append(hit)
             if hit.document is not None:
-                source = self.how.policy.classify(_vouched_url(hit.document))
+                source = self.how.policy.classify(_find_vouched_url(hit.document))
                 self.classes.setdefault(hit.document.doc_id, source)
 
     async def ask_for_classes(
@@ -243,7 +245,7 @@ class _Found:
         }
         return gather(answers, self.classes)
 
-    def dropped(self, candidates: Collection[str]) -> list[Dropped]:
+    def list_dropped(self, candidates: Collection[str]) -> list[Dropped]:
         """List what was found and is no candidate, each once: unread, too late, or off topic."""
         found: dict[str, Dropped] = {}
         for hit in (*(hit for hits in self.hits.values() for hit in hits), *self.later):
@@ -251,7 +253,7 @@ class _Found:
             doc_id = document.doc_id if document else sha256_text(hit.url or hit.title)[:16]
             if doc_id in candidates or doc_id in found:
                 continue
-            source = self.how.policy.classify(_vouched_url(document) if document else hit.url)
+            source = self.how.policy.classify(_find_vouched_url(document) if document else hit.url)
             reason, params = (DropReason.OFF_TOPIC if document else DropReason.UNREAD), {}
             if doc_id not in self.classes and hit in self.later and hit.published is not None:
                 reason = DropReason.AFTER_AS_OF
@@ -330,8 +332,8 @@ def _keep_related(texts: Sequence[str], candidates: Sequence[Candidate]) -> list
     fitting: set[str] = set()
     rare = len(candidates) // 50
     for text in texts:
-        about = content_words(text)
-        shared = [_shared_words(about, candidate) for candidate in candidates]
+        about = find_content_words(text)
+        shared = [_list_shared_words(about, candidate) for candidate in candidates]
         counts = Counter(word for found in shared for word in found)
         for candidate, found in zip(candidates, shared, strict=True):
             weight = sum(2 if counts[word] <= rare else 1 for word in found)
@@ -345,11 +347,11 @@ def _keep_related(texts: Sequence[str], candidates: Sequence[Candidate]) -> list
     return kept
 
 
-def _shared_words(about: frozenset[str], candidate: Candidate) -> list[str]:
+def _list_shared_words(about: frozenset[str], candidate: Candidate) -> list[str]:
     """The claim's words that a document's title or passage holds. Endings don't matter: a word is
     there if one begins with it and is two letters longer at most, so that "dogs" and "caused" are
     found in a text about a dog and its causes."""
-    held = content_words(f"{candidate.document.title} {candidate.passage}")
+    held = find_content_words(f"{candidate.document.title} {candidate.passage}")
     starts = {word[:end] for word in held for end in range(max(3, len(word) - 2), len(word))}
     stems = {word: word[:-1] if len(word) > 3 and word[-1] in "sd" else word for word in about}
     return [word for word, stem in stems.items() if stem in held or stem in starts]
@@ -361,7 +363,7 @@ def retrieve_provided(
     """The bundle of exactly the documents that the user gave; `verdicts` are by `doc_id`."""
     found = [Candidate(document=d, classification=classify_provided(d.url)) for d in documents]
     verdicts = verdicts or {}
-    candidates = [_inform(c, claim, verdicts.get(c.doc_id), given=True) for c in found]
+    candidates = [_add_verdict(c, claim, verdicts.get(c.doc_id), given=True) for c in found]
     try:
         return select(candidates, claim=claim, lens=SEL)
     except InsufficientEvidenceError as exc:
@@ -396,15 +398,15 @@ async def _judge_candidates(
     if how.judge is not None:
         read: dict[str, Document] = {}
         for lens in lenses:
-            classes = admitted(lens, flagged=how.flagged)
+            classes = list_admitted_classes(lens, flagged=how.flagged)
             fitting = [c for c in candidates if c.classification.cls in classes]
             fitting.sort(key=lambda c: (-c.relevance, c.doc_id))
             read |= {c.doc_id: c.document for c in fitting[: 3 * LENSES[lens].limits.k]}
         verdicts = await judge_all(how.judge, claim, list(read.values()))
-    return [_inform(c, claim, verdicts.get(c.doc_id)) for c in candidates]
+    return [_add_verdict(c, claim, verdicts.get(c.doc_id)) for c in candidates]
 
 
-def _inform(
+def _add_verdict(
     candidate: Candidate, claim: str, verdict: Verdict | None, *, given: bool = False
 ) -> Candidate:
     """Add a judge's verdict or, without one, the stance that the document's record declares."""
@@ -412,11 +414,11 @@ def _inform(
         by = verdict.by if verdict.stance is not None else None
         found = verdict.assessment
         return replace(candidate, assessment=found, stance=verdict.stance, stance_by=by)
-    stance = declared_stance(candidate.document, claim, given=given)
+    stance = read_declared_stance(candidate.document, claim, given=given)
     return candidate if stance is None else replace(candidate, stance=stance, stance_by=DECLARED)
 
 
-def _vouched_url(document: Document) -> str | None:
+def _find_vouched_url(document: Document) -> str | None:
     """A document's address, unless it is only the document that says so. A saved page can name any
     address as its own; taken at its word, a file could make itself canonical."""
     return None if document.meta.get("url_by") == "page" else document.url
@@ -460,7 +462,7 @@ def select(
     run = _Selection(
         claim=claim,
         limits=limits,
-        admits=admits or admitted(lens),
+        admits=admits or list_admitted_classes(lens),
         as_of=as_of,
         strict_dates=strict_dates,
         nonce=nonce,
@@ -549,7 +551,7 @@ def _diversify(
     entries: Sequence[_Entry], merits: Mapping[str, float], weight: float, beyond: float = 0.0
 ) -> list[_Entry]:
     """Order entries one by one: good, and unlike what stands before."""
-    topics = {entry.doc_id: content_words(entry.passage) for entry in entries}
+    topics = {entry.doc_id: find_content_words(entry.passage) for entry in entries}
     likeness = dict.fromkeys(topics, 0.0)
     left = {entry.doc_id: entry for entry in entries}
     ordered: list[_Entry] = []
@@ -579,7 +581,7 @@ _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 _TURNS: Final = re.compile(r"\b(?:not?|never|none|nor|without|cannot|\w+n't)\b", re.IGNORECASE)
 
 
-def _same_meaning(entries: Sequence[_Entry]) -> list[tuple[int, int]]:
+def _pair_same_meaning(entries: Sequence[_Entry]) -> list[tuple[int, int]]:
     """Pairs whose passages say the same in other words. Those that differ in a number, in a "not"
     or in a stance may say the opposite, however close: they are no copies."""
     read = [n for n, entry in enumerate(entries) if entry.candidate.vector is not None]
@@ -687,7 +689,7 @@ class _Selection:
 
         kept = []
         texts = [found.text for found in documents]
-        links = _same_meaning(entries)
+        links = _pair_same_meaning(entries)
         for first, *copies in cluster(texts, earliest=earliest, links=links):
             for copy in copies:
                 params = {"of": documents[first].doc_id}

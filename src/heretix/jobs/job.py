@@ -145,8 +145,8 @@ class MeasureRequest(BaseModel):
     @classmethod
     def _check_claims(cls, given: tuple[str, ...] | str | None) -> tuple[str, ...] | str | None:
         if isinstance(given, tuple):
-            return tuple(dict.fromkeys(_ours(check_claim, claim) for claim in given))
-        return None if given is None else str(_ours(check_claim, given))
+            return tuple(dict.fromkeys(_run_check(check_claim, claim) for claim in given))
+        return None if given is None else str(_run_check(check_claim, given))
 
     @field_validator("models")
     @classmethod
@@ -154,7 +154,7 @@ class MeasureRequest(BaseModel):
         for text in models:
             if len(text) > _MAX_MODEL_CHARS or not text.isascii() or not text.isprintable():
                 raise ValueError(f"must be at most {_MAX_MODEL_CHARS} plain characters each")
-            model = _ours(parse_model, text)
+            model = _run_check(parse_model, text)
             if model.provider == "local" and not _FILE_NAME.fullmatch(model.name):
                 raise ValueError(
                     f"must name a local model by the name of its file, got {text!r}: no path"
@@ -169,7 +169,7 @@ class MeasureRequest(BaseModel):
     @field_validator("prompt_version")
     @classmethod
     def _check_bank(cls, name: str) -> str:
-        _ours(load_bank, name)
+        _run_check(load_bank, name)
         return name
 
     @field_validator("corpus")
@@ -222,7 +222,7 @@ class MeasureRequest(BaseModel):
         more = ("reasoning_effort", "until_width", "max_samples", "lenses")
         values: dict[str, Any] = {name: getattr(self, name) for name in (*same, *more)}
         if self.models:
-            values["models"] = tuple(_on_this_machine(name, settings) for name in self.models)
+            values["models"] = tuple(_localise_model(name, settings) for name in self.models)
         if self.shows_evidence:
             values["evidence"] = EvidenceConfig(
                 corpus=self.corpus, as_of=self.as_of, checks=self.checks
@@ -236,7 +236,7 @@ def short_claim(claim: str) -> str:
     return line if len(line) <= 80 else f"{line[:79]}…"
 
 
-def _on_this_machine(text: str, settings: Settings) -> str:
+def _localise_model(text: str, settings: Settings) -> str:
     """A local model by where its file lies in the models' folder; other models as they are."""
     model = parse_model(text)
     if model.provider != "local":
@@ -255,8 +255,8 @@ def _on_this_machine(text: str, settings: Settings) -> str:
     )
 
 
-def _ours(check: Any, value: Any) -> Any:
-    """Let Pydantic gather what our own checks find wrong."""
+def _run_check(check: Any, value: Any) -> Any:
+    """Run a check of our own, so that pydantic gathers what it finds wrong."""
     try:
         return check(value)
     except HeretixError as exc:
@@ -332,7 +332,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True where nobody will work on it any more, unless it is resumed."""
+        """Tell whether nobody will work on it any more, unless it is resumed."""
         return self not in {JobState.QUEUED, JobState.RUNNING}
 
 

@@ -27,7 +27,7 @@ from heretix.core.errors import (
     StoreError,
 )
 from heretix.evidence.bundle import load_bundle
-from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
+from heretix.evidence.sources.extract import clean_text, make_document, read_stated_fields
 from heretix.jobs.job import EpisodeRequest, Job, JobRun, JobState, Progress
 from heretix.providers.catalog import open_provider, require_key
 from heretix.store import jobs as rows
@@ -74,12 +74,12 @@ def make_measurement(
 
 def add_experiments(measurement: Measurement, request: MeasureRequest) -> Measurement:
     """Add the experiments that a request wants on the evidence of its measurement."""
-    from heretix.measurement.experiments import Experiments, with_experiments
+    from heretix.measurement.experiments import Experiments, plan_experiments
 
     experiments = Experiments(
         **{name: getattr(request, name) for name in ("influence", "canary", "swap", "sham")}
     )
-    return with_experiments(measurement, experiments)
+    return plan_experiments(measurement, experiments)
 
 
 def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> Measurement:
@@ -89,7 +89,7 @@ def gather(measurement: Measurement, request: MeasureRequest, *, stamp: str) -> 
     documents: dict[str, Document] = {}
     for given in request.documents:
         text = clean_text(given.text)
-        found = stated_fields(given.model_dump(mode="json"), text=text)
+        found = read_stated_fields(given.model_dump(mode="json"), text=text)
         made = make_document(found, raw=text.encode(), url=given.url, retrieved_at=stamp)
         documents.setdefault(made.doc_id, made)
     gathering = gather_evidence(measurement, documents=list(documents.values()))
@@ -129,7 +129,7 @@ _AT_A_TIME: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lacking:
+class MissingEvidence:
     """A claim and a lens that can't be measured: there is too little evidence."""
 
     claim: str
@@ -150,7 +150,7 @@ class JobPlan:
     """Models among them whose numbers aren't beliefs worth quoting."""
     unsent: tuple[str, ...]
     """Options that a model doesn't accept, and that aren't sent, each in a sentence."""
-    lacking: tuple[Lacking, ...]
+    lacking: tuple[MissingEvidence, ...]
     missing_keys: tuple[str, ...] = ()
 
     @property
@@ -183,7 +183,7 @@ def plan_request(
     first: dict[str, Claim] = {}
     for claim, lens in measurement.pairs():
         first.setdefault(lens, claim)
-    duration_s, basis = _duration(measurement, estimate, store)
+    duration_s, basis = _estimate_duration(measurement, estimate, store)
     return JobPlan(
         estimate=estimate,
         duration_s=duration_s,
@@ -200,18 +200,18 @@ def plan_request(
         unsent=tuple(
             f"{model} doesn't accept `{name}`; it isn't sent"
             for model in measurement.models
-            for name in measurement.ignored_options(model)
+            for name in measurement.list_ignored_options(model)
         ),
         lacking=tuple(
-            Lacking(claim=claim, shortfall=found.bundle.shortfall)
+            MissingEvidence(claim=claim, shortfall=found.bundle.shortfall)
             for (claim, _), found in measurement.bundles.items()
             if isinstance(found, InsufficientEvidenceError)
         ),
-        missing_keys=tuple(_missing_keys(measurement)) if keys else (),
+        missing_keys=tuple(_find_missing_keys(measurement)) if keys else (),
     )
 
 
-def _missing_keys(measurement: Measurement) -> Iterator[str]:
+def _find_missing_keys(measurement: Measurement) -> Iterator[str]:
     for model in measurement.models:
         try:
             require_key(model, measurement.settings)
@@ -222,7 +222,7 @@ def _missing_keys(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _duration(
+def _estimate_duration(
     measurement: Measurement, estimate: Estimate, store: Store
 ) -> tuple[float | None, str]:
     """Models are asked side by side: the slowest decides."""
@@ -286,7 +286,7 @@ class Jobs:
     def submit(
         self, owner: Person, request: Request, *, key: str | None = None, address: str | None = None
     ) -> Job:
-        """Have a request measured. The same key and request again give the same job.
+        """Queue a request. The same key and request again give the same job.
 
         Whoever has a daily limit and names no budget sets aside all that is left of the day.
         Episodes are for operators, and are moved by one job at a time; whether the rules allow
@@ -320,7 +320,7 @@ class Jobs:
                 note(connection, now, what, by=owner, subject=request.episode, address=address)
         return Job.of(row)
 
-    def under(self, owner: Person, key: str) -> Job | None:
+    def find_by_key(self, owner: Person, key: str) -> Job | None:
         """The job that an owner submitted under a key."""
         row = self._store.read(rows.select_job_by_key, owner.id, key)
         return None if row is None else Job.of(row)
@@ -384,7 +384,7 @@ class Jobs:
                 "state": JobState.QUEUED.value,
                 "cancel_requested": False,
                 "budget_micros": self._budget(
-                    connection, owner, day, _larger_budget(row, budget_usd), models, job_id
+                    connection, owner, day, _choose_budget(row, budget_usd), models, job_id
                 ),
                 "day": day,
                 "losses": 0,
@@ -537,7 +537,7 @@ class Jobs:
                 "wait for one to end, or cancel one"
             )
         limit = quotas.usd_micros_per_day
-        if limit is None or not self._costs(models, owner):
+        if limit is None or not self._is_billed(models, owner):
             return wanted
         left = max(0, limit - micros)
         if left == 0 or (wanted is not None and wanted > left):
@@ -559,11 +559,11 @@ class Jobs:
                 f"{', '.join(allowed) or 'of none'}; choose another model, or ask an operator"
             )
 
-    def queue_place(self, job: Job) -> int:
+    def find_queue_place(self, job: Job) -> int:
         """Count the jobs that wait longer than this one, and it."""
         return self._store.read(rows.count_waiting, job.created_at) + 1
 
-    def _costs(self, models: Sequence[ModelId], owner: Person) -> bool:
+    def _is_billed(self, models: Sequence[ModelId], owner: Person) -> bool:
         """Tell whether asking models costs money; refused when nobody can tell how much."""
         from heretix.providers.catalog import load_prices
 
@@ -601,7 +601,7 @@ def _require_free(connection: Connection, request: Request) -> None:
         )
 
 
-def _larger_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
+def _choose_budget(row: dict[str, Any], budget_usd: float | None) -> int | None:
     """The budget of a job that is resumed; the old one will do while something is left of it."""
     budget: int | None = row["budget_micros"] if budget_usd is None else _micros(budget_usd)
     spent: int | None = row["spent_micros"]
@@ -678,7 +678,7 @@ class JobEvent:
 
     @property
     def ended(self) -> bool:
-        """Nothing will come after it."""
+        """Tell whether nothing will come after it."""
         return self.state.ended
 
     def as_dict(self) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Notifier:
 
     @property
     def active(self) -> bool:
-        """True where anybody wants to be told anything."""
+        """Tell whether anybody wants to be told anything."""
         return bool(self._contacts)
 
     def tell(self, episode: Episode, now_ms: int) -> int:

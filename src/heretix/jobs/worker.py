@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from heretix.core import telemetry
 from heretix.core.canonical import decode
-from heretix.core.clock import HeldClock, SystemClock, utc_now
+from heretix.core.clock import ManualClock, SystemClock, utc_now
 from heretix.core.errors import (
     ConflictError,
     HeretixError,
@@ -24,13 +24,13 @@ from heretix.core.errors import (
     StoreAwayError,
     StoreError,
 )
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.economy.episode.state import draft_id
 from heretix.economy.exchange import Exchange
 from heretix.economy.judging.panel import Panel
 from heretix.economy.judging.workflow import EpisodeWorkflow, Proposal
 from heretix.jobs.job import EpisodeRequest, Job, JobState, Phase, Progress
-from heretix.jobs.keeper import KEEP_S, Keeper
+from heretix.jobs.scheduler import KEEP_S, EpisodeScheduler
 from heretix.measurement import service
 from heretix.measurement.runner import Tally
 from heretix.providers.catalog import Opener, open_provider
@@ -38,7 +38,7 @@ from heretix.report.words import no_estimate_reason
 from heretix.store import jobs as rows
 from heretix.store import new_owner
 from heretix.store.budgets import select_budget
-from heretix.store.db import Patience
+from heretix.store.db import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -87,7 +87,7 @@ class Tracker:
         self.runs_total = runs
 
     def watch(self, runner: Runner) -> None:
-        """From now on this runner works for the job; what was spent before it stays spent."""
+        """Watch the runner that works for the job now; what was spent before it stays spent."""
         self.spent_before_micros = self.spent_micros
         self.counts.runner = runner
         if self.stopping:
@@ -99,31 +99,31 @@ class Tracker:
         if self.counts.runner is not None:
             self.counts.runner.stop()
 
-    def planned(self, plan: Plan, cached: int) -> None:
+    def on_planned(self, plan: Plan, cached: int) -> None:
         """Count a plan; there may be more of them than was expected."""
-        self.extended(plan, plan.N, cached)
+        self.on_extended(plan, plan.N, cached)
 
-    def extended(self, plan: Plan, more: int, cached: int) -> None:
+    def on_extended(self, plan: Plan, more: int, cached: int) -> None:
         """Count a plan that goes on, larger."""
         self._planned += more
         self.counts.total = max(self.counts.total, self._planned)
-        self.counts.planned(plan, cached)
+        self.counts.on_planned(plan, cached)
 
-    def sampled(self, plan: Plan, sample: Sample) -> None:
+    def on_sampled(self, plan: Plan, sample: Sample) -> None:
         """Count a call that ended."""
         if sample.failed:
             self.last_error = sample.error
-        self.counts.sampled(plan, sample)
+        self.counts.on_sampled(plan, sample)
 
-    def shared(self, plan: Plan, sample: Sample) -> None:
+    def on_shared(self, plan: Plan, sample: Sample) -> None:
         """Count what another process paid for."""
-        self.counts.shared(plan, sample)
+        self.counts.on_shared(plan, sample)
 
-    def heard(self, counts: Counts) -> None:
+    def on_heard(self, counts: Counts) -> None:
         """Take over the counts of other machines."""
-        self.counts.heard(counts)
+        self.counts.on_heard(counts)
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """Keep what a record says, until it is taken away."""
         variant = record.evidence.variant if record.evidence else None
         name = (record.claim, record.model, record.lens, variant)
@@ -156,7 +156,7 @@ class Tracker:
 
     @property
     def all_failed(self) -> bool:
-        """Everything was asked, and nothing was answered."""
+        """Tell whether everything was asked, and nothing answered."""
         return bool(self._ended) and self._failed == self._ended
 
     @property
@@ -243,7 +243,7 @@ class MoveRunner:
             terms = self._exchange.episode(draft_id(key)).terms
             # Terms count from the moment they were written: that is when it opens, too.
             written_ms = terms.challenge_from_ms - proposal.challenge_after_ms
-            Exchange(self._store, clock=HeldClock(written_ms)).open(draft_id(key))
+            Exchange(self._store, clock=ManualClock(written_ms)).open(draft_id(key))
             if terms.challenge_from_ms <= self._clock.now_ms():
                 self._exchange.begin_challenge(draft_id(key))
 
@@ -253,18 +253,18 @@ class MoveRunner:
         return self._request.episode
 
     async def _move_on(self) -> None:
-        terms, left = self._exchange.episode(self._episode).terms, self._left()
-        self._expect(terms.K * terms.R, runs=self._runs_left(left))
+        terms, left = self._exchange.episode(self._episode).terms, self._find_left()
+        self._expect(terms.K * terms.R, runs=self._count_runs_left(left))
         while left:
             try:
                 await self._step()
             except (ConflictError, RefusedError):
                 # A worker that was taken for dead may have decided meanwhile: that stands.
-                if self._left() == left:
+                if self._find_left() == left:
                     raise
-            left = self._left()
+            left = self._find_left()
 
-    def _left(self) -> tuple[str | int, ...]:
+    def _find_left(self) -> tuple[str | int, ...]:
         """Decision that the job was begun for, not made yet."""
         request = self._request
         episode = self._exchange.episode(self._episode)
@@ -278,7 +278,7 @@ class MoveRunner:
         dispute = episode.disputes[int(request.stage.removeprefix("round:")) - 1]
         return () if dispute.upheld is not None else (request.stage,)
 
-    def _runs_left(self, left: tuple[str | int, ...]) -> int:
+    def _count_runs_left(self, left: tuple[str | int, ...]) -> int:
         """Every model without and with the evidence: once a challenge, twice in a dispute."""
         request, times = self._request, 0
         if request.move == "judge":
@@ -362,14 +362,16 @@ class Worker:
     ) -> None:
         """`clock` is what episodes go by; without one, the time of the machine. One that `keeps`
         also makes the moves of episodes that are due."""
-        self._patience = Patience(_log.warning)
-        self._store = store.patient(self._patience)
+        self._patience = RetryPolicy(_log.warning)
+        self._store = store.with_retries(self._patience)
         self._settings = settings
         self._parallel = parallel
         self._lease_s = lease_s
         self._retry = retry
         self._clock = clock or SystemClock()
-        self._keeper = Keeper(self._store, settings, clock=self._clock) if keeps else None
+        self._scheduler = (
+            EpisodeScheduler(self._store, settings, clock=self._clock) if keeps else None
+        )
         self._kept_at = -math.inf
         self._models: SharedModels | None = None
         self._stopping = asyncio.Event()
@@ -439,7 +441,7 @@ class Worker:
                     # An error of the job is written into it; this one is of the worker.
                     if (problem := task.exception()) is not None:
                         _log.error("a job was dropped", exc_info=problem)
-            await self._come_home(at_work)
+            await self._stop_and_wait(at_work)
         finally:
             stopping.cancel()
             for task in at_work:
@@ -449,23 +451,23 @@ class Worker:
 
     async def _keep(self, *, now: bool = False) -> int:
         """Make the moves of episodes that are due, from time to time; how many."""
-        if self._keeper is None or (not now and time.monotonic() < self._kept_at + KEEP_S):
+        if self._scheduler is None or (not now and time.monotonic() < self._kept_at + KEEP_S):
             return 0
         try:
-            return await in_thread(self._keeper.keep)
+            return await run_in_thread(self._scheduler.make_due_moves)
         except StoreError as exc:
             _log.warning("what is due couldn't be looked for: %s", exc)
             return 0
         finally:
             self._kept_at = time.monotonic()
 
-    async def _come_home(self, at_work: Iterable[asyncio.Task[None]]) -> None:
+    async def _stop_and_wait(self, at_work: Iterable[asyncio.Task[None]]) -> None:
         """Stop all jobs in hand, and wait for their calls in flight."""
         for tracker in self._trackers:
             tracker.stop()
-        await self._until_done(asyncio.gather(*at_work, return_exceptions=True))
+        await self._wait_until_done(asyncio.gather(*at_work, return_exceptions=True))
 
-    async def _until_done(self, work: asyncio.Future[Any]) -> None:
+    async def _wait_until_done(self, work: asyncio.Future[Any]) -> None:
         """Wait for calls to come home, unless they are to be dropped."""
         dropping = asyncio.create_task(self._dropping.wait())
         try:
@@ -520,7 +522,7 @@ class Worker:
             if beating.done() and beating.result() is _Verdict.LOST:
                 _log.warning("job %s was taken over by another worker", claimed.job.id)
                 tracker.stop()
-                await self._until_done(measuring)
+                await self._wait_until_done(measuring)
         except asyncio.CancelledError:
             await _cancel(measuring, beating)
             # Let another worker go on. What was answered is stored.
@@ -536,7 +538,7 @@ class Worker:
         job = claimed.job
         with telemetry.span("job", job_id=job.id, kind=job.kind):
             if isinstance(job.request, EpisodeRequest):
-                await self._proceed(job.request, tracker)
+                await self._make_move(job.request, tracker)
             else:
                 await self._measure(claimed, job.request, tracker)
 
@@ -555,7 +557,7 @@ class Worker:
                 _log.error("job %s failed", claimed.job.id, exc_info=problem)
             await self._end(claimed, tracker, JobState.FAILED, problem)
 
-    async def _proceed(self, request: EpisodeRequest, tracker: Tracker) -> None:
+    async def _make_move(self, request: EpisodeRequest, tracker: Tracker) -> None:
         opener = self._share_models().open
         move = MoveRunner(
             request,
@@ -636,7 +638,7 @@ class Worker:
     async def _tell(
         self, claimed: _Claimed, tracker: Tracker, progress: Progress | None
     ) -> _Verdict | None:
-        news = _news(tracker, progress) if progress is not None else None
+        news = _make_update(tracker, progress) if progress is not None else None
         finished = tracker.take_runs()
 
         def write() -> bool | None:
@@ -662,7 +664,7 @@ class Worker:
         state: JobState,
         problem: BaseException | None = None,
     ) -> None:
-        values = _news(tracker, tracker.progress("ended"), state)
+        values = _make_update(tracker, tracker.progress("ended"), state)
         values |= {"finished_at": utc_now(), "cancel_requested": False}
         if state is not JobState.CANCELLED:
             # Whoever had it cancelled may have said why, and that stays.
@@ -671,8 +673,8 @@ class Worker:
         await self._write_last(claimed, tracker, values)
 
     async def _give_back(self, claimed: _Claimed, tracker: Tracker) -> None:
-        """Let any worker go on with the job."""
-        waiting = _news(tracker, tracker.progress("waiting"), JobState.QUEUED)
+        """Release the job, so that any worker can go on with it."""
+        waiting = _make_update(tracker, tracker.progress("waiting"), JobState.QUEUED)
         await self._write_last(claimed, tracker, waiting)
 
     async def _write_last(
@@ -685,7 +687,7 @@ class Worker:
                 rows.save_job_runs(connection, finished)
 
         try:
-            await in_thread(self._store.write, write)
+            await run_in_thread(self._store.write, write)
         except StoreError as exc:
             # The lease ends by itself, and another worker finds everything that was answered.
             _log.warning("the end of job %s couldn't be written: %s", claimed.job.id, exc)
@@ -699,7 +701,9 @@ def _name_budget(job_id: str) -> str:
     return f"job:{job_id}"
 
 
-def _news(tracker: Tracker, progress: Progress, last: JobState | None = None) -> dict[str, Any]:
+def _make_update(
+    tracker: Tracker, progress: Progress, last: JobState | None = None
+) -> dict[str, Any]:
     """Columns of a job that change as it goes on; with `last`, its worker lets go of it."""
     left = {"state": last.value, "worker": None, "lease_until": None} if last else {}
     return left | {

@@ -78,7 +78,7 @@ class LakeReader:
     def read_answers(self, part: str, wanted: Mapping[str, str]) -> dict[str, Sample]:
         """Read answers by key from a part, the latest of each; all of them must be there."""
         with self._lock:
-            found = self._again(
+            found = self._retry_fresh(
                 lambda: self._answers(part, wanted), lambda found: len(found) == len(wanted)
             )
         if lacking := wanted.keys() - found.keys():
@@ -91,7 +91,9 @@ class LakeReader:
     def read_record(self, part: str, execution_id: str) -> str:
         """Make a record again, as canonical JSON; one that isn't as it was is an error."""
         with self._lock:
-            row = self._again(lambda: self._run(part, execution_id), lambda row: row is not None)
+            row = self._retry_fresh(
+                lambda: self._run(part, execution_id), lambda row: row is not None
+            )
             if row is None:
                 raise StoreError(
                     f"`{self.lake.location}` lacks the record of {execution_id}, which was moved "
@@ -99,7 +101,7 @@ class LakeReader:
                 )
             if row["record_json"] is not None:
                 return str(row["record_json"])
-            record = self._again(lambda: self.rebuild(row), lambda _: True)
+            record = self._retry_fresh(lambda: self.rebuild(row), lambda _: True)
             return canonical_json(record.model_dump(mode="json"))
 
     def rebuild(self, row: Row) -> RunRecord:
@@ -143,7 +145,7 @@ class LakeReader:
     def find(self, part: Part, prefixes: Sequence[bytes]) -> dict[bytes, list[Row]]:
         """Read every version of samples that a part holds, by the bytes of their keys."""
         with self._lock:
-            return self._versions(self._of_part(part.path, "samples"), prefixes)
+            return self._versions(self._list_part(part.path, "samples"), prefixes)
 
     def refresh(self, manifest: Manifest | None = None) -> None:
         """Read the manifest again."""
@@ -173,7 +175,7 @@ class LakeReader:
             self._files.pop(file.path, None)
         return found
 
-    def _again(self, look: Callable[[], _T], done: Callable[[_T], bool]) -> _T:
+    def _retry_fresh(self, look: Callable[[], _T], done: Callable[[_T], bool]) -> _T:
         """Look, and once more with a fresh manifest: files may have been merged since."""
         try:
             found = look()
@@ -187,7 +189,9 @@ class LakeReader:
     def _answers(self, part: str, wanted: Mapping[str, str]) -> dict[str, Sample]:
         keys = {prefix_of(key): key for key in wanted}
         found: dict[str, Sample] = {}
-        for prefix, versions in self._versions(self._of_part(part, "samples"), list(keys)).items():
+        for prefix, versions in self._versions(
+            self._list_part(part, "samples"), list(keys)
+        ).items():
             answers = [row for row in versions if row["error"] is None]
             if answers:
                 latest, key = max(answers, key=lambda row: row["created_at"]), keys[prefix]
@@ -196,7 +200,7 @@ class LakeReader:
 
     def _run(self, part: str, execution_id: str) -> Row | None:
         compute = load("pyarrow.compute")
-        for file in self._of_part(part, "runs"):
+        for file in self._list_part(part, "runs"):
             opened = self._open(file)
             names = opened.read(columns=["execution_id"])["execution_id"]
             at = compute.index(names, execution_id).as_py()
@@ -206,7 +210,7 @@ class LakeReader:
                 return unbind_run(row)
         return None
 
-    def _of_part(self, part: str, table: str) -> list[File]:
+    def _list_part(self, part: str, table: str) -> list[File]:
         start = f"{table}/{part}/"
         return [file for file in self._manifest.files if file.path.startswith(start)]
 

@@ -177,19 +177,19 @@ def plan_of(run: Mapping[str, Any]) -> Plan:
         "lens": run["lens"],
         "prompt_version": run["bank"],
         "prompts": _read(Prompts, inputs["prompts"]),
-        "sampling": _partial(Sampling, K=run["K"], R=run["R"], T=run["T"]),
-        "sampler": _partial(Sampler, **inputs["sampler"]),
+        "sampling": _make_partial(Sampling, K=run["K"], R=run["R"], T=run["T"]),
+        "sampler": _make_partial(Sampler, **inputs["sampler"]),
         "options": _read(SentOptions, inputs["options"]),
-        "aggregation": _partial(
+        "aggregation": _make_partial(
             Aggregation, **inputs["aggregation"], B=run["B"], bootstrap_seed=run["seed"]
         ),
         "evidence": _evidence(inputs["evidence"], run),
         "precision": _read(PrecisionRecord, inputs["precision"]),
     }
-    return plan_of_record(_partial(RunRecord, **asked))
+    return plan_of_record(_make_partial(RunRecord, **asked))
 
 
-def _partial(kind: type[_Kind], **values: Any) -> _Kind:
+def _make_partial(kind: type[_Kind], **values: Any) -> _Kind:
     """A part of a record: what a plan is made from, without what follows from it."""
     return kind.model_construct(**values)
 

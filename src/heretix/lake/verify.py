@@ -35,7 +35,7 @@ class LakeVerification:
 
     @property
     def ok(self) -> bool:
-        """Everything is as it was written."""
+        """Tell whether everything is as it was written."""
         return not self.problems
 
 

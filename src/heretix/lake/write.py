@@ -65,7 +65,7 @@ def write_lake(
     done = Written(lake=lake.location)
     with lake.writing() as begun:
         new = begun.generation == 0
-        appending = _Appending(lake, _commit(lake, begun, begun.change()) if new else begun)
+        appending = _Appender(lake, _commit(lake, begun, begun.change()) if new else begun)
         for record in _records(store, before):
             if record.execution_id in appending.executions:
                 continue
@@ -104,7 +104,7 @@ def _records(store: Store, before: str) -> Iterator[RunRecord]:
         after = (page[-1][0], page[-1][1])
 
 
-class _Appending:
+class _Appender:
     """Rows on their way into a lake, each answer once."""
 
     def __init__(self, lake: Lake, manifest: Manifest) -> None:
@@ -260,7 +260,7 @@ def compact_lake(
         for file in manifest.files:
             if file.rows < _SMALL_ROWS:
                 parts.setdefault((file.table, file.part), []).append(file)
-        for (table, part), files in _together(parts):
+        for (table, part), files in _group_small_files(parts):
             merged = _merge(lake, table, part, files)
             manifest = _commit(lake, manifest, manifest.change(add=[merged], remove=files))
             _count(done, [merged])
@@ -271,7 +271,7 @@ def compact_lake(
     return done
 
 
-def _together(
+def _group_small_files(
     parts: dict[tuple[str, Part], list[File]],
 ) -> Iterator[tuple[tuple[str, Part], list[File]]]:
     """Gather small files of a part into groups that one file can hold."""

@@ -51,7 +51,7 @@ class Anomaly:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """At least this much shock, and at least this much of a gap, where evidence did it."""
+        """Rank by the least shock, then by the least gap, where evidence did it."""
         driven = {lens for lens, verdict in self.placebo.items() if verdict == "evidence_driven"}
         shock = self.shock_index.lo if self.shock_index and HEL in driven else 0.0
         gap = self.amplification_gap if MEL in driven else None
@@ -62,13 +62,13 @@ class Anomaly:
 
 def find_anomalies(store: Store) -> list[Anomaly]:
     """All claims with evidence lenses in the store, the strongest first."""
-    several = _comparable(store)
+    several = _select_comparable(store)
     if not several:
         return []
     # Imported where it is used: a store without evidence needs no arithmetic.
-    from heretix.belief.metrics import discoveries
+    from heretix.belief.metrics import find_discoveries
 
-    found = [_anomaly(store, runs) for runs in several]
+    found = [_make_anomaly(store, runs) for runs in several]
     # What a placebo stopped was tested all the same: without it, chance would pass more easily.
     eligible = [
         anomaly
@@ -76,7 +76,7 @@ def find_anomalies(store: Store) -> list[Anomaly]:
         if not anomaly.gates_failed
         or (anomaly.gates_failed == ("placebo",) and set(anomaly.placebo.values()) - {"unchecked"})
     ]
-    kept = discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
+    kept = find_discoveries([anomaly.p_value for anomaly in eligible], rate=FALSE_DISCOVERY_RATE)
     listed = {id(anomaly) for anomaly, keep in zip(eligible, kept, strict=True) if keep}
     marked = [
         replace(anomaly, listed=id(anomaly) in listed and not anomaly.gates_failed)
@@ -125,8 +125,8 @@ def find_shifts(store: Store, *, since: str) -> list[Shift]:
     return sorted(found, key=lambda shift: -abs(shift.moved.value))
 
 
-def _comparable(store: Store) -> list[list[RunRecord]]:
-    """For each claim and model the lenses to compare: the latest of one recipe.
+def _select_comparable(store: Store) -> list[list[RunRecord]]:
+    """Select for each claim and model the lenses to compare: the latest of one recipe.
 
     Lenses of different size, bank or options differ by those as well. Of several recipes that
     have a raw prior and company, the one measured last counts: a claim has one place in the feed.
@@ -158,8 +158,8 @@ def _recipe(run: RunRecord) -> str:
     )
 
 
-def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
-    from heretix.measurement.vector import metrics_by_model, unchanged_runs
+def _make_anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
+    from heretix.measurement.vector import metrics_by_model, select_unchanged_runs
 
     publishers = {}
     for run in runs:
@@ -171,7 +171,7 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
     metrics = metrics_by_model(runs, runs[0].claim, publishers)[runs[0].model]
     moved = metrics.beside.movement if metrics.beside else {}
     placebo = metrics.beside.placebo if metrics.beside else {}
-    made_by = {lens: metrics.beside.made_by(lens) for lens in placebo} if metrics.beside else {}
+    made_by = {lens: metrics.beside.find_cause(lens) for lens in placebo} if metrics.beside else {}
     chances = [
         max(moved[lens].paired_template_t.p_value, minus.paired_template_t.p_value)
         for lens in (MEL, HEL)
@@ -184,17 +184,19 @@ def _anomaly(store: Store, runs: Sequence[RunRecord]) -> Anomaly:
         amplification_gap=metrics.amplification_gap,
         beliefs={
             run.lens: (run.aggregates.prob_true_rpl, *run.aggregates.ci95)
-            for run in unchanged_runs(runs, runs[0].claim)
+            for run in select_unchanged_runs(runs, runs[0].claim)
             if run.aggregates.prob_true_rpl is not None and run.aggregates.ci95 is not None
         },
         placebo=made_by,
         p_value=min(1.0, len(chances) * min(chances)) if chances else 1.0,
-        gates_failed=_gates_failed(unchanged_runs(runs, runs[0].claim), metrics, made_by),
+        gates_failed=_list_failed_gates(
+            select_unchanged_runs(runs, runs[0].claim), metrics, made_by
+        ),
         listed=False,
     )
 
 
-def _gates_failed(
+def _list_failed_gates(
     runs: Sequence[RunRecord], metrics: MetricsRecord, made_by: Mapping[str, str]
 ) -> tuple[str, ...]:
     shown = [run for run in runs if run.evidence and run.lens in {MEL, HEL}]

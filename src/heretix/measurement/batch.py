@@ -27,11 +27,11 @@ import stamina
 from heretix.core import errors
 from heretix.core.clock import utc_now, utc_text
 from heretix.core.errors import ConfigError, ProviderError, StoreBusyError, UnconfirmedError
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.core.lenses import RPL
 from heretix.measurement.budget import make_reached_error
 from heretix.measurement.execution import Execution, begin, finish, make_sample
-from heretix.measurement.runner import Observer, Retry, Silence
+from heretix.measurement.runner import NullObserver, Observer, Retry
 from heretix.measurement.service import bank_of, find_store_cap, replan
 from heretix.providers.base import Reply
 from heretix.providers.batch import SUBMISSION_WINDOW, BatchProvider, BatchState
@@ -45,7 +45,7 @@ from heretix.providers.catalog import (
     load_prices,
     open_batch_provider,
     parse_model,
-    sent_options,
+    select_sent_options,
 )
 from heretix.store import Store
 from heretix.store import batches as rows
@@ -53,7 +53,7 @@ from heretix.store.batches import Batch, BatchUsage
 from heretix.store.db import chunked
 from heretix.store.runs import select_bank
 from heretix.store.samples import Leases, release_all_leases, select_answers, select_samples
-from heretix.store.spool import bring_in
+from heretix.store.spool import drain_spools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -137,7 +137,7 @@ class BatchService:
         if self._prices is None:
             self._prices = load_prices(self.settings)
         price = self._prices.find(model)
-        return None if price is None else price.batched()
+        return None if price is None else price.discount_for_batch()
 
     def account(self, model: ModelId) -> Spending:
         """An account of what requests to `model` cost in a batch."""
@@ -153,7 +153,7 @@ class BatchService:
         """Write something down about a batch, with the time."""
         self.store.write(query, batch.batch_id, *args, now=utc_text(self.now()), **values)
 
-    async def patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def call_with_retries(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Make a call that may be repeated, and repeat it while that is worth it."""
         failures = 0
 
@@ -210,7 +210,7 @@ class BatchService:
             if batch.state == "submitted":
                 assert batch.provider_batch_id is not None
                 name, provider = batch.provider_batch_id, self.provider_of(batch)
-                await self.patiently(lambda: provider.cancel(name))
+                await self.call_with_retries(lambda: provider.cancel(name))
         return await self.look(batch)
 
     def view(
@@ -235,7 +235,7 @@ class BatchService:
             return batch
         provider = self.provider_of(batch)
         since = datetime.fromisoformat(batch.submitted_at)
-        sightings = await self.patiently(
+        sightings = await self.call_with_retries(
             lambda: provider.find(batch.batch_id, size=batch.requests, since=since)
         )
         known = self.store.read(rows.select_provider_batch_ids, batch.provider)
@@ -263,7 +263,7 @@ class BatchService:
 
     async def _is_ours(self, batch: Batch, provider: BatchProvider, name: str) -> bool | None:
         """Tell whether a batch without our name on it is this one; None while it can't be told."""
-        state = await self.patiently(lambda: provider.status(name))
+        state = await self.call_with_retries(lambda: provider.status(name))
         if not state.ended:
             return None
         if state.problem is not None:
@@ -278,7 +278,7 @@ class BatchService:
         assert batch.provider_batch_id is not None
         name, provider = batch.provider_batch_id, self.provider_of(batch)
         try:
-            state = await self.patiently(lambda: provider.status(name))
+            state = await self.call_with_retries(lambda: provider.status(name))
         except errors.RejectedError as exc:
             age = self.now() - datetime.fromisoformat(batch.submitted_at)
             if exc.status != 404 or age < timedelta(seconds=rows.BATCH_LEASE_S):
@@ -331,12 +331,14 @@ async def submit(
     submission = Submission()
     name = str(uuid.uuid4())
     submitters = [
-        _Submitter(service, measurement, model, submission, observer or Silence(), limits, name)
+        _Submitter(
+            service, measurement, model, submission, observer or NullObserver(), limits, name
+        )
         for model in measurement.models
     ]
     if service.store.spools:
         # What anybody was paid for and hasn't stored: a batch asks for all that isn't stored.
-        await in_thread(bring_in, service.store, None)
+        await run_in_thread(drain_spools, service.store, None)
     _check_budget(service, measurement)
     # What a crash left behind comes first: its samples are either on their way or free again.
     for batch in service.store.read(rows.select_open_batches):
@@ -402,7 +404,9 @@ class _Submitter:
         self._submission = submission
         self._observer = observer
         self._use_cache = not measurement.settings.no_cache
-        self._base_url = sent_options(model, Options(base_url=measurement.config.base_url)).base_url
+        self._base_url = select_sent_options(
+            model, Options(base_url=measurement.config.base_url)
+        ).base_url
         self._provider = service.provider(model, self._base_url)
         self._limits = limits or self._provider.limits
         self._draft = _Draft()
@@ -420,12 +424,12 @@ class _Submitter:
             )
             complete = [execution for execution in executions if execution.complete]
             for execution in executions:
-                self._observer.planned(execution.plan, len(execution.held))
-                await self._take_up(execution)
+                self._observer.on_planned(execution.plan, len(execution.held))
+                await self._add_to_draft(execution)
             await self._finish(complete)
         await self._send()
 
-    async def _take_up(self, execution: Execution) -> None:
+    async def _add_to_draft(self, execution: Execution) -> None:
         missing = execution.missing
         self._submission.executions += bool(missing)
         for planned in missing:
@@ -489,7 +493,9 @@ class _Submitter:
         failures = 0
         while True:
             try:
-                return await service.patiently(lambda: provider.submit(batch.batch_id, entries))
+                return await service.call_with_retries(
+                    lambda: provider.submit(batch.batch_id, entries)
+                )
             except UnconfirmedError as exc:
                 failures += 1
                 name = await self._look_for(batch, len(entries), exc)
@@ -510,16 +516,16 @@ class _Submitter:
         since = datetime.fromisoformat(batch.submitted_at)
         known = service.store.read(rows.select_provider_batch_ids, batch.provider)
         try:
-            sightings = await service.patiently(
+            sightings = await service.call_with_retries(
                 lambda: provider.find(batch.batch_id, size=size, since=since)
             )
         except ProviderError:
-            raise self._unclear(batch, failure) from failure
+            raise self._leave_unconfirmed(batch, failure) from failure
         fresh = [s for s in sightings if s.provider_batch_id not in known]
         certain = next((s.provider_batch_id for s in fresh if s.certain), None)
         answered = failure.status is not None and failure.status >= 400
         if certain is None and (fresh or not answered):
-            raise self._unclear(batch, failure) from failure
+            raise self._leave_unconfirmed(batch, failure) from failure
         return certain
 
     def _give_back(self, batch: Batch, exc: ProviderError) -> ProviderError:
@@ -534,7 +540,7 @@ class _Submitter:
         short = make_reached_error(budget, most_micros, of="this batch")
         return type(short)(f"{short}. {taken} batches were submitted")
 
-    def _unclear(self, batch: Batch, exc: UnconfirmedError) -> ProviderError:
+    def _leave_unconfirmed(self, batch: Batch, exc: UnconfirmedError) -> ProviderError:
         """Leave a batch unconfirmed, and say how to find out."""
         self._service.update(rows.note_batch, batch, note=f"not confirmed: {exc}")
         return UnconfirmedError(
@@ -553,7 +559,7 @@ async def _finish(
     """Write the records of executions that are complete; the number of them."""
     if executions:
         for record in await asyncio.to_thread(finish, service.store, executions):
-            observer.finished(record)
+            observer.on_finished(record)
     return len(executions)
 
 
@@ -589,7 +595,7 @@ async def collect(
     With `every_s`, the open ones are asked about so often until all have ended; a provider that
     can't be reached for a while doesn't end that, one that refuses does.
     """
-    observer = observer or Silence()
+    observer = observer or NullObserver()
     collection = Collection()
     over: dict[str, BatchView] = {}
     plans = _Plans(service)
@@ -663,7 +669,7 @@ class _Collector:
             told = f"{provider} ended the batch ({state.status}) without a result"
             missing = errors.ServerError(told)
         try:
-            await service.patiently(self._read)
+            await service.call_with_retries(self._read)
         except errors.RejectedError as exc:
             # The batch itself is known, as its state was told just now.
             if exc.status != 404:
@@ -742,7 +748,7 @@ class _Collector:
         saved = [(execution_id, sample) for _, execution_id, sample in made]
         await asyncio.to_thread(self._service.store.write, save, self._batch.batch_id, saved)
         for plan, _, sample in made:
-            self._observer.sampled(plan, sample)
+            self._observer.on_sampled(plan, sample)
 
 
 def _elapsed_ms(since: str, until: datetime) -> int:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.errors import BudgetReachedError, StoreError
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.store import new_owner
 from heretix.store.budgets import (
     HOLD_S,
@@ -69,7 +69,7 @@ class Escrow:
             for budget_id, cap in self._caps.items():
                 cap_budget(connection, budget_id, cap)
 
-        await in_thread(self._store.write, write)
+        await run_in_thread(self._store.write, write)
 
     @property
     def _unsettled(self) -> tuple[int, int]:
@@ -132,7 +132,9 @@ class Escrow:
         self._presumed += self._out
         self._out = 0
         paid, presumed = self._unsettled
-        await in_thread(self._store.write, close_holds, self._owner, paid=paid, presumed=presumed)
+        await run_in_thread(
+            self._store.write, close_holds, self._owner, paid=paid, presumed=presumed
+        )
         self._note(paid, presumed)
         self._credit = 0
 
@@ -142,7 +144,7 @@ class Escrow:
         def make(connection: Connection) -> Draw:
             return draw(connection, self._owner, list(self._caps), **stroke)
 
-        found = await in_thread(self._store.write, make)
+        found = await run_in_thread(self._store.write, make)
         self._unfinished = None
         self._credit += found.granted_micros
         return found

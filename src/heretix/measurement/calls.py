@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from heretix.core.canonical import sha256_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import ProviderError, StoreError
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.measurement.pacing import Limits, name_rate
 from heretix.measurement.runner import (
     DEFAULT_CONCURRENCY,
@@ -25,8 +25,8 @@ from heretix.measurement.runner import (
     Caller,
     LostLeaseError,
     NotCalledError,
+    SampleCall,
     Session,
-    Trial,
 )
 from heretix.providers.base import Reply
 from heretix.providers.catalog import open_provider
@@ -168,7 +168,7 @@ class _Asked(Caller):
             self.idle.add(task)
             taken, lapsed = await leases.claim([key])
             if lapsed:
-                await self._payer.bring_in(lapsed)
+                await self._payer.drain_spools(lapsed)
             # It may have been stored just before.
             if (found := await self._find(key)) is not None:
                 await leases.release(list(taken))
@@ -182,7 +182,7 @@ class _Asked(Caller):
 
     async def _call(self, key: str, request: Request) -> StoredReply:
         try:
-            reply = await Trial(self, key, request).run()
+            reply = await SampleCall(self, key, request).run()
         except NotCalledError:
             self.raise_halted()
             raise
@@ -198,13 +198,13 @@ class _Asked(Caller):
             created_at=utc_now(),
         )
         writer = self._payer.writer
-        self._payer.look_home()
+        self._payer.give_up_if_idle()
         await writer.put(answer)
         await writer.flush()
         return writer.overtaken.get(key, answer)
 
     async def _find(self, key: str) -> StoredReply | None:
-        found = (await in_thread(self._payer.store.read, select_replies, [key])).get(key)
+        found = (await run_in_thread(self._payer.store.read, select_replies, [key])).get(key)
         since = self._payer.since
         return found if found is None or since is None or found.created_at >= since else None
 

@@ -27,7 +27,7 @@ from heretix.core.canonical import canonical_json
 from heretix.core.clock import utc_now
 from heretix.core.errors import NoEstimateError
 from heretix.measurement import record as records
-from heretix.measurement.precision import Shape, next_shape, unmet_gates
+from heretix.measurement.precision import Shape, find_unmet_gates, next_shape
 from heretix.measurement.record import (
     EvidenceRecord,
     PrecisionRecord,
@@ -165,7 +165,7 @@ def finish(store: Store, executions: Sequence[Execution]) -> list[RunRecord]:
             heretix_version=VERSION,
             price=execution.price,
             plugins=[records.PluginRecord.fill(plugin) for plugin in execution.plan.plugins],
-            in_vain=_in_vain(execution),
+            in_vain=_count_in_vain(execution),
         )
         for execution in executions
     ]
@@ -353,7 +353,7 @@ def _stands_in(texts: dict[str, str], name: str, quote: str) -> bool:
     if text is None or not quote.strip() or find_quote(text, quote) is None:
         return False
     # An item that is shorter than any quote must be can still be quoted.
-    return _tells(quote) or not _tells(text)
+    return _is_long_enough(quote) or not _is_long_enough(text)
 
 
 def _is_cut(texts: dict[str, str], name: str, quote: str) -> bool:
@@ -368,8 +368,8 @@ def _is_cut(texts: dict[str, str], name: str, quote: str) -> bool:
     return _stands_in(texts, name, words) and fold(head) in fold(texts[name])
 
 
-def _tells(text: str) -> bool:
-    """Long enough to show that the document was read."""
+def _is_long_enough(text: str) -> bool:
+    """Tell whether a quote is long enough to show that the document was read."""
     from heretix.evidence.text.fold import fold
 
     folded = fold(text)
@@ -446,7 +446,7 @@ def build_run(
             cache_hit_rate=sum(row.from_cache for row in rows) / len(rows),
         ),
         diagnostics=_diagnostics(plan, logits) if belief else None,
-        beside=_beside(plan, belief, logits, compliant) if belief else None,
+        beside=_make_beside(plan, belief, logits, compliant) if belief else None,
         precision=_precision(plan, belief, compliance),
         usage=_usage(rows, price, in_vain),
         status="ok" if belief else "no_estimate",
@@ -559,7 +559,7 @@ def _diagnostics(plan: Plan, logits: dict[str, list[float]]) -> records.Diagnost
     )
 
 
-def _beside(
+def _make_beside(
     plan: Plan,
     belief: Estimate,
     logits: dict[str, list[float]],
@@ -642,7 +642,7 @@ def _precision(plan: Plan, belief: Estimate | None, compliance: float) -> Precis
     if rule is None:
         return None
     width = belief.ci_width if belief else None
-    unmet = unmet_gates(rule, width, compliance)
+    unmet = find_unmet_gates(rule, width, compliance)
     larger = next_shape(Shape(plan.K, plan.R, plan.T), plan.pool_size)
     this = PrecisionStep(
         K=plan.K, R=plan.R, T=plan.T, ci_width=width, rpl_compliance_rate=compliance, unmet=unmet
@@ -664,7 +664,7 @@ def _count_served(rows: Sequence[SampleRecord]) -> list[records.Served]:
     ]
 
 
-def _in_vain(execution: Execution) -> records.InVain | None:
+def _count_in_vain(execution: Execution) -> records.InVain | None:
     if not execution.in_vain:
         return None
     return records.InVain(

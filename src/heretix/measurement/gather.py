@@ -27,14 +27,14 @@ from heretix.evidence.reliability import (
     Verdict,
     assess,
     blind,
-    middle_stance,
+    find_middle_stance,
     place_scores,
 )
 from heretix.evidence.retrieval import Retrieval, judge_all, retrieve, retrieve_provided
 from heretix.evidence.search import service_from_env
 from heretix.evidence.search.wrappers import FullTextSearch, RecordingSearch, ReplaySearch
 from heretix.evidence.sources.corpus import Corpus, LocalSearch, corpus_path
-from heretix.evidence.sources.intake import documents_from
+from heretix.evidence.sources.intake import read_documents
 from heretix.providers.base import Provider, Request
 from heretix.providers.catalog import Options, open_provider, resolve_model
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from heretix.config import Claim
     from heretix.core.settings import Settings
     from heretix.evidence.bundle import Item
-    from heretix.evidence.meaning import Encoder
+    from heretix.evidence.embedding import Encoder
     from heretix.evidence.policy.policy import Policy
     from heretix.evidence.reliability import Assessment, BlindedDocument
     from heretix.evidence.search import Search
@@ -88,7 +88,7 @@ class ModelJudge:
             return None
         return Verdict(
             assessment=place_scores(assess(document), [answer.scores for answer in answers]),
-            stance=middle_stance([answer.stance for answer in answers if answer.stance]),
+            stance=find_middle_stance([answer.stance for answer in answers if answer.stance]),
             by=f"judge {self.name}",
         )
 
@@ -262,8 +262,8 @@ class Network:
     service: Mapping[str, Any] = field(default_factory=dict)
     """Options of the search service, such as `min_interval_s`."""
 
-    def fetching(self, settings: Settings) -> FetchOptions:
-        """As given or, usually, politely: private addresses only of HERETIX_PRIVATE_HOSTS."""
+    def make_fetch_options(self, settings: Settings) -> FetchOptions:
+        """Make options as given, or polite ones: private addresses of HERETIX_PRIVATE_HOSTS."""
         # Imported as needed: this brings an HTTP client along.
         from heretix.evidence.sources.fetch import FetchOptions
 
@@ -312,7 +312,7 @@ async def gather_bundles(
                 judge=judge,
                 any_word=config.search is None,
                 # The demonstration shows everybody the same, with or without the extra.
-                encoder=None if searches_demo(config) else _encoder(),
+                encoder=None if searches_demo(config) else _find_encoder(),
             )
             texts = [claim.text for claim in claims]
             written = await _write_queries(texts, config, settings, opener)
@@ -324,9 +324,11 @@ async def gather_bundles(
             if documents is None:
                 schemes = ("http://", "https://")
                 fetched = any(one.lower().startswith(schemes) for one in config.documents)
-                fetch = network.fetching(settings) if fetched else None
+                fetch = network.make_fetch_options(settings) if fetched else None
                 # Reading addresses runs an event loop of its own, which needs another thread.
-                documents = await asyncio.to_thread(provided_documents, config.documents, fetch)
+                documents = await asyncio.to_thread(
+                    read_provided_documents, config.documents, fetch
+                )
             for claim in claims:
                 verdicts = await judge_all(judge, claim.text, documents) if judge else None
                 bundles[claim.text, SEL] = retrieve_provided(claim.text, documents, verdicts)
@@ -341,7 +343,7 @@ async def gather_bundles(
 async def _write_queries(
     claims: Sequence[str], config: EvidenceConfig, settings: Settings, opener: Opener
 ) -> dict[str, dict[str, str]]:
-    """By claim, what a model would search for; kept and replayed where the searches are."""
+    """Ask a model what to search for, by claim; kept and replayed where the searches are."""
     if config.queries is None or not claims:
         return {}
     # Imported as needed: few ask a model for queries.
@@ -358,12 +360,12 @@ async def _write_queries(
     return dict(zip(claims, found, strict=True))
 
 
-def _encoder() -> Encoder | None:
+def _find_encoder() -> Encoder | None:
     """The encoder that reads passages for their meaning; None without the extra `rerank`."""
     # Located before it is imported: without the extra, nothing of it is loaded.
     if importlib.util.find_spec("tokenizers") is None:
         return None
-    from heretix.evidence.meaning import find_encoder
+    from heretix.evidence.embedding import find_encoder
 
     return find_encoder()
 
@@ -380,12 +382,14 @@ def _policy(config: EvidenceConfig) -> Policy:
     return load_policy(file) if file else load_policy()
 
 
-def provided_documents(sources: Sequence[str], fetch: FetchOptions | None = None) -> list[Document]:
+def read_provided_documents(
+    sources: Sequence[str], fetch: FetchOptions | None = None
+) -> list[Document]:
     """The user's own documents, in the order given, each once; an unreadable one is an error."""
     if not sources:
         raise ConfigError("`SEL` needs documents: --document FILE, or `evidence: {documents: […]}`")
     documents: dict[str, Document] = {}
-    for found in documents_from(sources, fetch=fetch):
+    for found in read_documents(sources, fetch=fetch):
         if not isinstance(found, Document):
             raise ConfigError(f"`{found.source}` can't be shown: {found.reason}")
         documents.setdefault(found.doc_id, found)
@@ -405,7 +409,7 @@ async def _search(
 
         service = service_from_env(config.search, settings.env, **network.service)
         # Services that give text have hits without it, too.
-        service = FullTextSearch(service, Fetcher(network.fetching(settings)))
+        service = FullTextSearch(service, Fetcher(network.make_fetch_options(settings)))
         # Kept with the pages' text: a repetition needs no network at all.
         kept = RecordingSearch(service, Path(config.record_to)) if config.record_to else service
         try:

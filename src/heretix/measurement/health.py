@@ -83,7 +83,7 @@ class Reachable(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from heretix.core.errors import RateLimitedError, RetryableError, StoreError
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.providers.base import RateLimits
 from heretix.store.rates import pause_rate, select_rate, take_turns
 
@@ -103,7 +103,7 @@ class SharedRate:
 
     async def look(self) -> tuple[RateLimits, float]:
         """Read the limits that are known, and for how many seconds no call is wanted."""
-        found = await in_thread(self._store.read, select_rate, self._rate_id)
+        found = await run_in_thread(self._store.read, select_rate, self._rate_id)
         if found is None:
             return RateLimits(), 0.0
         return RateLimits(rpm=found.rpm, tpm=found.tpm), found.paused_s
@@ -113,7 +113,7 @@ class SharedRate:
     ) -> tuple[float, float]:
         """The moment of the next call, and the tokens that were set aside for it."""
         if not (rpm or tpm):
-            return await self._next_unlimited()
+            return await self._take_unlimited_turn()
         while self._turns and self._turns[0][0] < self._clock() - _TURNS_S:
             self._turns.popleft()
         if not self._turns:
@@ -123,7 +123,7 @@ class SharedRate:
             count = max(1, min(waiting, math.ceil(_TURNS_S / each_s) if each_s > 0 else waiting))
             debt_s = 60.0 / tpm * self._owed_tokens if tpm else 0.0
             self._owed_tokens = 0.0
-            taken = await in_thread(
+            taken = await run_in_thread(
                 self._store.write,
                 take_turns,
                 self._rate_id,
@@ -140,7 +140,7 @@ class SharedRate:
                 self._turns.append((now + max(request_at, token_at), tokens if tpm else 0.0))
         return self._turns.popleft()
 
-    async def _next_unlimited(self) -> tuple[float, float]:
+    async def _take_unlimited_turn(self) -> tuple[float, float]:
         """Take a turn where no rate is known: others may still have been told to pause."""
         now = self._clock()
         if now >= self._free_until:
@@ -155,9 +155,9 @@ class SharedRate:
         self._owed_tokens += tokens
 
     async def pause(self, wait_s: float) -> None:
-        """Have all processes wait."""
+        """Pause all processes."""
         self._turns.clear()
-        await in_thread(self._store.write, pause_rate, self._rate_id, wait_s)
+        await run_in_thread(self._store.write, pause_rate, self._rate_id, wait_s)
 
 
 class Pace:
@@ -236,7 +236,7 @@ class Pace:
             self.in_flight -= 1
             self._leave()
 
-    def heard(
+    def note_reply(
         self, limits: RateLimits | None, tokens: int | None, *, reserved: float = 0.0
     ) -> None:
         """Take note of what a reply said of the provider's limits, and of the tokens it took."""
@@ -264,7 +264,7 @@ class Pace:
         try:
             async with self._gate:
                 if self._shared is not None and self._is_limited:
-                    return await self._shared_turn(self._shared, self._expect(tokens))
+                    return await self._wait_shared_turn(self._shared, self._expect(tokens))
                 # Time is what is waited for, not an event, and each wait may find a longer one.
                 while (wait_s := self._wait_s(now := self._clock())) > 0:  # noqa: ASYNC110
                     await asyncio.sleep(wait_s)
@@ -285,7 +285,7 @@ class Pace:
         """Tell that others have to be asked: else a call waits for no transaction."""
         return bool(self._requests.per_minute or self._tokens.per_minute or self._refused)
 
-    async def _shared_turn(self, shared: SharedRate, tokens: float) -> float:
+    async def _wait_shared_turn(self, shared: SharedRate, tokens: float) -> float:
         """Wait for a turn that no other process has; the tokens that were set aside for it."""
         while True:
             at, reserved = await shared.next_turn(

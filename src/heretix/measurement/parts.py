@@ -24,10 +24,10 @@ from heretix.core.errors import (
     RecordError,
     StoppedError,
 )
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.core.settings import Settings
 from heretix.measurement.health import Check, State
-from heretix.measurement.runner import Counts, Tally, stopped
+from heretix.measurement.runner import Counts, Tally, make_stopped_error
 from heretix.measurement.service import Results
 from heretix.providers.catalog import ModelId, endpoints, resolve_model
 from heretix.providers.local import SharedModels
@@ -95,17 +95,17 @@ async def measure_in_parts(measurement: Measurement, store: Store, runner: Runne
     from heretix.cluster import engine
 
     assert measurement.config.on is not None, "only who asks for a cluster gets one"
-    runner.observer.heard(Counts(doing="connecting to the cluster"))
+    runner.observer.on_heard(Counts(doing="connecting to the cluster"))
     async with contextlib.AsyncExitStack() as stack:
         connection = engine.connected(measurement.config.on)
-        cluster = await in_thread(connection.__enter__)
+        cluster = await run_in_thread(connection.__enter__)
         stack.callback(connection.__exit__, None, None, None)
         if store.is_file and len(cluster.nodes) > 1:
             raise ConfigError(
                 f"`db` {store.name} is a file of one machine, and the cluster has "
                 f"{len(cluster.nodes)} nodes; give a PostgreSQL that all of them reach (--db)"
             )
-        whole = _Whole(measurement, store, runner, cluster)
+        whole = _PartScheduler(measurement, store, runner, cluster)
         placement = cluster.place(f"{__name__}:measure_part", whole.parts(), whole.homes())
         stack.callback(placement.close)
         await whole.watch(placement)
@@ -113,7 +113,7 @@ async def measure_in_parts(measurement: Measurement, store: Store, runner: Runne
         raise whole.reason
 
 
-class _Whole:
+class _PartScheduler:
     """All parts of a measurement."""
 
     def __init__(
@@ -180,7 +180,7 @@ class _Whole:
         """Wait for all parts. When the run is asked to stop, they let their calls come home."""
         told = False
         try:
-            while (step := await in_thread(placement.step, _STEP_S)) is not None:
+            while (step := await run_in_thread(placement.step, _STEP_S)) is not None:
                 await self._take(step.ended, step.told, placement.width)
                 if self._runner.stopped and not told:
                     told = True
@@ -189,11 +189,11 @@ class _Whole:
             placement.stop()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DROP_S):
-                    while (step := await in_thread(placement.step, _STEP_S)) is not None:
+                    while (step := await run_in_thread(placement.step, _STEP_S)) is not None:
                         await self._take(step.ended, step.told, placement.width)
             raise
         if self._runner.stopped:
-            self.reason = stopped()
+            self.reason = make_stopped_error()
         if spooled := sum(counts.spooled for counts in self._told.values()):
             self._runner.tell(
                 f"{spooled:,} answers are kept on nodes, since the store couldn't take them; the "
@@ -217,7 +217,7 @@ class _Whole:
                     # As in one process: the next call would fail alike, and other models go on.
                     self._failed[model] = outcome.error
             for name in outcome.executions:
-                self._runner.observer.finished(await in_thread(self._record, name))
+                self._runner.observer.on_finished(await run_in_thread(self._record, name))
         self._tell(nodes)
 
     def _record(self, name: str) -> RunRecord:
@@ -245,7 +245,7 @@ class _Whole:
             both = read + counts.tokens_in, written + counts.tokens_out
             tokens[self._models[number]] = both
         self._runner.elsewhere = sums["in_flight"], sums["window"]
-        self._runner.spending.heard(
+        self._runner.spending.take_remote_counts(
             tokens,
             calls=sums["calls"],
             untold=sums["untold"] > 0,
@@ -253,7 +253,7 @@ class _Whole:
             presumed_micros=sums["presumed_micros"],
         )
         doing = f"measuring on {nodes} node{'' if nodes == 1 else 's'}"
-        self._runner.observer.heard(Counts(**sums, doing=doing))
+        self._runner.observer.on_heard(Counts(**sums, doing=doing))
 
 
 # What a cluster lacks, node by node.
@@ -333,7 +333,7 @@ async def measure_part(part: Part, tell: Callable[[Any], bool]) -> tuple[ModelId
     error: HeretixError | None = None
     try:
         with contextlib.ExitStack() as stack:
-            measurement = _at_home(part, stack)
+            measurement = _localise(part, stack)
             store = stack.enter_context(Store.open(measurement.settings.db))
             runner = measurement.runner(store, observer=results, retry=part.retry, caps=part.caps)
             tally.runner = runner
@@ -341,7 +341,7 @@ async def measure_part(part: Part, tell: Callable[[Any], bool]) -> tuple[ModelId
                 measurement.run(store, runner=runner, opener=_models(measurement).open)
             )
             told = lambda: tell((part.model, _counts(tally, planned)))  # noqa: E731
-            await _attend(measuring, runner, told)
+            await _supervise(measuring, runner, told)
     except HeretixError as exc:
         error = exc
     counts = replace(_counts(tally, planned), in_flight=0, window=0)
@@ -364,18 +364,18 @@ def _counts(tally: Tally, planned: int) -> Counts:
     return Counts(**counts)
 
 
-async def _attend(
+async def _supervise(
     measuring: asyncio.Task[None], runner: Runner, told_to_stop: Callable[[], bool]
 ) -> None:
     """Tell now and then how a part goes, and have it stop when that is wanted."""
     while not measuring.done():
         await asyncio.wait({measuring}, timeout=_TELL_S)
-        if await in_thread(told_to_stop) and not runner.stopped:
+        if await run_in_thread(told_to_stop) and not runner.stopped:
             runner.stop()
     await measuring
 
 
-def _at_home(part: Part, stack: contextlib.ExitStack) -> Measurement:
+def _localise(part: Part, stack: contextlib.ExitStack) -> Measurement:
     """The measurement, with the keys and models of this machine."""
     if part.version != VERSION:
         raise ConfigError(

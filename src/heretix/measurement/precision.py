@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.belief.estimator import is_stable_width
 from heretix.core.errors import ConfigError
-from heretix.plan import Begun, Plan, Precision, PrecisionStep, make_plan
+from heretix.plan import OpenExecution, Plan, Precision, PrecisionStep, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def next_shape(shape: Shape, templates: int) -> Shape:
     return Shape(K=shape.K, R=shape.R + 1, T=shape.T)
 
 
-def unmet_gates(rule: Precision, ci_width: float | None, compliance: float) -> tuple[str, ...]:
+def find_unmet_gates(rule: Precision, ci_width: float | None, compliance: float) -> tuple[str, ...]:
     """The gates that a result doesn't pass; without an estimate there is nothing to pass with."""
     if ci_width is None:
         return ("estimate",)
@@ -88,7 +88,7 @@ class _Step:
     """A step that ended and lacks something: its execution goes on with a larger one."""
 
     recipe: _Recipe
-    begun: Begun
+    begun: OpenExecution
     taken: tuple[PrecisionStep, ...]
     """All steps so far; the last one is this."""
     failed: int
@@ -114,51 +114,51 @@ class Escalation:
         """By run and the claim's own id, which two claims of the same text differ by."""
         self._open: dict[str, _Step] = {}
         """By execution: what has to go on."""
-        self.sampled = observer.sampled
-        self.shared = observer.shared
-        self.extended = observer.extended
-        self.heard = observer.heard
+        self.on_sampled = observer.on_sampled
+        self.on_shared = observer.on_shared
+        self.on_extended = observer.on_extended
+        self.on_heard = observer.on_heard
 
-    def planned(self, plan: Plan, cached: int) -> None:
+    def on_planned(self, plan: Plan, cached: int) -> None:
         """Note what a plan was made from: its record will say whether a larger one is needed."""
         order = len(self._under_way)
         self._under_way[plan.run_id, plan.claim_id] = _recipe_of(plan, order)
         if plan.precision is None or plan.precision.begun is None:
-            self._observer.planned(plan, cached)
+            self._observer.on_planned(plan, cached)
             return
         before = self._open[plan.precision.begun.execution_id]
         # What the step before had is counted already; what failed in it is called for again.
         more, had = plan.N - before.shape.N + before.failed, before.shape.N - before.failed
-        self._observer.extended(plan, more, cached - had)
+        self._observer.on_extended(plan, more, cached - had)
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """Pass on the record that ends an execution; of any other note what its plan needs next."""
         taken = record.precision
         assert taken is not None, "an adaptive measurement's records say so"
         self._open.pop(record.execution_id, None)
         if taken.stopped is not None:
-            self._observer.finished(record)
+            self._observer.on_finished(record)
             return
         self._open[record.execution_id] = _Step(
             recipe=self._under_way[record.run_id, record.claim_id],
-            begun=Begun(record.execution_id, record.started_at),
+            begun=OpenExecution(record.execution_id, record.started_at),
             taken=tuple(taken.steps),
             failed=record.usage.failed,
         )
 
-    def first(self, model: ModelId) -> Iterator[Plan]:
+    def plan_first(self, model: ModelId) -> Iterator[Plan]:
         """The plans of the first round: the sizes that were asked for."""
         for plan in self._measurement.plans(model):
             yield replace(plan, precision=self._rule)
 
-    def largest(self, model: ModelId) -> Iterator[Plan]:
+    def plan_largest(self, model: ModelId) -> Iterator[Plan]:
         """The plans that it comes to if no gate passes."""
         for plan in self._measurement.plans(model):
             shape = Shape(plan.K, plan.R, plan.T)
             shape = largest_shape(shape, plan.pool_size, self._rule.max_samples)
             yield self._make(_recipe_of(plan, 0), shape, self._rule)
 
-    def next_round(self) -> dict[ModelId, Iterator[Plan]]:
+    def plan_next_round(self) -> dict[ModelId, Iterator[Plan]]:
         """The plans of the next round, made as they are needed; none when all is measured."""
         self._under_way = {}
         return {
@@ -169,7 +169,7 @@ class Escalation:
             for model, steps in self._steps().items()
         }
 
-    def interrupted(self) -> dict[ModelId, Iterator[Plan]]:
+    def plan_interrupted(self) -> dict[ModelId, Iterator[Plan]]:
         """The plans that open executions end with, when no larger step can: those of the last."""
         return {
             model: (self._plan(step, step.shape, step.taken[:-1], last=True) for step in steps)

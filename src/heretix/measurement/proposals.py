@@ -110,7 +110,7 @@ class _MalformedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """Whom to ask for one form, and where answers are kept."""
+    """A model that is asked for one form, and where its answers are kept."""
 
     command: str
     model: ModelId

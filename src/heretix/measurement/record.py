@@ -49,7 +49,7 @@ class _Record(BaseModel):
         return cls(**given)
 
 
-def _without_null(content: dict[str, Any], name: str) -> dict[str, Any]:
+def _drop_null(content: dict[str, Any], name: str) -> dict[str, Any]:
     if content.get(name, True) is None:
         del content[name]
     return content
@@ -137,7 +137,7 @@ class Aggregation(_Record):
 
     @model_serializer(mode="wrap")
     def _leave_out_no_text(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_null(handler(self), "bootstrap_seed_text")
+        return _drop_null(handler(self), "bootstrap_seed_text")
 
 
 class Balance(_Record):
@@ -258,7 +258,7 @@ class Usage(_Record):
 
     @model_serializer(mode="wrap")
     def _leave_out_nothing_in_vain(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_null(handler(self), "in_vain")
+        return _drop_null(handler(self), "in_vain")
 
 
 class EvidenceRecord(_Record):
@@ -307,7 +307,7 @@ class ReadoutRecord(_Record):
 
     @model_serializer(mode="wrap")
     def _leave_out_no_mass(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_null(handler(self), "extreme_mass")
+        return _drop_null(handler(self), "extreme_mass")
 
 
 class PrecisionRecord(_Record):
@@ -480,7 +480,7 @@ class MetricsBesideRecord(_Record):
     placebo: dict[str, PlaceboRecord] = Field(default_factory=dict)
     """By lens that shows documents."""
 
-    def made_by(self, lens: str) -> PlaceboVerdict:
+    def find_cause(self, lens: str) -> PlaceboVerdict:
         """The cause of a movement under a lens: evidence only where it went further than the sham.
 
         Where irrelevant text went further the same way, evidence pulled against the movement.
@@ -673,7 +673,7 @@ def check_target(
         raise ConfigError(f"`{option}` {path} can't be written: permission denied")
     if not path.exists():
         try:
-            _beside(path).unlink()
+            _make_temporary(path).unlink()
         except OSError as exc:
             raise ConfigError(f"`{option}` {path} can't be written: {exc.strerror}") from exc
 
@@ -688,7 +688,7 @@ def write_lines(path: Path, artifacts: Iterable[Artifact]) -> None:
     write_texts(path, (artifact_json(artifact, indent=None) for artifact in artifacts))
 
 
-def _beside(path: Path) -> Path:
+def _make_temporary(path: Path) -> Path:
     """Make an empty file in the folder of a target, to be moved into its place."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(descriptor)
@@ -702,7 +702,7 @@ def write_texts(path: Path, texts: Iterable[str]) -> None:
     target = path
     try:
         if not in_place:
-            target = _beside(path)
+            target = _make_temporary(path)
         with _open_text(target, packed=path.suffix.lower() == _PACKED) as file:
             file.writelines(f"{text}\n" for text in texts)
         if not in_place:

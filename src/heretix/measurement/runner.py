@@ -33,13 +33,13 @@ from heretix.core.errors import (
     StoppedError,
     StoreError,
 )
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.measurement.execution import Execution, begin, close, finish, make_sample
 from heretix.measurement.pacing import Limits, Pace
 from heretix.sample import Sample
 from heretix.store import LEASE_S, SampleWriter, Store
 from heretix.store.batches import select_holding_batches
-from heretix.store.db import WAIT_S, Patience, chunked
+from heretix.store.db import WAIT_S, RetryPolicy, chunked
 from heretix.store.samples import (
     Keyed,
     Leases,
@@ -140,7 +140,7 @@ class Caller:
         return self._model.identity if self._model is not None else ""
 
     @contextlib.asynccontextmanager
-    async def holding(self, trial: Trial) -> AsyncIterator[Hold]:
+    async def holding(self, trial: SampleCall) -> AsyncIterator[Hold]:
         """Hold the money for a call while it is made; where there is none, halt."""
         spending, escrow = self._session.spending, self._session.escrow
         assert self._model is not None, "a call is made for a plan or a question"
@@ -225,22 +225,22 @@ class Lane(Caller):
                     # The next plans are made ready while these are called for.
                     upcoming = calls.create_task(self._prepare(chunks))
                     for execution in executions:
-                        self._runner.observer.planned(execution.plan, len(execution.held))
+                        self._runner.observer.on_planned(execution.plan, len(execution.held))
                     for execution in executions:
                         if execution.complete:
                             await self._complete.put(execution)
-                    await self._hand_out(_by_prompt(executions), calls)
+                    await self._hand_out(_order_by_prompt(executions), calls)
                     await self._settle(calls, most=_AWAITED)
                 await self._settle(calls, most=0)
                 while self._calls and self.halted is None:
                     # One of them may find that it lost its lease, and then waits for another's.
-                    await self._until_calls(0)
+                    await self._wait_for_calls(0)
                     await self._settle(calls, most=0)
             self._all_called.set()
             await self._complete.put(None)
         if self._given_up:
             # Other lanes may go on for hours, and other processes may want what this one left.
-            with _Halting(self):
+            with _HaltOnStoreError(self):
                 await self._runner.leases.release(self._given_up)
         if self.halted is None and self._in_batches:
             names = ", ".join(f"`{name}`" for name in sorted(set(self._in_batches.values())))
@@ -258,9 +258,9 @@ class Lane(Caller):
             return None
         runner, model = self._runner, plans[0].model
         price = runner.spending.price_of(model)
-        with _Halting(self):
+        with _HaltOnStoreError(self):
             await self.serve(model)
-            return await in_thread(
+            return await run_in_thread(
                 begin, runner.store, plans, use_cache=runner.use_cache, price=price
             )
         return None
@@ -302,15 +302,15 @@ class Lane(Caller):
         """Take leases on the next that are left, half a window of them, when they will be called
         for soon; with them, what is ours to call for and what is stored. None when none is left."""
         ahead = max(_LEASED_AHEAD, self.pace.limit // 2)
-        await self._until_calls(self.pace.limit + ahead)
+        await self._wait_for_calls(self.pace.limit + ahead)
         if not left or self.halted is not None:
             return None
         part = [left.pop() for _ in range(min(ahead, len(left)))]
-        with _Halting(self):
+        with _HaltOnStoreError(self):
             return part, *await self._lease([planned.cache_key for _, planned in part])
         return None
 
-    async def _until_calls(self, most: int) -> None:
+    async def _wait_for_calls(self, most: int) -> None:
         """Wait until no more than `most` samples are under way."""
         while self._calls > most and self.halted is None:
             self._call_ended.clear()
@@ -322,8 +322,8 @@ class Lane(Caller):
         leases = self._runner.leases
         taken, lapsed = await leases.claim(keys)
         if lapsed:
-            await self._runner.bring_in(lapsed)
-        stored = await in_thread(self._read_stored, sorted(taken)) if taken else {}
+            await self._runner.drain_spools(lapsed)
+        stored = await run_in_thread(self._read_stored, sorted(taken)) if taken else {}
         if stored:
             await leases.release(list(stored))
         return taken - stored.keys(), stored
@@ -331,21 +331,21 @@ class Lane(Caller):
     def _read_stored(self, keys: Sequence[str]) -> dict[str, Sample]:
         """Read what needs no call: all answers, or without the cache the new ones."""
         found = self._runner.store.read(select_answers, keys)
-        return {key: sample for key, sample in found.items() if self._counts(sample)}
+        return {key: sample for key, sample in found.items() if self._is_counted(sample)}
 
-    def _counts(self, sample: Sample) -> bool:
+    def _is_counted(self, sample: Sample) -> bool:
         return self._runner.use_cache or sample.created_at >= self._since
 
     async def _call(self, execution: Execution, planned: PlannedSample) -> None:
         key, sample, lost = planned.cache_key, None, False
         try:
             sample = await self._sample(execution.plan, planned)
-            self._runner.look_home()
+            self._runner.give_up_if_idle()
             if sample is not None:
                 # The place is held until the store and the aggregation take the sample: when
                 # they are slow, calls slow down, and nothing piles up in memory.
                 await self._writer.put(sample)
-                self._runner.observer.sampled(execution.plan, sample)
+                self._runner.observer.on_sampled(execution.plan, sample)
                 await self._receive(execution, sample, reused=False)
                 if not sample.failed:
                     # Other plans of this lane wait for the same answer.
@@ -367,7 +367,7 @@ class Lane(Caller):
     async def _receive(self, execution: Execution, sample: Sample, *, reused: bool) -> None:
         if reused:
             execution.reuse(sample)
-            self._runner.observer.shared(execution.plan, sample)
+            self._runner.observer.on_shared(execution.plan, sample)
         else:
             execution.held[sample.cache_key] = sample
         if execution.complete:
@@ -375,7 +375,7 @@ class Lane(Caller):
 
     async def _sample(self, plan: Plan, planned: PlannedSample) -> Sample | None:
         """One sample, answered or failed for good; None when the lane stopped before the call."""
-        trial = Trial(self, planned.cache_key, plan.request(planned))
+        trial = SampleCall(self, planned.cache_key, plan.request(planned))
         reply: Reply | None = None
         error: str | None = None
         try:
@@ -431,7 +431,7 @@ class Lane(Caller):
         pause_s = POLL_S
         while len(self._awaited) > most and self.halted is None:
             before = len(self._awaited)
-            with _Halting(self):
+            with _HaltOnStoreError(self):
                 await self._poll(calls)
                 await self._leave_to_batches()
             pause_s = POLL_S if len(self._awaited) < before else min(POLL_CAP_S, pause_s * 1.5)
@@ -440,18 +440,20 @@ class Lane(Caller):
 
     async def _poll(self, calls: asyncio.TaskGroup) -> None:
         """See which awaited samples have come, and take over those that were given up."""
-        stored = await in_thread(self._read_stored, list(self._awaited))
+        stored = await run_in_thread(self._read_stored, list(self._awaited))
         for key, sample in stored.items():
             for execution, _ in self._awaited.pop(key, ()):
                 await self._receive(execution, sample, reused=True)
-        free = await in_thread(self._runner.store.read, select_unleased, list(self._awaited))
+        free = await run_in_thread(self._runner.store.read, select_unleased, list(self._awaited))
         given_up = [pair for key in free for pair in self._awaited.pop(key, ())]
         if given_up:
             await self._hand_out(given_up, calls)
 
     async def _leave_to_batches(self) -> None:
         """Don't wait for what a batch is to bring, which can take a day; all else is called for."""
-        held = await in_thread(self._runner.store.read, select_holding_batches, list(self._awaited))
+        held = await run_in_thread(
+            self._runner.store.read, select_holding_batches, list(self._awaited)
+        )
         for key, batch_id in held.items():
             # A call of this lane may have brought it while the store was asked.
             if self._awaited.pop(key, None) is not None:
@@ -471,7 +473,7 @@ class Lane(Caller):
                 batch.append(self._complete.get_nowait())
             ready = [execution for execution in batch if execution is not None]
             ended = len(ready) < len(batch)
-            with _Halting(self):
+            with _HaltOnStoreError(self):
                 await self._store_records(ready)
 
     async def _store_records(self, ready: Sequence[Execution]) -> None:
@@ -483,13 +485,13 @@ class Lane(Caller):
         for execution in ready if overtaken else ():
             for key in execution.held.keys() & overtaken.keys():
                 # Without the cache an answer from before the run is no answer of this run.
-                if self._counts(overtaken[key]):
+                if self._is_counted(overtaken[key]):
                     execution.yield_to(overtaken[key])
-        for record in await in_thread(finish, self._runner.keeping, ready):
-            self._runner.observer.finished(record)
+        for record in await run_in_thread(finish, self._runner.keeping, ready):
+            self._runner.observer.on_finished(record)
 
 
-class _Halting:
+class _HaltOnStoreError:
     """Halts a lane where the store fails: its calls in flight still come home, and are kept."""
 
     def __init__(self, lane: Lane) -> None:
@@ -505,7 +507,7 @@ class _Halting:
         return False
 
 
-def _by_prompt(executions: Sequence[Execution]) -> list[tuple[Execution, PlannedSample]]:
+def _order_by_prompt(executions: Sequence[Execution]) -> list[tuple[Execution, PlannedSample]]:
     """List what executions lack, equal prompts together: a model that still holds one needn't read
     it again, whichever plan asks for it."""
     alike: dict[str, list[tuple[Execution, PlannedSample]]] = {}
@@ -524,7 +526,7 @@ class LostLeaseError(Exception):
     """The lease ran out: somebody else may pay for the answer by now, or has."""
 
 
-class Trial:
+class SampleCall:
     """The calls that one answer takes."""
 
     def __init__(self, caller: Caller, cache_key: str, request: Request) -> None:
@@ -543,16 +545,16 @@ class Trial:
         assert task is not None, "an answer is called for in a task of its own"
         self._caller.idle.add(task)
         try:
-            return await self._first_or_retried(task)
+            return await self._call_with_retries(task)
         finally:
             self._caller.idle.discard(task)
 
-    async def _first_or_retried(self, task: asyncio.Task[Any]) -> Reply:
+    async def _call_with_retries(self, task: asyncio.Task[Any]) -> Reply:
         # Nearly every call succeeds at once, and setting the library up costs as much as the
         # rest of an answer's bookkeeping: it is called upon when there is something to retry.
         attempts = self._caller.retry.attempts
         try:
-            return await self._once(task)
+            return await self._call_once(task)
         except RetryableError as exc:
             wait_s = self._wait_s(exc)
             if attempts == 1 or wait_s is False:
@@ -563,10 +565,10 @@ class Trial:
             on=self._wait_s, attempts=attempts - 1, timeout=None
         ):
             with attempt:
-                return await self._once(task)
+                return await self._call_once(task)
         raise AssertionError("a retry context ends with a reply or an exception")
 
-    async def _once(self, task: asyncio.Task[Any]) -> Reply:
+    async def _call_once(self, task: asyncio.Task[Any]) -> Reply:
         self._caller.check_open()
         pace = self._caller.pace
         async with pace.call(self._guess) as reserved, self._caller.holding(self) as hold:
@@ -587,7 +589,7 @@ class Trial:
                 self.latency_ms = round((clock() - begun_s) * 1000)
             self._caller.answered = True
             tokens = (reply.tokens_in or 0) + (reply.tokens_out or 0)
-            pace.heard(reply.rate_limits, tokens, reserved=reserved)
+            pace.note_reply(reply.rate_limits, tokens, reserved=reserved)
             return reply
 
     def tell(self, hold: Hold, cost_usd: float | None) -> None:
@@ -620,44 +622,44 @@ class Trial:
 class Observer(Protocol):
     """Observer of a run; the command line's display is one."""
 
-    def planned(self, plan: Plan, cached: int) -> None:
+    def on_planned(self, plan: Plan, cached: int) -> None:
         """A plan was taken up; `cached` of its samples need no call."""
 
-    def extended(self, plan: Plan, more: int, cached: int) -> None:
+    def on_extended(self, plan: Plan, more: int, cached: int) -> None:
         """A plan goes on, larger by `more` samples, `cached` of which need no call."""
 
-    def sampled(self, plan: Plan, sample: Sample) -> None:
+    def on_sampled(self, plan: Plan, sample: Sample) -> None:
         """A call ended, well or badly, and its sample was handed to the store."""
 
-    def shared(self, plan: Plan, sample: Sample) -> None:
+    def on_shared(self, plan: Plan, sample: Sample) -> None:
         """Another process paid for a sample meanwhile, and it was taken from the store."""
 
-    def heard(self, counts: Counts) -> None:
+    def on_heard(self, counts: Counts) -> None:
         """Other machines measure; this is how far all of them are."""
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """A plan has its record, and the record is stored."""
 
 
-class Silence:
+class NullObserver:
     """An observer that does nothing; others may override what they care for."""
 
-    def planned(self, plan: Plan, cached: int) -> None:
+    def on_planned(self, plan: Plan, cached: int) -> None:
         """Do nothing."""
 
-    def extended(self, plan: Plan, more: int, cached: int) -> None:
+    def on_extended(self, plan: Plan, more: int, cached: int) -> None:
         """Do nothing."""
 
-    def sampled(self, plan: Plan, sample: Sample) -> None:
+    def on_sampled(self, plan: Plan, sample: Sample) -> None:
         """Do nothing."""
 
-    def shared(self, plan: Plan, sample: Sample) -> None:
+    def on_shared(self, plan: Plan, sample: Sample) -> None:
         """Do nothing."""
 
-    def heard(self, counts: Counts) -> None:
+    def on_heard(self, counts: Counts) -> None:
         """Do nothing."""
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """Do nothing."""
 
 
@@ -717,9 +719,12 @@ class Session:
         """Is called with what people should know, from any thread."""
         # What is asked of the store to make calls isn't waited for any more once the calls stop;
         # what keeps their answers is, until the last of them is home.
-        self._keeping = Patience(self._tell, wait_s=wait_s)
-        self._asking = self._keeping.another()
-        self.store, self.keeping = store.patient(self._asking), store.patient(self._keeping)
+        self._keeping = RetryPolicy(self._tell, wait_s=wait_s)
+        self._asking = self._keeping.fork()
+        self.store, self.keeping = (
+            store.with_retries(self._asking),
+            store.with_retries(self._keeping),
+        )
         self.stopped = False
         """True once it was asked to stop."""
         self.spooled = 0
@@ -749,11 +754,11 @@ class Session:
         self.stopped = True
         self._asking.give_up()
         for caller in self.callers:
-            caller.halt(stopped())
-        self.look_home()
+            caller.halt(make_stopped_error())
+        self.give_up_if_idle()
         return self.in_flight
 
-    def look_home(self) -> None:
+    def give_up_if_idle(self) -> None:
         """Wait for a store that is away no longer, once nothing is called for any more and no call
         is in flight."""
         if self.stopped and not self.in_flight:
@@ -771,9 +776,9 @@ class Session:
         """Hold leases and money while answers are called for, and `save` them as they come."""
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._release)
-            await self.bring_in()
+            await self.drain_spools()
             if self.stopped:
-                raise stopped()
+                raise make_stopped_error()
             await self._open_escrow(stack)
             writer = await stack.enter_async_context(self._writing(save, of))
             heart = asyncio.create_task(self.leases.keep())
@@ -787,7 +792,7 @@ class Session:
 
         self.escrow = escrow = Escrow(self.store, self.caps)
         await escrow.open()
-        stack.push_async_callback(self._quietly, escrow.close)
+        stack.push_async_callback(self._suppress_store_errors, escrow.close)
         keeping = asyncio.create_task(escrow.keep())
         stack.callback(keeping.cancel)
 
@@ -822,7 +827,7 @@ class Session:
                         f"{kept:,} answers are kept in {spool.folder}, since the store couldn't "
                         "take them; the next run on this store brings them in"
                     )
-                await in_thread(spool.close)
+                await run_in_thread(spool.close)
 
     def _tell(self, text: str) -> None:
         self.tell(text)
@@ -831,22 +836,22 @@ class Session:
         for caller in self.callers:
             caller.halt(reason)
 
-    async def bring_in(self, owners: Collection[str] = ()) -> None:
+    async def drain_spools(self, owners: Collection[str] = ()) -> None:
         """Bring in what a process that is gone was paid for and couldn't store; and one of
         `owners`, which may be there and stand still."""
         if owners or self.store.spools:
-            from heretix.store.spool import bring_in
+            from heretix.store.spool import drain_spools
 
-            if found := await in_thread(bring_in, self.store, owners):
+            if found := await run_in_thread(drain_spools, self.store, owners):
                 self.tell(f"brought in {found:,} answers that another process couldn't store")
 
     async def _release(self) -> None:
         # Leases end by themselves; what ended the calls mustn't be hidden by failing to end them.
         # Those on answers that are kept here are left: whoever takes them over brings them in.
         release = partial(release_all_leases, owner=self.leases.owner, but=self._kept)
-        await self._quietly(lambda: in_thread(self.store.write, release))
+        await self._suppress_store_errors(lambda: run_in_thread(self.store.write, release))
 
-    async def _quietly(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _suppress_store_errors(self, work: Callable[[], Awaitable[None]]) -> None:
         with contextlib.suppress(StoreError):
             await work()
 
@@ -888,7 +893,7 @@ class Runner(Session):
             self.caps[budget_id or f"run:{uuid.uuid4()}"] = round(spending.budget_usd * 1e6)
         self.use_cache = use_cache
         self.since = since
-        self.observer: Observer = observer or Silence()
+        self.observer: Observer = observer or NullObserver()
         self.elsewhere = (0, 0)
         """Calls in flight and windows of other machines that work for this run."""
         self._limits = limits or Limits(concurrency=DEFAULT_CONCURRENCY, fixed=False)
@@ -946,10 +951,10 @@ class Runner(Session):
             for chunk in chunked(steps, _PLANS_AHEAD):
                 price = self.spending.price_of(model)
                 for record in close(self.store, chunk, use_cache=self.use_cache, price=price):
-                    self.observer.finished(record)
+                    self.observer.on_finished(record)
 
 
-def stopped() -> StoppedError:
+def make_stopped_error() -> StoppedError:
     """The error that a run ends with that was asked to stop."""
     return StoppedError(
         "stopped; everything that was answered is stored, and the same command continues"
@@ -962,7 +967,7 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_cause(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-class Tally(Silence):
+class Tally(NullObserver):
     """Counts what happens, and has it shown now and then."""
 
     def __init__(self, total: int, show: Callable[[Tally], None], every_s: float) -> None:
@@ -980,28 +985,28 @@ class Tally(Silence):
         self._begun = time.monotonic()
         self._shown = self._begun
 
-    def planned(self, plan: Plan, cached: int) -> None:
+    def on_planned(self, plan: Plan, cached: int) -> None:
         """Count what needs no call."""
         self.cached += cached
         self._advance(cached)
 
-    def extended(self, plan: Plan, more: int, cached: int) -> None:
+    def on_extended(self, plan: Plan, more: int, cached: int) -> None:
         """Expect so many more."""
         self.total += more
-        self.planned(plan, cached)
+        self.on_planned(plan, cached)
 
-    def sampled(self, plan: Plan, sample: Sample) -> None:
+    def on_sampled(self, plan: Plan, sample: Sample) -> None:
         """Count a call that ended."""
         self.doing = f"measuring {plan.label}"
         self.failed += sample.failed
         self._advance(1)
 
-    def shared(self, plan: Plan, sample: Sample) -> None:
+    def on_shared(self, plan: Plan, sample: Sample) -> None:
         """Count what another process paid for."""
         self.cached += 1
         self._advance(1)
 
-    def heard(self, counts: Counts) -> None:
+    def on_heard(self, counts: Counts) -> None:
         """Take over the counts of other machines."""
         self.done, self.cached, self.failed = counts.done, counts.cached, counts.failed
         self.total += counts.more - self._more

@@ -27,9 +27,9 @@ from heretix.measurement.pacing import Limits, name_rate
 from heretix.measurement.precision import Escalation
 from heretix.measurement.runner import (
     DEFAULT_CONCURRENCY,
+    NullObserver,
     Observer,
     Runner,
-    Silence,
 )
 from heretix.plan import Estimate, Evidence, Plan, evidence_of, make_plan
 from heretix.prompts.bank import Bank, load_bank, load_bank_file
@@ -46,7 +46,7 @@ from heretix.providers.catalog import (
     require_keys,
     require_readout,
     resolve_model,
-    sent_options,
+    select_sent_options,
 )
 from heretix.readouts import SAMPLED
 from heretix.store import LEASE_S, Store
@@ -226,10 +226,10 @@ class Measurement:
             f"{config.R}: there will be samples, and no belief; raise K or R"
         )
 
-    def ignored_options(self, model: ModelId) -> list[str]:
+    def list_ignored_options(self, model: ModelId) -> list[str]:
         """Options that were asked for and that `model` doesn't accept: they aren't sent."""
         asked = self.config.options
-        sent = sent_options(model, asked).as_dict()
+        sent = select_sent_options(model, asked).as_dict()
         return [name for name in asked.as_dict() if name not in sent and name != "base_url"]
 
     def estimate(self, store: Store | None) -> Estimate:
@@ -237,7 +237,9 @@ class Measurement:
         least = self._estimate(store, self.plans)
         if self.config.until_width is None:
             return least
-        return replace(least, at_most=self._estimate(store, Escalation(self, Silence()).largest))
+        return replace(
+            least, at_most=self._estimate(store, Escalation(self, NullObserver()).plan_largest)
+        )
 
     def _estimate(
         self, store: Store | None, plans_of: Callable[[ModelId], Iterator[Plan]]
@@ -399,12 +401,12 @@ class Measurement:
             escalation = Escalation(self, runner.observer)
             runner.observer = escalation
             try:
-                await runner.run([(providers[m], escalation.first(m)) for m in self.models])
-                while more := escalation.next_round():
+                await runner.run([(providers[m], escalation.plan_first(m)) for m in self.models])
+                while more := escalation.plan_next_round():
                     await runner.run([(providers[model], plans) for model, plans in more.items()])
             except BaseException:
                 # Whatever ended it: an execution that has a step to show ends with that.
-                runner.close(escalation.interrupted())
+                runner.close(escalation.plan_interrupted())
                 raise
 
 
@@ -460,7 +462,7 @@ def prepare(
     """
     chosen = config.claims() if claims is None else [Claim(check_claim(text)) for text in claims]
     if config.tags:
-        chosen = [_tagged(claim, config.tags) for claim in chosen]
+        chosen = [_tag_claim(claim, config.tags) for claim in chosen]
     if not chosen:
         raise ClaimError("`claims` is empty: give at least one")
     bank = (
@@ -471,14 +473,14 @@ def prepare(
     names = config.models or ((config.model,) if config.model else ())
     models = [resolve_model(name, settings) for name in names] or [default_model(settings)]
     if mock:
-        models = [model.mocked() for model in models]
+        models = [model.make_mock() for model in models]
     elif not names:
         models = [resolve_model(models[0].identity, settings)]
     models = list(dict.fromkeys(models))
     require_readout(models, config.readout)
     config = _with_base_url(config, models, settings)
     if config.on is None and settings.on is not None:
-        config = config.replaced(on=settings.on)
+        config = config.override(on=settings.on)
     if calls and not (config.on or "").startswith("ray://"):
         # A cluster that is elsewhere has keys and models of its own.
         require_keys(models, settings)
@@ -503,7 +505,7 @@ def prepare(
     return measurement
 
 
-def _tagged(claim: Claim, tags: Sequence[str]) -> Claim:
+def _tag_claim(claim: Claim, tags: Sequence[str]) -> Claim:
     """Put tags among the columns of a claim; one that its file has as a tag already stays one."""
     own = dict(claim.columns)
     for tag in tags:
@@ -531,7 +533,7 @@ def _with_base_url(config: RunConfig, models: list[ModelId], settings: Settings)
             f"`{homeless[0]}` needs an address: set `base_url` in the configuration, "
             "--base-url, or HERETIX_BASE_URL"
         )
-    return config.replaced(base_url=base_url)
+    return config.override(base_url=base_url)
 
 
 def bank_of(row: Mapping[str, Any]) -> Bank:
@@ -660,7 +662,7 @@ async def gather_evidence(
         *(measurement.claims, lenses, config.evidence, measurement.settings),
         documents=documents,
     )
-    asked = asked_models(config.evidence) if lenses else ()
+    asked = list_asked_models(config.evidence) if lenses else ()
     if not asked:
         return replace(measurement, bundles={**await gather(), **found})
     async with measurement.asking(store, asked) as payer:
@@ -668,7 +670,7 @@ async def gather_evidence(
     return replace(measurement, bundles={**gathered, **found}, spent=payer.spending)
 
 
-def asked_models(evidence: EvidenceConfig | None) -> tuple[str, ...]:
+def list_asked_models(evidence: EvidenceConfig | None) -> tuple[str, ...]:
     """Name the models that are asked about documents before anything is measured."""
     if evidence is None:
         return ()
@@ -677,23 +679,23 @@ def asked_models(evidence: EvidenceConfig | None) -> tuple[str, ...]:
     return tuple(name for name in (evidence.judge, evidence.stance, queries) if name is not None)
 
 
-def without_models(measurement: Measurement) -> Measurement:
+def drop_models(measurement: Measurement) -> Measurement:
     """A measurement whose evidence is gathered without asking any model."""
     evidence = measurement.config.evidence
-    if evidence is None or not asked_models(evidence):
+    if evidence is None or not list_asked_models(evidence):
         return measurement
     queries = evidence.queries if evidence.replay_from is not None else None
     plain = evidence.model_copy(update={"judge": None, "stance": None, "queries": queries})
     return replace(measurement, config=measurement.config.model_copy(update={"evidence": plain}))
 
 
-def with_checks(measurement: Measurement) -> Measurement:
+def add_checks(measurement: Measurement) -> Measurement:
     """Add the checks of documents that users gave; other lenses have none unasked."""
     if not any(LENSES[lens].limits.exact for lens in measurement.config.lenses):
         return measurement
-    from heretix.measurement.experiments import Experiments, with_experiments
+    from heretix.measurement.experiments import Experiments, plan_experiments
 
-    return with_experiments(measurement, Experiments())
+    return plan_experiments(measurement, Experiments())
 
 
 def require_evidence(measurement: Measurement) -> None:
@@ -729,19 +731,19 @@ class Results:
     def __init__(self, observer: Observer | None = None, *, keep_records: bool = False) -> None:
         self.executions: dict[RunName, str] = {}
         self.records: dict[RunName, RunRecord] = {}
-        self._observer: Observer = observer or Silence()
+        self._observer: Observer = observer or NullObserver()
         self._keep_records = keep_records
         self._failed: dict[RunName, bool] = {}
         """Runs without an estimate, and whether that is because every call failed."""
         self.missed = 0
         """Runs that ended wider than `until_width`, or without another of its gates."""
-        self.planned = self._observer.planned
-        self.extended = self._observer.extended
-        self.sampled = self._observer.sampled
-        self.shared = self._observer.shared
-        self.heard = self._observer.heard
+        self.on_planned = self._observer.on_planned
+        self.on_extended = self._observer.on_extended
+        self.on_sampled = self._observer.on_sampled
+        self.on_shared = self._observer.on_shared
+        self.on_heard = self._observer.on_heard
 
-    def finished(self, record: RunRecord) -> None:
+    def on_finished(self, record: RunRecord) -> None:
         """Keep the record's name."""
         variant = record.evidence.variant if record.evidence else None
         readout = record.readout.name if record.readout else None
@@ -753,7 +755,7 @@ class Results:
             self._failed[name] = record.usage.failed == record.usage.attempted
         if record.precision is not None and record.precision.stopped != "gates_passed":
             self.missed += 1
-        self._observer.finished(record)
+        self._observer.on_finished(record)
 
     @property
     def without_estimate(self) -> int:
@@ -762,7 +764,7 @@ class Results:
 
     @property
     def all_failed(self) -> bool:
-        """Nothing was measured, because every call of every run failed."""
+        """Tell whether every call of every run failed."""
         return bool(self.executions) and sum(self._failed.values()) == len(self.executions)
 
 

@@ -106,7 +106,7 @@ def metrics_record(
     if RPL in measured and len(measured) > 1:
         together, apart = _pair(logits)
         missing |= apart
-        reason = _too_few(len(logits[RPL]), [RPL]) if len(together) < 2 else None
+        reason = _make_too_few_reason(len(logits[RPL]), [RPL]) if len(together) < 2 else None
     given: dict[str, Any] = {
         "reason": reason,
         "missing": missing,
@@ -124,13 +124,13 @@ def metrics_record(
             logits[RPL], seed=rpl.bootstrap_seed, B=rpl.B, center=rpl.center, trim=rpl.trim
         )
         prior = measured[RPL].aggregates.ci95
-        given |= _between(vector, prior)
+        given |= _compute_metrics(vector, prior)
         placebo = {
             lens: _check_placebo(vector, measured[lens], shams)
             for lens in SHOWING
             if lens in together
         }
-        given["beside"] = _beside(vector, prior).model_copy(update={"placebo": placebo})
+        given["beside"] = _compute_t_metrics(vector, prior).model_copy(update={"placebo": placebo})
         given |= {"noise_floor": floor, "plugins": _add_plugins(vector, plugins)}
     return MetricsRecord.fill(**given)
 
@@ -178,107 +178,113 @@ def _pair(
     for lens in others:
         common = shared & logits[lens].keys()
         if len(common) < MIN_STEMS:
-            apart[lens] = _too_few(len(common), [*together, lens])
+            apart[lens] = _make_too_few_reason(len(common), [*together, lens])
         else:
             together.append(lens)
             shared = common
     return together, apart
 
 
-def _too_few(count: int, lenses: list[str]) -> ReasonRecord:
+def _make_too_few_reason(count: int, lenses: list[str]) -> ReasonRecord:
     params = {"needed": MIN_STEMS, "got": count, "lenses": lenses}
     return ReasonRecord(code="too_few_stems", params=params)
 
 
-def _between(vector: BeliefVector, prior: tuple[float, float] | None) -> dict[str, Any]:
+def _compute_metrics(vector: BeliefVector, prior: tuple[float, float] | None) -> dict[str, Any]:
     """Metrics of a vector by name; those whose lenses it lacks are left out."""
     others = [lens for lens in vector.centers if lens != RPL]
     beliefs = [lens for lens in _BELIEFS if lens in vector.centers]
     found: dict[str, Any] = {
         "stems": len(vector.stems),
-        "movement": {lens: _plain(metrics.movement(vector, lens)) for lens in others},
+        "movement": {lens: _make_metric_record(metrics.movement(vector, lens)) for lens in others},
         "information_gain": {
             lens: InformationRecord.fill(metrics.information_gain(vector, lens)) for lens in others
         },
     }
     if NUL in others:
-        found["wrapper_effect"] = _plain(metrics.movement(vector, NUL))
+        found["wrapper_effect"] = _make_metric_record(metrics.movement(vector, NUL))
         shown = [lens for lens in others if lens != NUL]
-        effects = {lens: _plain(metrics.movement(vector, lens, NUL)) for lens in shown}
+        effects = {lens: _make_metric_record(metrics.movement(vector, lens, NUL)) for lens in shown}
         found["evidence_effect"] = effects
     if HEL in others:
-        found["shock_index"] = _plain(metrics.shock_index(vector))
+        found["shock_index"] = _make_metric_record(metrics.shock_index(vector))
     if MEL in others:
-        found["amplification_gap"] = _plain(metrics.amplification_gap(vector))
+        found["amplification_gap"] = _make_metric_record(metrics.amplification_gap(vector))
         directed = metrics.directed_gap(vector, prior)
-        found["directed_gap"] = _plain(directed) if directed else None
+        found["directed_gap"] = _make_metric_record(directed) if directed else None
     if len(beliefs) > 1:
-        found["dispersion_bits"] = _plain(metrics.dispersion(vector, beliefs))
+        found["dispersion_bits"] = _make_metric_record(metrics.dispersion(vector, beliefs))
     return found
 
 
-def _plain(metric: metrics.Metric) -> MetricRecord:
+def _make_metric_record(metric: metrics.Metric) -> MetricRecord:
     return MetricRecord.fill(metric)
 
 
-def _beside(vector: BeliefVector, prior: tuple[float, float] | None) -> MetricsBesideRecord:
+def _compute_t_metrics(
+    vector: BeliefVector, prior: tuple[float, float] | None
+) -> MetricsBesideRecord:
     """The metrics by Student's t; `prior` is the interval published with the raw prior."""
     others = [lens for lens in vector.centers if lens != RPL]
     shown = [lens for lens in others if lens != NUL] if NUL in others else []
     lo, hi = prior or (0.0, 1.0)
     leans = MEL in others and not lo <= 0.5 <= hi
     return MetricsBesideRecord(
-        movement={lens: twins(vector, lens) for lens in others},
-        evidence_effect={lens: twins(vector, lens, NUL) for lens in shown},
-        wrapper_effect=twins(vector, NUL) if NUL in others else None,
-        shock_index=twins(vector, HEL, show=_fold) if HEL in others else None,
-        amplification_gap=twins(vector, MEL) if MEL in others else None,
-        directed_gap=twins(vector, MEL, show=_as_is if lo > 0.5 else _reversed) if leans else None,
-        information_gain={lens: twins(vector, lens, show=_in_bits) for lens in others},
+        movement={lens: compute_twins(vector, lens) for lens in others},
+        evidence_effect={lens: compute_twins(vector, lens, NUL) for lens in shown},
+        wrapper_effect=compute_twins(vector, NUL) if NUL in others else None,
+        shock_index=compute_twins(vector, HEL, show=_fold) if HEL in others else None,
+        amplification_gap=compute_twins(vector, MEL) if MEL in others else None,
+        directed_gap=compute_twins(vector, MEL, show=_keep_sign if lo > 0.5 else _reverse_sign)
+        if leans
+        else None,
+        information_gain={
+            lens: compute_twins(vector, lens, show=_convert_to_bits) for lens in others
+        },
     )
 
 
-def _as_is(found: PairedT) -> metrics.Metric:
+def _keep_sign(found: PairedT) -> metrics.Metric:
     of = found.diff_prob
     return metrics.Metric(value=of.value, lo=of.lo, hi=of.hi)
 
 
-def _reversed(found: PairedT) -> metrics.Metric:
+def _reverse_sign(found: PairedT) -> metrics.Metric:
     of = found.diff_prob
     return metrics.Metric(value=-of.value, lo=-of.hi, hi=-of.lo)
 
 
 def _fold(found: PairedT) -> metrics.Metric:
-    return metrics.folded(_as_is(found))
+    return metrics.fold_metric(_keep_sign(found))
 
 
-def _in_bits(found: PairedT) -> metrics.Metric:
+def _convert_to_bits(found: PairedT) -> metrics.Metric:
     """The move and the ends of its interval, told in bits from where it began."""
     of, pre = found.diff_prob, found.prob_a
     value, lo, hi = (metrics.signed_bits(pre + move, pre) for move in (of.value, of.lo, of.hi))
     return metrics.Metric(value=value, lo=lo, hi=hi)
 
 
-def twins(
+def compute_twins(
     vector: BeliefVector,
     lens: str,
     base: str = RPL,
     *,
-    show: Callable[[PairedT], metrics.Metric] = _as_is,
+    show: Callable[[PairedT], metrics.Metric] = _keep_sign,
 ) -> TwinsRecord:
     """`lens` minus `base` by the paired t and its trimmed twin, over the stems of the vector."""
     a, b = (
         {stem: [mean] for stem, mean in zip(vector.stems, vector.means[side].tolist(), strict=True)}
         for side in (base, lens)
     )
-    return _twins(a, b, vector.centers[base], show)
+    return _compute_twins(a, b, vector.centers[base], show)
 
 
-def _twins(
+def _compute_twins(
     a: Mapping[str, Sequence[float]],
     b: Mapping[str, Sequence[float]],
     center_logit: float | None = None,
-    show: Callable[[PairedT], metrics.Metric] = _as_is,
+    show: Callable[[PairedT], metrics.Metric] = _keep_sign,
 ) -> TwinsRecord:
     plain, trimmed = (
         TRecord.fill(show(found), p_value=found.diff_prob.p_value)
@@ -302,8 +308,8 @@ def _check_placebo(
         shared = placebo.keys() & lens.keys()
         if len(shared) < MIN_STEMS:
             continue
-        found = _twins({stem: placebo[stem] for stem in shared}, lens)
-        moved = twins(vector, run.lens)
+        found = _compute_twins({stem: placebo[stem] for stem in shared}, lens)
+        moved = compute_twins(vector, run.lens)
         verdict = "unmoved" if _holds_zero(moved) else "any_text"
         return PlaceboRecord.model_validate(
             {
@@ -325,7 +331,7 @@ def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRe
     how far the beliefs in a claim and in its negation add up to more than 1. Above 0, the model
     tends to say yes to whatever it is asked.
     """
-    whole = {(run.model, run.lens): run for run in unchanged_runs(runs, claim)}
+    whole = {(run.model, run.lens): run for run in select_unchanged_runs(runs, claim)}
     found = []
     for run in runs:
         same = whole.get((run.model, run.lens))
@@ -338,10 +344,10 @@ def compare_variants(runs: Sequence[RunRecord], claim: str) -> list[ExperimentRe
         difference, beside, reason = None, None, None
         try:
             vector = _resample({"whole": logits_by_stem(same), "changed": logits}, same.aggregation)
-            difference = _plain(metrics.movement(vector, "whole", "changed"))
-            beside = twins(vector, "whole", "changed")
+            difference = _make_metric_record(metrics.movement(vector, "whole", "changed"))
+            beside = compute_twins(vector, "whole", "changed")
         except NoEstimateError as exc:
-            reason = _too_few(exc.params["got"], [run.lens, variant or ""])
+            reason = _make_too_few_reason(exc.params["got"], [run.lens, variant or ""])
         found.append(
             ExperimentRecord(
                 variant=variant or "",
@@ -382,7 +388,7 @@ def assemble_vector(
     )
 
 
-def unchanged_runs(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
+def select_unchanged_runs(runs: Sequence[RunRecord], claim: str) -> list[RunRecord]:
     """The runs of the claim that show bundles as they are: no experiments, no negation."""
     return [
         run for run in runs if run.claim == claim and not (run.evidence and run.evidence.variant)
@@ -400,7 +406,7 @@ def lens_records(
 ) -> list[LensRecord]:
     """The lines of the vector, model by model: what was measured, and what couldn't be."""
     models = list(dict.fromkeys(run.model for run in runs))
-    lines = [lens_record(run) for run in unchanged_runs(runs, claim)]
+    lines = [lens_record(run) for run in select_unchanged_runs(runs, claim)]
     for bundle in bundles:
         if not bundle.sufficient:
             params = bundle.shortfall.to_json()
@@ -424,7 +430,7 @@ def metrics_by_model(
     """
     found = {}
     for model in dict.fromkeys(run.model for run in runs):
-        own = [run for run in unchanged_runs(runs, claim) if run.model == model]
+        own = [run for run in select_unchanged_runs(runs, claim) if run.model == model]
         shown = {run.lens: run.evidence.bundle_id for run in own if run.evidence}
         counts: dict[str, Mapping[str, int]] = {
             lens: publishers[name] for lens, name in shown.items() if name and name in publishers

@@ -29,7 +29,13 @@ from heretix.core.errors import BankError, HeretixError, RecordError
 from heretix.core.lenses import LENSES
 from heretix.evidence.bundle import read_bundle
 from heretix.measurement.execution import build_run
-from heretix.measurement.experiments import canary, show_bundle, swapped, under_policy, without
+from heretix.measurement.experiments import (
+    leave_out,
+    make_canary,
+    show_bundle,
+    show_under_policy,
+    swap_order,
+)
 from heretix.measurement.record import (
     SCHEMA,
     Artifact,
@@ -101,7 +107,7 @@ class Mismatch:
     derived: object
 
 
-def sufficiency_differences(
+def find_sufficiency_differences(
     path: str, bundle: Bundle, runs: Sequence[RunRecord], claim: str
 ) -> Iterator[Mismatch]:
     """Find bundles called too small, or large enough, by a rule of their own.
@@ -124,7 +130,7 @@ def sufficiency_differences(
         yield Mismatch(f"{path}.items", f"measured in {measured[0]}", "too few to be measured")
 
 
-def shown_differences(
+def find_shown_differences(
     run: RunRecord, bundles: Mapping[str, Bundle], runs: Sequence[RunRecord]
 ) -> Iterator[Mismatch]:
     """Find runs that showed something else than their bundle, or name one that isn't here."""
@@ -149,10 +155,10 @@ def shown_differences(
     of_another_policy = (shown.variant or "").startswith("policy:")
     if not of_another_policy and shown.bundle_id not in whole:
         yield Mismatch(f"{path}.bundle_id", shown.bundle_id, "not what the lens showed whole")
-    yield from _item_differences(path, shown, bundle)
+    yield from _find_item_differences(path, shown, bundle)
 
 
-def _item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Iterator[Mismatch]:
+def _find_item_differences(path: str, shown: EvidenceRecord, bundle: Bundle) -> Iterator[Mismatch]:
     items = [(item.id, item.text) for item in shown.items]
     if shown.variant == "sham":
         # The texts are the package's; what the bundle decides is how many and how long.
@@ -177,15 +183,15 @@ def _expect_evidence(variant: str | None, bundle: Bundle) -> Evidence | None:
     if variant is None:
         return show_bundle(bundle)
     if variant == "canary":
-        return canary(bundle)
+        return make_canary(bundle)
     if variant == "swapped":
-        return swapped(bundle)
+        return swap_order(bundle)
     kind, _, name = variant.partition(":")
     made = None
     if kind == "without" and any(name in {item.id, item.publisher} for item in bundle.items):
-        made = without(bundle, name)
+        made = leave_out(bundle, name)
     elif kind == "policy":
-        made = under_policy(bundle)
+        made = show_under_policy(bundle)
     return made if made is not None and made.variant == variant else None
 
 
@@ -207,7 +213,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Everything agrees."""
+        """Tell whether everything agrees."""
         return not self.differences
 
 
@@ -239,19 +245,19 @@ def parse_artifacts(text: str, *, source: str) -> list[Artifact]:
     if not text.strip():
         raise RecordError(f"`{source}` is empty; {_RECORD_WANTED}")
     try:
-        return [_artifact(_strict_json(text, source), source)]
+        return [_artifact(_parse_strict_json(text, source), source)]
     except json.JSONDecodeError as whole:
         lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
         artifacts = []
         for number, line in lines:
             try:
                 place = f"{source} line {number}"
-                artifacts.append(_artifact(_strict_json(line, place), place))
+                artifacts.append(_artifact(_parse_strict_json(line, place), place))
             except json.JSONDecodeError as exc:
                 if not artifacts:
                     # Not even the first line stands by itself: it is one artifact over many lines.
-                    raise _no_json(f"`{source}`", text, whole) from whole
-                raise _no_json(f"`{source}` line {number}", line, exc) from exc
+                    raise _make_json_error(f"`{source}`", text, whole) from whole
+                raise _make_json_error(f"`{source}` line {number}", line, exc) from exc
         return artifacts
 
 
@@ -265,7 +271,7 @@ def verify_run(run: RunRecord) -> Verification:
     checked = 1
     try:
         rebuilt = _rebuild(run)
-        rebuilt = _as_old_as(run, rebuilt)
+        rebuilt = _drop_newer_fields(run, rebuilt)
     except (HeretixError, ArithmeticError, ValueError, KeyError, IndexError) as exc:
         differences.append(Mismatch("(plan)", "a plan", f"none: {exc}"))
     else:
@@ -273,7 +279,7 @@ def verify_run(run: RunRecord) -> Verification:
         derived = rebuilt.model_dump(mode="json", exclude={"sha256"})
         pairs = list(compare_leaves("", recorded, derived))
         checked += len(pairs)
-        differences += [pair for pair in pairs if not same_value(pair.recorded, pair.derived)]
+        differences += [pair for pair in pairs if not is_same_value(pair.recorded, pair.derived)]
         notes.append(_bank_note(run))
     return Verification(
         execution_id=run.execution_id,
@@ -284,12 +290,12 @@ def verify_run(run: RunRecord) -> Verification:
     )
 
 
-def _as_old_as(run: RunRecord, rebuilt: RunRecord) -> RunRecord:
+def _drop_newer_fields(run: RunRecord, rebuilt: RunRecord) -> RunRecord:
     """Leave out of a run made again what the version that wrote the record didn't know."""
     if run.beside is None:
         rebuilt = rebuilt.model_copy(update={"beside": None})
     if run.readout is not None and run.readout.extreme_mass is None:
-        rebuilt = _without_masses(rebuilt)
+        rebuilt = _drop_masses(rebuilt)
     if run.aggregation.bootstrap_seed_text is None:
         update = {"bootstrap_seed_text": None}
         how = rebuilt.aggregation.model_copy(update=update)
@@ -297,7 +303,7 @@ def _as_old_as(run: RunRecord, rebuilt: RunRecord) -> RunRecord:
     return rebuilt
 
 
-def _without_masses(run: RunRecord) -> RunRecord:
+def _drop_masses(run: RunRecord) -> RunRecord:
     """Hold the mean of each wording as if it were an answer, as the first distributions were."""
     if run.readout is None or run.readout.name != DISTRIBUTION:
         return run
@@ -382,9 +388,9 @@ def verify_vector(artifact: Artifact) -> Verification:
             differences.append(Mismatch(f"bundles[{number}]", "a bundle", f"none: {exc}"))
         else:
             bundles[loaded.bundle_id] = loaded
-            differences += sufficiency_differences(f"bundles[{number}]", loaded, runs, claim)
+            differences += find_sufficiency_differences(f"bundles[{number}]", loaded, runs, claim)
     for run in runs:
-        differences += shown_differences(run, bundles, runs)
+        differences += find_shown_differences(run, bundles, runs)
     publishers = {bundle_id: bundle.publishers for bundle_id, bundle in bundles.items()}
     lines = lens_records(runs, claim, list(bundles.values()))
     recorded = artifact.metrics or {}
@@ -408,7 +414,7 @@ def verify_vector(artifact: Artifact) -> Verification:
     pairs = [
         pair for name, both in sides.items() for pair in compare_leaves(name, *map(_plain, both))
     ]
-    differences += [pair for pair in pairs if not same_value(pair.recorded, pair.derived)]
+    differences += [pair for pair in pairs if not is_same_value(pair.recorded, pair.derived)]
     return Verification(
         execution_id="belief vector",
         run_id=runs[0].run_id,
@@ -588,7 +594,7 @@ def compare_leaves(path: str, recorded: Any, derived: Any) -> Iterator[Mismatch]
         yield Mismatch(path, recorded, derived)
 
 
-def same_value(recorded: object, derived: object) -> bool:
+def is_same_value(recorded: object, derived: object) -> bool:
     if isinstance(recorded, float) and isinstance(derived, float):
         return math.isclose(recorded, derived, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return type(recorded) is type(derived) and recorded == derived
@@ -610,7 +616,7 @@ def _artifact(value: Any, source: str) -> Artifact:
         ) from exc
 
 
-def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
+def _make_json_error(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
     """Fault of a text; often just that the end of it is missing."""
     begun, end = text.lstrip(), text.rstrip()
     in_last_line = "\n" not in end[exc.pos :]
@@ -624,26 +630,26 @@ def _no_json(subject: str, text: str, exc: json.JSONDecodeError) -> RecordError:
     return RecordError(f"{subject} isn't JSON ({exc}); {_RECORD_WANTED}")
 
 
-def _strict_json(text: str, source: str) -> Any:
+def _parse_strict_json(text: str, source: str) -> Any:
     """Parse JSON whose numbers are spelled as Heretix writes them.
 
     Two spellings can mean the same double, so a changed last digit could pass unseen; the one
     spelling that round-trips shortest is the only one taken.
     """
     try:
-        return json.loads(text, parse_float=_shortest_float, parse_constant=_no_constant)
+        return json.loads(text, parse_float=_read_shortest_float, parse_constant=_refuse_constant)
     except RecursionError:
         raise RecordError(f"`{source}` is nested deeper than any record") from None
     except RecordError as exc:
         raise RecordError(f"`{source}`: {exc}") from None
 
 
-def _shortest_float(text: str) -> float:
+def _read_shortest_float(text: str) -> float:
     value = float(text)
     if repr(value) != text:
         raise RecordError(f"the number {text} isn't spelled as it was written ({value!r})")
     return value
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise RecordError(f"{name} isn't JSON")

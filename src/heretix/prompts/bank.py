@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from heretix.core.canonical import sha256_hex, sha256_json, sha256_text
 from heretix.core.errors import BankError, PluginError
 from heretix.core.plugins import Plugin, Registry
-from heretix.core.yaml_lines import Document, YamlFault, control_character, hint, listed, load
+from heretix.core.yaml_lines import (
+    Document,
+    YamlFault,
+    find_control_character,
+    hint,
+    list_names,
+    load,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -213,7 +220,7 @@ def _read_yaml(kind: Any, text: str, source: str) -> tuple[Document, Any]:
     try:
         document = load(text)
         if not isinstance(document.values, dict):
-            raise YamlFault(1, f"must hold the keys {listed(known)}, and holds none")
+            raise YamlFault(1, f"must hold the keys {list_names(known)}, and holds none")
         return document, TypeAdapter(kind).validate_python(document.values)
     except YamlFault as fault:
         raise BankError(fault.at(source)) from fault
@@ -271,7 +278,7 @@ def _check_text(text: str, *, claims: int = 0, paraphrases: int = 0) -> str:
     if not text.strip():
         raise ValueError("is empty")
     # An escape ("\x07") can still bring in what the file itself doesn't show.
-    if bad := control_character(text):
+    if bad := find_control_character(text):
         raise ValueError(f"has a control character ({bad}); remove it")
     if len(text) > MAX_FRAME_CHARS:
         raise ValueError(f"must have at most {MAX_FRAME_CHARS:,} characters, and has {len(text):,}")
@@ -337,7 +344,7 @@ class Frame:
 
     @property
     def sha256(self) -> str:
-        """Of everything in it."""
+        """Hash of everything in it."""
         content = [
             self.version,
             self.system,
@@ -368,7 +375,7 @@ def nonce_of(shown_sha256: str) -> str:
     return sha256_hex(f"nonce|{shown_sha256}".encode())[:12]
 
 
-def free_nonce(shown_sha256: str, texts: Iterable[str]) -> str:
+def find_free_nonce(shown_sha256: str, texts: Iterable[str]) -> str:
     """The code for these documents: if one of them holds it after all, another is made."""
     held = list(texts)
     nonce = nonce_of(shown_sha256)

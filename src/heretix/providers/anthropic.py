@@ -91,7 +91,7 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
         response_id=http.as_text(body.get("id")),
         tokens_in=tokens_in,
         tokens_out=http.as_count(usage.get("output_tokens")),
-        rate_limits=http.stated_limits(answer.headers),
+        rate_limits=http.read_rate_limits(answer.headers),
     )
 
 

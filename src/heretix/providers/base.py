@@ -88,7 +88,7 @@ class Reply:
 
 
 class Provider(Protocol):
-    """Something that answers requests, one at a time or many at once."""
+    """A service that answers requests, one at a time or many at once."""
 
     @property
     def max_concurrency(self) -> int:
@@ -100,7 +100,7 @@ class Provider(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and models."""
+        """Close connections and models."""
         ...
 
 

@@ -244,9 +244,9 @@ class BatchClient(http.HttpClient):
             return
         except aiohttp.ClientResponseError as exc:
             # As in `HttpClient`: its `repr` shows the key, so it becomes no cause.
-            failure = http.transport_error(self.target, exc)
+            failure = http.make_transport_error(self.target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise http.transport_error(self.target, exc) from exc
+            raise http.make_transport_error(self.target, exc) from exc
         raise failure
 
 

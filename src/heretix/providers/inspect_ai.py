@@ -50,7 +50,7 @@ class InspectProvider:
 
     @property
     def max_concurrency(self) -> int:
-        """As many calls as inspect_ai lets through to this model."""
+        """The calls that inspect_ai lets through to this model at a time."""
         return self._model.api.max_connections()
 
     async def ask(self, request: Request) -> Reply:

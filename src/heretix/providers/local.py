@@ -83,7 +83,7 @@ class _Prompt(NamedTuple):
     def messages(self) -> list[dict[str, str]]:
         return [*self.head, {"role": "user", "content": self.user}]
 
-    def answered(self, begun: str) -> list[dict[str, str]]:
+    def add_answer(self, begun: str) -> list[dict[str, str]]:
         """Messages with the beginning of an answer, if there is one."""
         return [*self.messages, *([{"role": "assistant", "content": begun}] if begun else [])]
 
@@ -139,7 +139,7 @@ class LocalProvider:
         if request.readout != SAMPLED:
             return await self._read_out(request, prompt)
         temperature = DEFAULT_TEMPERATURE if request.temperature is None else request.temperature
-        schema = _brief(request.answer_schema or ANSWER_SCHEMA)
+        schema = _bound_schema(request.answer_schema or ANSWER_SCHEMA)
         options = {
             "grammar": self._to_grammar(json.dumps({**schema, "x-guidance": _ONE_LINE_JSON})),
             "max_tokens": request.max_output_tokens,
@@ -185,7 +185,7 @@ class LocalProvider:
         await asyncio.gather(*(engine.aclose() for engine in self._engines))
 
 
-def _brief(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _bound_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`schema` with bounds: probabilities are ones, and lists and texts end.
 
     A small model that may go on for ever does, and each word costs it dearly. The shared schema
@@ -194,13 +194,13 @@ def _brief(schema: Mapping[str, Any]) -> dict[str, Any]:
     brief = dict(schema)
     match schema.get("type"):
         case "array":
-            brief = {"maxItems": _MAX_ITEMS, **brief, "items": _brief(schema["items"])}
+            brief = {"maxItems": _MAX_ITEMS, **brief, "items": _bound_schema(schema["items"])}
         case "string":
             brief = {"maxLength": QUOTE_CHARS + _A_WORD, **brief}
         case "object":
             properties = schema.get("properties", {})
             brief["properties"] = {
-                name: {**_brief(value), **_BOUNDS.get(name, {})}
+                name: {**_bound_schema(value), **_BOUNDS.get(name, {})}
                 for name, value in properties.items()
             }
     return brief
@@ -241,7 +241,7 @@ class _Queue:
     def _hand_out(self) -> None:
         while self._idle and self._waiting:
             # The first of the best: calls of equal worth keep their order.
-            turn, engine = max(product(self._waiting, self._idle), key=self._worth)
+            turn, engine = max(product(self._waiting, self._idle), key=self._rate_pair)
             self._waiting.remove(turn)
             if turn.engine.cancelled():
                 continue
@@ -249,7 +249,7 @@ class _Queue:
             self._given[engine] = turn.prompt
             turn.engine.set_result(engine)
 
-    def _worth(self, pair: tuple[_Turn, _Engine]) -> int:
+    def _rate_pair(self, pair: tuple[_Turn, _Engine]) -> int:
         prompt, engine = pair[0].prompt, pair[1]
         return 2 if self._given.get(engine) == prompt else prompt not in self._given.values()
 
@@ -315,14 +315,14 @@ class _Engine:
             if held != prompt:
                 shares_head = self._read_head(prompt, held, stop)
                 self._send(prompt.messages, _READ_ONLY, stop, reuse=shares_head)
-            outcome = self._send(prompt.answered(begun), options, stop, reuse=True)
+            outcome = self._send(prompt.add_answer(begun), options, stop, reuse=True)
             # What was begun may share tokens with what the engine wrote or read after the prompt.
             if outcome.tokens_in_held == outcome.tokens_in - 1 or begun:
                 self._held = prompt
                 return outcome
             # A kind of model that can't forget just its last token: read it whole, every time.
             self._winds_back = False
-        return self._send(prompt.answered(begun), options, stop, reuse=False)
+        return self._send(prompt.add_answer(begun), options, stop, reuse=False)
 
     def _read_head(self, prompt: _Prompt, held: _Prompt | None, stop: threading.Event) -> bool:
         """Bring the engine to the end of the system message; False where that can't be done."""
@@ -464,7 +464,7 @@ class SharedModels:
 
     def __init__(self, opener: catalog.Opener = catalog.open_provider) -> None:
         self._opener = opener
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _OpenModel] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     def open(self, model: ModelId, settings: Settings, *, options: Options) -> Provider:
@@ -474,12 +474,12 @@ class SharedModels:
             return opened
         name = model.identity
         # A provider that was only opened holds nothing yet: one too many is just forgotten.
-        held = self._held.setdefault(name, _Held(opened, after=self._closing.get(name)))
+        held = self._held.setdefault(name, _OpenModel(opened, after=self._closing.get(name)))
         held.users += 1
-        return _Share(self, name, held)
+        return _SharedProvider(self, name, held)
 
-    async def give_back(self, name: str, held: _Held) -> None:
-        """Let one user go; the last closes it."""
+    async def give_back(self, name: str, held: _OpenModel) -> None:
+        """Release one user; the last closes it."""
         held.users -= 1
         if held.users:
             return
@@ -488,7 +488,7 @@ class SharedModels:
         # To its end: whoever opens the model next waits until this one's memory is free.
         await asyncio.shield(closing)
 
-    async def _close(self, name: str, held: _Held) -> None:
+    async def _close(self, name: str, held: _OpenModel) -> None:
         try:
             await held.wait()
             await held.provider.aclose()
@@ -498,7 +498,7 @@ class SharedModels:
 
 
 @dataclass(eq=False, slots=True)
-class _Held:
+class _OpenModel:
     provider: Provider
     after: asyncio.Task[None] | None
     """Call that lets go of the one before it."""
@@ -510,8 +510,8 @@ class _Held:
             await asyncio.wait([self.after])
 
 
-class _Share:
-    def __init__(self, models: SharedModels, name: str, held: _Held) -> None:
+class _SharedProvider:
+    def __init__(self, models: SharedModels, name: str, held: _OpenModel) -> None:
         self._models = models
         self._name = name
         self._held = held
@@ -525,7 +525,7 @@ class _Share:
         return await self._held.provider.ask(request)
 
     async def aclose(self) -> None:
-        """Let go of it. A second time is no harm."""
+        """Release it. A second time is no harm."""
         if not self._closed:
             self._closed = True
             await self._models.give_back(self._name, self._held)

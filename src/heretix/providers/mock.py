@@ -124,7 +124,7 @@ class MockProvider:
         )
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _fault(self, request: Request) -> str:
         if not self._rates:
@@ -189,7 +189,7 @@ def _key(request: Request) -> tuple[str, int, int]:
 
 
 def _round_as_spoken(prob: float) -> str:
-    """As a model would say it: two decimals, and more near 0 and 1, which it never reaches."""
+    """Round as a model would speak: two decimals, and more near 0 and 1, which it never reaches."""
     prob = min(max(prob, 0.0001), 0.9999)
     far = min(prob, 1 - prob)
     digits = 2 if far >= 0.05 else 3 if far >= 0.005 else 4

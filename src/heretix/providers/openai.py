@@ -68,7 +68,7 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
     code = http.as_text(error.get("code"))
     refused = code in _POLICY_CODES
     if not refused and (body.get("status") == "failed" or error):
-        failure = http.reported_error(target, error, answer.headers)
+        failure = http.make_reported_error(target, error, answer.headers)
         if code == "rate_limit_exceeded":
             raise RateLimitedError(str(failure), status=None)
         raise RejectedError(str(failure)) if code in _HOPELESS_CODES else failure
@@ -89,7 +89,7 @@ def read_reply(target: http.Target, answer: http.HttpReply) -> Reply:
         response_id=http.as_text(body.get("id")),
         tokens_in=http.as_count(usage.get("input_tokens")),
         tokens_out=http.as_count(usage.get("output_tokens")),
-        rate_limits=http.stated_limits(answer.headers),
+        rate_limits=http.read_rate_limits(answer.headers),
     )
 
 
@@ -142,7 +142,7 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
                 if http.as_object(found.get("metadata")).get(_NAME) == batch_id
                 and (identity := http.as_text(found.get("id")))
             ]
-            if named or not page.get("has_more") or _all_before(batches, earliest):
+            if named or not page.get("has_more") or _is_all_before(batches, earliest):
                 return named
             cursor["after"] = http.as_text(batches[-1].get("id")) or ""
 
@@ -178,7 +178,7 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
     def _read(self, document: Mapping[str, Any]) -> Reply:
         target = self.client.target
         if error := http.as_object(document.get("error")):
-            failure = http.reported_error(target, error, {})
+            failure = http.make_reported_error(target, error, {})
             code = http.as_text(error.get("code"))
             if code == "batch_expired":
                 raise CallTimeoutError(str(failure))
@@ -192,7 +192,7 @@ class OpenAIBatchProvider(batch.HttpBatchProvider):
         return read_reply(target, http.HttpReply(200, {}, body))
 
 
-def _all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
+def _is_all_before(batches: Sequence[Mapping[str, Any]], earliest: float) -> bool:
     """Tell whether this page and those behind it are too old to matter.
 
     The newest come first, though the documentation doesn't promise it: a page that runs the other
@@ -208,7 +208,7 @@ def _problem(target: http.Target, found: Mapping[str, Any]) -> str:
     errors = map(http.as_object, http.as_items(http.as_object(found.get("errors")).get("data")))
     words = [text for error in errors if (text := http.as_text(error.get("message")))]
     listed = "; ".join(dict.fromkeys(words[:_SHOWN])) or "no reason given"
-    return str(http.reported_error(target, {"message": listed}, {}))
+    return str(http.make_reported_error(target, {"message": listed}, {}))
 
 
 def _moment(value: Any) -> datetime | None:

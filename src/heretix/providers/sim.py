@@ -118,7 +118,7 @@ class SimProvider:
         )
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def _logprobs(self, request: Request) -> Iterator[Logprob]:
         """The planted belief of a wording itself, or the distribution of its drawn answers."""
@@ -148,7 +148,7 @@ class SimProvider:
     def _wording(self, request: Request) -> float:
         """Log-odds of a wording, about which its answers scatter."""
         planted, lens, stem = self.planted, request.lens, self._stem(request)
-        on_subject = planted.any_text == 1 or _on_subject(request.claim, request.user)
+        on_subject = planted.any_text == 1 or _is_on_subject(request.claim, request.user)
         log_odds = planted.center(lens, on_subject=on_subject)
         log_odds += planted.template_sd * normal("stem", *stem)
         if LENSES[lens].framed:
@@ -162,7 +162,7 @@ if TYPE_CHECKING:
     _conforms: Provider = SimProvider("x")
 
 
-def _on_subject(claim: str, shown: str) -> bool:
+def _is_on_subject(claim: str, shown: str) -> bool:
     """Tell documents on the claim by the words that they share with it.
 
     Of the packaged ones, those on a claim have .29 or more of its longer words, others .14 at most.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import LENSES
 from heretix.measurement.record import Artifact
-from heretix.measurement.vector import unchanged_runs
+from heretix.measurement.vector import select_unchanged_runs
 from heretix.measurement.verify import verify_artifact
 from heretix.report import charts, figures, words
 from heretix.report.charts import figure as fig
@@ -56,10 +56,10 @@ def plain_runs(artifacts: Sequence[Artifact]) -> list[RunRecord]:
     runs = []
     for artifact in artifacts:
         if artifact.lenses is not None:
-            runs += unchanged_runs(artifact.runs, claim_of(artifact))
+            runs += select_unchanged_runs(artifact.runs, claim_of(artifact))
         else:
             runs += [run for run in artifact.runs if not (run.evidence and run.evidence.variant)]
-    return _once(runs)
+    return _drop_duplicates(runs)
 
 
 def _findings(
@@ -79,7 +79,7 @@ def _findings(
     return [f"{claim} {sentence}" if several else sentence for sentence, claim in said.items()]
 
 
-def _once(runs: Sequence[RunRecord]) -> list[RunRecord]:
+def _drop_duplicates(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Leave out records that were named before."""
     return list({(run.execution_id, run.sha256): run for run in runs}.values())
 
@@ -89,7 +89,7 @@ def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
     found = [artifact for artifact in artifacts if artifact.lenses is not None]
     loose = plain_runs([artifact for artifact in artifacts if artifact.lenses is None])
     for claim in dict.fromkeys(run.claim for run in loose):
-        own = unchanged_runs(loose, claim)
+        own = select_unchanged_runs(loose, claim)
         for model in dict.fromkeys(run.model for run in own):
             runs = [run for run in own if run.model == model]
             lenses = {run.lens for run in runs}
@@ -99,7 +99,7 @@ def vectors(artifacts: Sequence[Artifact]) -> list[Artifact]:
     return found
 
 
-def shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> list[Picture]:
+def draw_shared_pictures(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> list[Picture]:
     """Draw the charts that more than one run stands behind."""
     runs = plain_runs(artifacts)
     pictures = []
@@ -122,7 +122,7 @@ def _evidence_pictures(artifacts: Sequence[Artifact], theme: Theme) -> list[Pict
     pictures = []
     for claim, model in dict.fromkeys(one[:2] for one in points):
         own = [one for one in artifacts if claim_of(one) == claim]
-        behind = tuple(_once([run for *of, _, run in points if of == [claim, model]]))
+        behind = tuple(_drop_duplicates([run for *of, _, run in points if of == [claim, model]]))
         alone = [
             one.model_copy(update={"runs": [run for run in one.runs if run.model == model]})
             for one in own
@@ -137,7 +137,7 @@ def _vector_pictures(artifact: Artifact, theme: Theme) -> list[Picture]:
     claim = claim_of(artifact)
     for model in dict.fromkeys(run.model for run in artifact.runs):
         own = [run for run in artifact.runs if run.model == model]
-        plain = unchanged_runs(own, claim)
+        plain = select_unchanged_runs(own, claim)
         chart = charts.belief_vector(artifact, model, theme=theme)
         pictures.append(Picture(title="Belief vector", chart=chart, runs=tuple(plain), claim=claim))
         records = [record for record in artifact.experiments or [] if record.model == model]
@@ -192,7 +192,7 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
     # A report of an experiment alone is about that.
     plain = plain_runs(artifacts) or [run for artifact in artifacts for run in artifact.runs]
     # After them those made to be compared with others: variants of bundles, and negations.
-    runs = _once([*plain, *(run for artifact in artifacts for run in artifact.runs)])
+    runs = _drop_duplicates([*plain, *(run for artifact in artifacts for run in artifact.runs)])
     found = [check for artifact in artifacts for check in verify_artifact(artifact)]
     checked = {check.execution_id: check for check in found}
     names = [
@@ -223,9 +223,9 @@ def report_html(artifacts: Sequence[Artifact]) -> str:
         axis=figures.axis,
         lenses=[code.lower() for code in LENSES],
         sections=sections,
-        shared=list(_shared_figures(artifacts, by_execution, several=len(claims) > 1)),
+        shared=list(_draw_shared_figures(artifacts, by_execution, several=len(claims) > 1)),
         bundles=[(claim_of(a), bundle) for a in artifacts for bundle in a.bundles or []],
-        moved=list(_moved_lines(artifacts)),
+        moved=list(_list_moves(artifacts)),
         between=[check for check in found if check.execution_id not in by_execution],
         palette=css_variables(),
         recolour=dark_css("figure svg"),
@@ -254,10 +254,10 @@ def _section(
     )
 
 
-def _shared_figures(
+def _draw_shared_figures(
     artifacts: Sequence[Artifact], sections: Mapping[str, _Section], *, several: bool
 ) -> Iterator[_Figure]:
-    for place, picture in enumerate(shared_pictures(artifacts)):
+    for place, picture in enumerate(draw_shared_pictures(artifacts)):
         behind = [sections[run.execution_id] for run in picture.runs]
         sources = tuple((f"{section.anchor}-answers", section.name) for section in behind)
         if len(sources) > _NAMED_SOURCES:
@@ -270,7 +270,7 @@ def _shared_figures(
 
 def _figures(run: RunRecord, anchor: str) -> Iterator[_Figure]:
     sources = ((f"{anchor}-answers", f"all {run.usage.attempted} answers"),)
-    for place, picture in enumerate(_own_pictures(run, LIGHT)):
+    for place, picture in enumerate(_draw_own_pictures(run, LIGHT)):
         svg = draw_inline(fig.with_title(picture.chart, picture.title), f"{anchor}-{place}")
         yield _Figure(svg=svg, sources=sources)
 
@@ -332,7 +332,7 @@ def environment() -> Environment:
     environment.globals["not_assessed"] = words.NOT_ASSESSED
     environment.globals["stance_text"] = words.stance_text
     environment.filters |= {
-        "weighed": figures.weighed,
+        "emphasise": figures.emphasise,
         "reliability": words.reliability_text,
         "span": lambda ends: words.span(*ends),
         "signed": lambda value: number(value, signed=True),
@@ -395,8 +395,8 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
             "the report as .html"
         )
     claims = list(dict.fromkeys(run.claim for run in runs))
-    pictures = list(_own_pictures(runs[0], theme)) if len(runs) == 1 else []
-    pictures += shared_pictures(artifacts, theme=theme)
+    pictures = list(_draw_own_pictures(runs[0], theme)) if len(runs) == 1 else []
+    pictures += draw_shared_pictures(artifacts, theme=theme)
     several = len(claims) > 1
     drawings = [
         charts.chart_svg(
@@ -418,10 +418,10 @@ def report_svg(artifacts: Sequence[Artifact], *, theme: Theme = LIGHT) -> str:
     for drawing in drawings:
         sheet.drawing(drawing)
     _write_making(sheet, artifacts, runs)
-    return sheet.write(f"Report: {fig.drawable(title)}")
+    return sheet.write(f"Report: {fig.strip_controls(title)}")
 
 
-def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
+def _draw_own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
     forest = charts.template_forest(run, theme=theme)
     yield Picture(title="What each wording gave", chart=forest, runs=(run,))
     if run.status == "ok":
@@ -429,7 +429,7 @@ def _own_pictures(run: RunRecord, theme: Theme) -> Iterator[Picture]:
         yield Picture(title="Where the interval comes from", chart=replicas, runs=(run,))
 
 
-def _moved_lines(artifacts: Sequence[Artifact]) -> Iterator[str]:
+def _list_moves(artifacts: Sequence[Artifact]) -> Iterator[str]:
     """Say of every lens whether evidence moved the belief, or any text would have."""
     for artifact in artifacts:
         for model, metrics in (artifact.metrics or {}).items():

@@ -182,14 +182,16 @@ def belief_table(
     columns: list[Column] = [("row", "int64"), ("id", "string"), ("claim", "string")]
     columns += [(named[name], kind) for name, kind in own.items()] + ours
     rows = (
-        {name: None for name, _ in columns} | _given(artifact, own, named) | _belief_row(run)
+        {name: None for name, _ in columns}
+        | _make_given_row(artifact, own, named)
+        | _belief_row(run)
         for artifact in artifacts
         for run in artifact.runs
     )
-    return write_columns(wanted, columns, _in_pages(rows))
+    return write_columns(wanted, columns, _split_into_pages(rows))
 
 
-def _in_pages(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def _split_into_pages(rows: Iterable[Row]) -> Iterator[list[Row]]:
     found = iter(rows)
     while page := list(itertools.islice(found, _RECORDS_PAGE)):
         yield page
@@ -212,7 +214,7 @@ def _own_columns(claims: Sequence[Claim]) -> dict[str, str]:
     return {name: kind or "string" for name, kind in kinds.items()}
 
 
-def _given(artifact: Artifact, own: Mapping[str, str], named: Mapping[str, str]) -> Row:
+def _make_given_row(artifact: Artifact, own: Mapping[str, str], named: Mapping[str, str]) -> Row:
     """Tell what the file said in the row of an artifact."""
     if artifact.row is None:
         return {"row": 1, "id": artifact.runs[0].claim_id}
@@ -237,7 +239,7 @@ def _belief_row(run: RunRecord) -> Row:
     return {name: known[name] for name in wanted}
 
 
-def training_pages(store: Store, search: str | None, label: str) -> Iterator[list[Row]]:
+def read_training_pages(store: Store, search: str | None, label: str) -> Iterator[list[Row]]:
     """Read compliant answers to claims with a label, a page of executions at a time.
 
     An answer that several executions took from the cache is one row, that of the first of them.
@@ -385,10 +387,10 @@ def _texts(wanted: Format, names: Sequence[str], pages: Iterator[list[Row]]) -> 
         return (_lines(page) for page in pages)
     header = [dict(zip(names, names, strict=True))]
     delimiter = "\t" if wanted == "tsv" else ","
-    return (_separated(names, page, delimiter) for page in itertools.chain([header], pages))
+    return (_write_separated(names, page, delimiter) for page in itertools.chain([header], pages))
 
 
-def _separated(names: Sequence[str], page: Sequence[Row], delimiter: str) -> bytes:
+def _write_separated(names: Sequence[str], page: Sequence[Row], delimiter: str) -> bytes:
     """Write lines of CSV or TSV; what is missing is empty."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n", delimiter=delimiter)
@@ -449,17 +451,17 @@ def _parquet(schema: Any, pages: Iterator[list[Row]]) -> Iterator[bytes]:
     with pyarrow.parquet.ParquetWriter(sink, schema) as writer:
         for page in pages:
             if page:
-                writer.write_table(pyarrow.Table.from_pylist(storable(page), schema=schema))
+                writer.write_table(pyarrow.Table.from_pylist(make_storable(page), schema=schema))
             yield sink.take()
     yield sink.take()
 
 
-def storable(page: Sequence[Row]) -> list[Row]:
+def make_storable(page: Sequence[Row]) -> list[Row]:
     """Rows with half characters spelt out: Arrow has no escape for them."""
-    return [{name: _storable(value) for name, value in row.items()} for row in page]
+    return [{name: _escape_surrogates(value) for name, value in row.items()} for row in page]
 
 
-def _storable(value: object) -> object:
+def _escape_surrogates(value: object) -> object:
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value

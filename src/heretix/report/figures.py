@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from markupsafe import Markup, escape
 
 from heretix.core.lenses import RPL
-from heretix.report.findings import between, chance, emphasis, is_wide, leading_interval
+from heretix.report.findings import chance, emphasis, is_wide, leading_interval, write_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _HEIGHT: Final = 200
 """Of the plot of a timeline, in pixels."""
 
 
-def weighed(sentence: str) -> Markup:
+def emphasise(sentence: str) -> Markup:
     """Set a finding for a page: what qualifies it more lightly than what was found."""
     return Markup("").join(
         escape(part) if strong else Markup('<span class="light">{}</span>').format(part)
@@ -92,7 +92,7 @@ class Mark:
     @property
     def words(self) -> str:
         """What leads a line of words: the number, or the interval in place of it."""
-        return between(*self.ci) if self.wide else chance(self.prob)
+        return write_interval(*self.ci) if self.wide else chance(self.prob)
 
     def __str__(self) -> str:
         lo, hi = self.ci
@@ -186,7 +186,7 @@ def timeline(lines: Sequence[Line], scale: Scale = EVEN) -> Markup:
     span = (last - first).total_seconds()
     top, parts = 14, []
     for prob, word in scale.ticks:
-        y = _down(scale, prob, top)
+        y = _find_y(scale, prob, top)
         parts.append(_line(0, y, 100, y, "fig-tick" if prob == 0.5 else "fig-base"))
         parts.append(f'<text x="0" y="{y - 3:.1f}">{word}</text>')
 
@@ -196,12 +196,12 @@ def timeline(lines: Sequence[Line], scale: Scale = EVEN) -> Markup:
     for line in lines:
         shown = [(across(at), prob, ci) for at, prob, ci in sorted(line.points)]
         drawn = [
-            _line(x, _down(scale, p, top), x2, _down(scale, p2, top), "fig-path")
+            _line(x, _find_y(scale, p, top), x2, _find_y(scale, p2, top), "fig-path")
             for (x, p, _), (x2, p2, _) in itertools.pairwise(shown)
         ]
         for x, prob, (lo, hi) in shown:
-            drawn.append(_line(x, _down(scale, lo, top), x, _down(scale, hi, top), "fig-span"))
-            y = _down(scale, prob, top)
+            drawn.append(_line(x, _find_y(scale, lo, top), x, _find_y(scale, hi, top), "fig-span"))
+            y = _find_y(scale, prob, top)
             drawn.append(f'<circle class="fig-dot" cx="{x}%" cy="{y}" r="4"/>')
         parts.append(f'<g class="lens-{escape(line.lens.lower())}">{"".join(drawn)}</g>')
     low = top + _HEIGHT + 16
@@ -217,7 +217,7 @@ def timeline(lines: Sequence[Line], scale: Scale = EVEN) -> Markup:
     return _svg(parts, low + 4, f"Belief over time: {told}", "fig fig-time")
 
 
-def _down(scale: Scale, prob: float, top: int) -> float:
+def _find_y(scale: Scale, prob: float, top: int) -> float:
     return round(top + _HEIGHT * (1 - scale.at(prob) / 100), 1)
 
 

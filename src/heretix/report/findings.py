@@ -120,7 +120,7 @@ def chance(prob: float, digits: int = 0) -> str:
     return f"{prob:.{digits}%}" if digits else percent(prob)
 
 
-def _from_to(before: float, after: float) -> tuple[str, str]:
+def _write_change(before: float, after: float) -> tuple[str, str]:
     """Write two probabilities with as many digits as tell them apart, two at most."""
     pairs = [(chance(before, digits), chance(after, digits)) for digits in (0, 1, 2)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
@@ -134,9 +134,9 @@ def belief_finding(run: RunRecord) -> Finding:
         failed = run.reason is not None and run.reason.code == "calls_failed"
         why = "every call failed" if failed else "too few answers could be used"
         sentence = f"no belief of {model} could be measured: {why}"
-        return Finding("no_estimate", _quotable(run, sentence, []))
+        return Finding("no_estimate", _make_quotable(run, sentence, []))
     center = (found.prob_true_rpl, found.prob_true_rpl)
-    weight, side = _side([center, found.ci95, *_beside_intervals(run.beside)], 0.5)
+    weight, side = _find_side([center, found.ci95, *_list_t_intervals(run.beside)], 0.5)
     if percent(0.5 + weight) == percent(0.5):  # As it is written, the interval holds 1/2.
         weight, side = 0.0, 0
     leans = {1: "leans towards believing", -1: "leans towards disbelieving", 0: "takes no side on"}
@@ -144,16 +144,16 @@ def belief_finding(run: RunRecord) -> Finding:
     if side and run.beside and run.beside.clamp_sensitive:
         least = min(least, side * (run.beside.center_clamped - 0.5))
     firmly = {1: "believes", -1: "disbelieves"} if least >= _FIRM else {}
-    said = f"{_shown(run)}{model} {(leans | firmly)[side]} the claim"
-    interval = between(*found.ci95)
-    open_by_t = _other_side(run, side)
+    said = f"{_tell_shown(run)}{model} {(leans | firmly)[side]} the claim"
+    interval = write_interval(*found.ci95)
+    open_by_t = _find_other_side(run, side)
     if found.is_stable and (wider := leading_interval(run)):
         sentence = (
-            f"anywhere from {between(*wider)} likely to be true (95% interval by Student's "
+            f"anywhere from {write_interval(*wider)} likely to be true (95% interval by Student's "
             f"t): {said}, and its answers depend on the wording"
         )
     elif found.is_stable:
-        by_t = f", by Student's t {between(*open_by_t)}" if open_by_t else ""
+        by_t = f", by Student's t {write_interval(*open_by_t)}" if open_by_t else ""
         sentence = (
             f"{said}: {chance(found.prob_true_rpl)} likely to be true "
             f"(95% interval {interval}{by_t})"
@@ -164,13 +164,13 @@ def belief_finding(run: RunRecord) -> Finding:
             f"{'but' if side else 'and'} its answers depend on the wording"
         )
     notes = [
-        _few(run),
+        _note_few_wordings(run),
         _note_clamped(run.beside, found.prob_true_rpl),
-        _legacy(run),
+        _note_legacy(run),
         _note_misquoted(run.evidence.trusted if run.evidence else None),
     ]
     code: Code = "neither" if side == 0 else "true" if side > 0 else "false"
-    return Finding(code, _quotable(run, sentence, notes), side, weight)
+    return Finding(code, _make_quotable(run, sentence, notes), side, weight)
 
 
 def leading_interval(run: RunRecord) -> tuple[float, float] | None:
@@ -179,8 +179,8 @@ def leading_interval(run: RunRecord) -> tuple[float, float] | None:
     ends = run.aggregates.ci95
     if ends is None or not run.aggregates.is_stable:
         return ends
-    _, side = _side([ends, *_beside_intervals(run.beside)], 0.5)
-    by_t = _other_side(run, side)
+    _, side = _find_side([ends, *_list_t_intervals(run.beside)], 0.5)
+    by_t = _find_other_side(run, side)
     return by_t if by_t and is_wide(*by_t) else None
 
 
@@ -201,7 +201,7 @@ def movement_findings(artifact: Artifact, model: str) -> list[Finding]:
     runs = [run for run in artifact.runs if run.model == model]
     if metrics is None or prior is None or not runs:
         return []
-    found = [_movement(metrics, prior, line, runs) for line in lines if line.lens in SHOWING]
+    found = [_tell_movement(metrics, prior, line, runs) for line in lines if line.lens in SHOWING]
     return sorted(found, key=lambda one: (_BY_RANK.index(one.code), -one.weight))
 
 
@@ -216,19 +216,22 @@ def headline(artifact: Artifact, model: str) -> Finding | None:
 def shift_finding(shift: Shift) -> Finding:
     """Say how the belief of a recipe moved from one execution to the next."""
     run, ago = shift.after, day_words(shift.before.finished_at)
-    belief = f"{_shown(run)}{short_model(run.model)}'s belief"
+    belief = f"{_tell_shown(run)}{short_model(run.model)}'s belief"
     before, after = (one.aggregates.prob_true_rpl for one in (shift.before, shift.after))
     weight, side = 0.0, 0
     if before is not None and after is not None:
-        weight, side = _side([(after - before,) * 2, (shift.moved.lo, shift.moved.hi)], 0.0)
+        weight, side = _find_side([(after - before,) * 2, (shift.moved.lo, shift.moved.hi)], 0.0)
     if before is None or after is None or not side:
         sentence = f"no change in {belief} since {ago} can be shown ({_points(shift.moved)})"
-        return Finding("not_moved", _quotable(run, sentence, []))
-    first, last = _from_to(before, after)
+        return Finding("not_moved", _make_quotable(run, sentence, []))
+    first, last = _write_change(before, after)
     verb = "rose" if side > 0 else "fell"
     sentence = f"{belief} {verb} from {first} to {last} since {ago} ({_points(shift.moved)})"
     return Finding(
-        "shifted", _quotable(run, sentence, _list_reservations(shift.before, run)), side, weight
+        "shifted",
+        _make_quotable(run, sentence, _list_reservations(shift.before, run)),
+        side,
+        weight,
     )
 
 
@@ -239,12 +242,12 @@ def difference_finding(a: RunRecord, b: RunRecord, found: Comparison) -> Finding
     intervals = [(difference.diff_prob,) * 2, (lo, hi)]
     if paired is not None:
         intervals.append((paired.diff_prob.lo, paired.diff_prob.hi))
-    weight, side = _side(intervals, 0.0)
-    one, other = _names_apart(a, b)
+    weight, side = _find_side(intervals, 0.0)
+    one, other = _name_difference(a, b)
     span = f"95% interval {_span(lo, hi)} percentage points"
     if paired is not None and not side and (lo > 0 or hi < 0):
         span += f", by Student's t {_span(paired.diff_prob.lo, paired.diff_prob.hi)}"
-    points = f"{100 * abs(difference.diff_prob):.{_digits(lo, hi)}f} percentage points"
+    points = f"{100 * abs(difference.diff_prob):.{_choose_digits(lo, hi)}f} percentage points"
     if side:
         where = "above" if side > 0 else "below"
         sentence = f"{other} lies {points} {where} {one} ({span})"
@@ -254,7 +257,7 @@ def difference_finding(a: RunRecord, b: RunRecord, found: Comparison) -> Finding
     worse = next((run for run in (a, b) if run.provider in MADE_UP_BY or run.demonstration), b)
     code: Code = "shifted" if side else "not_moved"
     notes = [unpaired, *_list_reservations(a, b)]
-    return Finding(code, _quotable(worse, sentence, notes), side, weight)
+    return Finding(code, _make_quotable(worse, sentence, notes), side, weight)
 
 
 def comparison_finding(
@@ -310,7 +313,7 @@ def panel_finding(report: PanelReport) -> Finding:
     moved += [(movement, one) for one in report.moved if (movement := one.movement)]
     if moved:
         # Models first: what moves one as a whole moves its claims, too.
-        movement, first = max(models or moved, key=lambda pair: _least_shift(pair[0])[0])
+        movement, first = max(models or moved, key=lambda pair: _find_least_shift(pair[0])[0])
         more = f"; {len(moved) - 1} more moved" if len(moved) > 1 else ""
         return moved_finding(movement, first, more)
     waves, asked = len(report.waves), len({s.claim for s in report.series if s.truth is None})
@@ -333,7 +336,7 @@ def panel_finding(report: PanelReport) -> Finding:
 
 def moved_finding(movement: Movement, first: ModelMovement | Series, more: str = "") -> Finding:
     """Say how the belief of a panel's model, or in one claim, moved over the waves."""
-    weight, side = _least_shift(movement)
+    weight, side = _find_least_shift(movement)
     verb = {1: "rose", -1: "fell", 0: "moved"}[side]
     claim, points = getattr(first, "claim", None), getattr(first, "points", ())
     model = short_model(first.model)
@@ -343,7 +346,7 @@ def moved_finding(movement: Movement, first: ModelMovement | Series, more: str =
     spread, clamped = "", ""
     if len(ends) > 1 and side and (ends[-1][0] - ends[0][0]) * side > 0:
         (before, beside_first), (after, beside_last) = ends[0], ends[-1]
-        first_told, last_told = _from_to(before, after)
+        first_told, last_told = _write_change(before, after)
         spread = f" from {first_told} to {last_told}"
         clamped = _note_clamped(beside_first, before) or _note_clamped(beside_last, after)
     since = f" since wave {movement.since_wave}" if movement.since_wave is not None else ""
@@ -359,12 +362,12 @@ def moved_finding(movement: Movement, first: ModelMovement | Series, more: str =
     return Finding("shifted", quote_models([first.model], sentence, notes), side, weight)
 
 
-def _least_shift(movement: Movement) -> tuple[float, int]:
+def _find_least_shift(movement: Movement) -> tuple[float, int]:
     """Tell the least size of a shift in log-odds, and its direction where the interval has one."""
-    return _side([(movement.size.lo, movement.size.hi)], 0.0) if movement.size else (0.0, 0)
+    return _find_side([(movement.size.lo, movement.size.hi)], 0.0) if movement.size else (0.0, 0)
 
 
-def _names_apart(a: RunRecord, b: RunRecord) -> tuple[str, str]:
+def _name_difference(a: RunRecord, b: RunRecord) -> tuple[str, str]:
     """Name two beliefs by what differs between them: the model, the lens, or else the claim."""
     if a.model != b.model:
         names = tell_apart([a.model, b.model])
@@ -376,7 +379,7 @@ def _names_apart(a: RunRecord, b: RunRecord) -> tuple[str, str]:
     return "the first belief", "the second"
 
 
-def _movement(
+def _tell_movement(
     metrics: MetricsRecord, prior: LensRecord, line: LensRecord, runs: Sequence[RunRecord]
 ) -> Finding:
     model, documents = short_model(line.model), name_documents(line.lens)
@@ -388,35 +391,37 @@ def _movement(
             f"too few {documents} were found to say what they do to {model}'s belief "
             f"({got} of the {needed} that it takes)"
         )
-        return Finding("insufficient_evidence", _quotable(run, sentence, []))
+        return Finding("insufficient_evidence", _make_quotable(run, sentence, []))
     before, after, moved = prior.prob_true, line.prob_true, metrics.movement.get(line.lens)
     if before is None or after is None:
         sentence = f"no belief of {model} could be measured with {documents}, or without"
-        return Finding("no_estimate", _quotable(run, sentence, []))
+        return Finding("no_estimate", _make_quotable(run, sentence, []))
     if moved is None:
         sentence = (
             f"whether {documents} moved {model}'s belief can't be told from so few shared wordings "
             f"({chance(before)} without, {chance(after)} with them)"
         )
-        return Finding("not_comparable", _quotable(run, sentence, []))
+        return Finding("not_comparable", _make_quotable(run, sentence, []))
     beside = metrics.beside.movement.get(line.lens) if metrics.beside else None
     told: list[MetricRecord | TRecord] = [moved]
     told += [beside.paired_template_t] if beside else []
-    weight, side = _side([(after - before,) * 2, *((one.lo, one.hi) for one in told)], 0.0)
+    weight, side = _find_side([(after - before,) * 2, *((one.lo, one.hi) for one in told)], 0.0)
     notes = [
         _note_clamped(prior.beside, before) or _note_clamped(line.beside, after),
-        *_poorly_asked([run for run in runs if run.execution_id in _executions(prior, line)]),
+        *_list_weaknesses(
+            [run for run in runs if run.execution_id in _name_executions(prior, line)]
+        ),
         _note_misquoted(line.trusted),
     ]
     if side == 0:
         sentence = (
             f"no effect of {documents} on {model}'s belief can be shown: {chance(before)} without, "
-            f"{chance(after)} with them ({_points(moved)}{_by_t(told)})"
+            f"{chance(after)} with them ({_points(moved)}{_note_t_interval(told)})"
         )
-        return Finding("not_moved", _quotable(run, sentence, notes))
-    code, placebo = _placebo(metrics, line.lens, side)
+        return Finding("not_moved", _make_quotable(run, sentence, notes))
+    code, placebo = _tell_placebo(metrics, line.lens, side)
     verb = "raised" if side > 0 else "cut"
-    first, last = _from_to(before, after)
+    first, last = _write_change(before, after)
     if _is_stable(prior) and _is_stable(line):
         sentence = (
             f"{documents} {verb} {model}'s belief from {first} to {last} "
@@ -427,25 +432,25 @@ def _movement(
             f"{documents} {verb} {model}'s belief by {_distance(moved)} points (95% interval), and "
             f"its level depends on the wording (about {first} without, {last} with them){placebo}"
         )
-    return Finding(code, _quotable(run, sentence, notes), side, weight)
+    return Finding(code, _make_quotable(run, sentence, notes), side, weight)
 
 
-def _other_side(run: RunRecord, side: int) -> tuple[float, float] | None:
+def _find_other_side(run: RunRecord, side: int) -> tuple[float, float] | None:
     """Find the interval by Student's t, where it is why no side is taken."""
     ends = run.aggregates.ci95
     if side or ends is None or ends[0] <= 0.5 <= ends[1]:
         return None
-    return next((one for one in _beside_intervals(run.beside) if one[0] <= 0.5 <= one[1]), None)
+    return next((one for one in _list_t_intervals(run.beside) if one[0] <= 0.5 <= one[1]), None)
 
 
-def _by_t(told: Sequence[MetricRecord | TRecord]) -> str:
+def _note_t_interval(told: Sequence[MetricRecord | TRecord]) -> str:
     """Name the interval by Student's t, where it alone holds 0."""
     if len(told) == 1 or told[0].lo <= 0 <= told[0].hi:
         return ""
     return f", by Student's t {_span(told[1].lo, told[1].hi)}"
 
 
-def _placebo(metrics: MetricsRecord, lens: str, side: int) -> tuple[Code, str]:
+def _tell_placebo(metrics: MetricsRecord, lens: str, side: int) -> tuple[Code, str]:
     """Say what irrelevant text of the same length did, and so what the documents themselves did."""
     placebo = metrics.beside.placebo.get(lens) if metrics.beside else None
     if placebo is None or placebo.minus_sham is None:
@@ -462,7 +467,7 @@ def _placebo(metrics: MetricsRecord, lens: str, side: int) -> tuple[Code, str]:
     )
 
 
-def _side(intervals: Sequence[tuple[float, float]], middle: float) -> tuple[float, int]:
+def _find_side(intervals: Sequence[tuple[float, float]], middle: float) -> tuple[float, int]:
     """Tell the side of `middle` that all intervals lie on, and how far from it they begin."""
     lo = min(one[0] for one in intervals) - middle
     hi = max(one[1] for one in intervals) - middle
@@ -471,7 +476,7 @@ def _side(intervals: Sequence[tuple[float, float]], middle: float) -> tuple[floa
     return 0.0, 0
 
 
-def _beside_intervals(beside: BesideRecord | None) -> list[tuple[float, float]]:
+def _list_t_intervals(beside: BesideRecord | None) -> list[tuple[float, float]]:
     return [beside.template_t.ci95] if beside and beside.template_t else []
 
 
@@ -484,29 +489,29 @@ def is_wide(lo: float, hi: float) -> bool:
     return hi - lo > _STABLE_WIDTH
 
 
-def between(lo: float, hi: float) -> str:
+def write_interval(lo: float, hi: float) -> str:
     """Write an interval of probabilities in whole percent."""
     return chance(lo) if chance(lo) == chance(hi) else f"{chance(lo)} to {chance(hi)}"
 
 
 def _points(moved: MetricRecord) -> str:
-    value = _write_signed(moved.value, _digits(moved.lo, moved.hi))
+    value = _write_signed(moved.value, _choose_digits(moved.lo, moved.hi))
     return f"{value} points, 95% interval {_span(moved.lo, moved.hi)}"
 
 
 def _distance(moved: MetricRecord) -> str:
-    digits = _digits(moved.lo, moved.hi)
+    digits = _choose_digits(moved.lo, moved.hi)
     near, far = sorted((abs(moved.lo), abs(moved.hi)))
     return f"{100 * near:.{digits}f} to {100 * far:.{digits}f}"
 
 
 def _span(lo: float, hi: float) -> str:
     """Write an interval of differences in points."""
-    digits = _digits(lo, hi)
+    digits = _choose_digits(lo, hi)
     return f"{_write_signed(lo, digits)} to {_write_signed(hi, digits)}"
 
 
-def _digits(lo: float, hi: float) -> int:
+def _choose_digits(lo: float, hi: float) -> int:
     """Choose digits for points: an interval that leaves 0 out doesn't begin with 0 when written."""
     near = min(abs(lo), abs(hi))
     if lo <= 0 <= hi or 100 * near >= 0.5:
@@ -525,7 +530,7 @@ def name_documents(lens: str) -> str:
     return label if "documents" in label else f"{label} documents"
 
 
-def _shown(run: RunRecord) -> str:
+def _tell_shown(run: RunRecord) -> str:
     lens = LENSES[run.lens]
     if run.lens == RPL:
         return ""
@@ -539,23 +544,23 @@ def _shown(run: RunRecord) -> str:
 def _list_reservations(*runs: RunRecord) -> list[str]:
     """List what a reader must know of runs that are held against each other, once each."""
     told = [_note_clamped(run.beside, run.aggregates.prob_true_rpl or 0.0) for run in runs]
-    told += _poorly_asked(runs)
+    told += _list_weaknesses(runs)
     told += [_note_misquoted(run.evidence.trusted if run.evidence else None) for run in runs]
     return list(dict.fromkeys(told))
 
 
-def _poorly_asked(runs: Sequence[RunRecord]) -> list[str]:
+def _list_weaknesses(runs: Sequence[RunRecord]) -> list[str]:
     """Say how runs were asked, where that makes their intervals too narrow."""
     fewest = min(runs, key=lambda run: run.aggregation.n_templates, default=None)
-    few = "" if fewest is None else _few(fewest)
-    return [few, next((said for run in runs if (said := _legacy(run))), "")]
+    few = "" if fewest is None else _note_few_wordings(fewest)
+    return [few, next((said for run in runs if (said := _note_legacy(run))), "")]
 
 
-def _executions(*lines: LensRecord) -> set[str | None]:
+def _name_executions(*lines: LensRecord) -> set[str | None]:
     return {line.execution_id for line in lines}
 
 
-def _few(run: RunRecord) -> str:
+def _note_few_wordings(run: RunRecord) -> str:
     """Say how few wordings a belief rests on: it was asked in no more, or others gave no answer."""
     used, asked = run.aggregation.n_templates, min(run.sampling.K, run.sampling.T)
     if used >= _ENOUGH:
@@ -579,7 +584,7 @@ def _note_clamped(beside: BesideRecord | None, prob: float) -> str:
     )
 
 
-def _legacy(run: RunRecord) -> str:
+def _note_legacy(run: RunRecord) -> str:
     return "legacy aggregation" if run.aggregation.agg == "simple" else ""
 
 
@@ -587,7 +592,7 @@ def _note_misquoted(trusted: bool | None) -> str:
     return "not to be trusted: it quotes what isn't in the documents" if trusted is False else ""
 
 
-def _quotable(run: RunRecord, sentence: str, notes: Sequence[str]) -> str:
+def _make_quotable(run: RunRecord, sentence: str, notes: Sequence[str]) -> str:
     """Put what a reader must know to quote a sentence into it."""
     invented, tiny = run.provider in MADE_UP_BY, bool(run.demonstration)
     return _quote(short_model(run.model), sentence, notes, invented=invented, tiny=tiny)

@@ -10,7 +10,7 @@ from heretix.belief.estimator import Estimate, estimate, mean, order_templates, 
 from heretix.belief.logodds import logit, sigmoid
 from heretix.core.errors import ConfigError
 from heretix.core.lenses import HEL, MEL, NUL, RPL
-from heretix.report.words import counted, no_estimate_reason, percent
+from heretix.report.words import no_estimate_reason, percent, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ def _tell_question(run: RunRecord) -> str:
     when = f"on {start}" if start == end else f"from {start} to {end}"
     return (
         f"{run.model} was asked {sampling.N} times how probable the claim is: K = {sampling.K} "
-        f"slots with R = {counted(sampling.R, 'repeat')} each, over T = {sampling.T} different "
+        f"slots with R = {plural(sampling.R, 'repeat')} each, over T = {sampling.T} different "
         f"wordings of the {run.sampler.T_bank} in the bank {run.prompt_version}. "
         f"This was {when} UTC."
     )
@@ -218,7 +218,7 @@ class LensExample:
     information_gain: InformationGain
 
     @classmethod
-    def shifted(cls, answers: Sequence[Sequence[float]]) -> LensExample:
+    def from_answers(cls, answers: Sequence[Sequence[float]]) -> LensExample:
         """Make beliefs that a frame moves a little, mainstream evidence up, heterodox down."""
         shifts = {RPL: 0.0, NUL: 0.1, MEL: 0.5, HEL: -1.2}
         lenses = {

@@ -40,7 +40,7 @@ class Bar(Tally):
         self._begun = self._shown = time.monotonic()
         self._draw()
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Show what it took in place of the bar."""
         cached = f", {self.cached:,} from cache" if self.cached else ""
         failed = f", {self.failed:,} failed" if self.failed else ""

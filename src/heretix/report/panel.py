@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from heretix.core.lenses import RPL
 from heretix.report.charts.figure import number, shorten
 from heretix.report.findings import (
-    between,
     chance,
     moved_finding,
     name_documents,
     panel_finding,
     short_model,
     tell_apart,
+    write_interval,
 )
 from heretix.report.studies import Case, Outcome, junit_xml
 from heretix.report.words import beside_text, day_words, percent, warn_clamp_sensitive
@@ -47,7 +47,7 @@ def movement_words(movement: Movement) -> str:
     return f"{said}, overstated: it is near the noise" if movement.overstated else said
 
 
-def _since(movement: Movement) -> str:
+def _tell_since(movement: Movement) -> str:
     """Say in words since when a series moved."""
     when = day_words(movement.since_at) if movement.since_at else ""
     return f"since wave {movement.since_wave}{f' ({when})' if when else ''}"
@@ -159,17 +159,17 @@ def panel_view(report: PanelReport) -> RenderableType:
 def _row(series: Series) -> tuple[str, ...]:
     label = shorten(series.claim, _CLAIM_CHARS)
     if series.truth is not None:
-        label += f" (anchor, {'true' if series.truth else 'false'}{_left_out(series)})"
+        label += f" (anchor, {'true' if series.truth else 'false'}{_note_left_out(series)})"
     movement = series.movement
     since = f"wave {movement.since_wave}" if movement and movement.drifted else ""
     first, last = (series.points[0], series.points[-1]) if series.points else (None, None)
     e_value = "" if movement is None else f"{movement.e_value:,.3g}"
     name = series.model if series.lens == RPL else f"{series.model} {series.lens}"
-    shown = (_prob(first), _prob(last), _by_t(last), _extreme(last))
+    shown = (_prob(first), _prob(last), _write_t_interval(last), _extreme(last))
     return (label, shorten(name, 40), *shown, e_value, since)
 
 
-def _left_out(series: Series) -> str:
+def _note_left_out(series: Series) -> str:
     return ", left out" if series.left_out else ""
 
 
@@ -180,7 +180,7 @@ def _prob(point: Point | None) -> str:
     return f"{point.prob_true:.3f}{span}{' clamp-sensitive' if point.clamp_sensitive else ''}"
 
 
-def _by_t(point: Point | None) -> str:
+def _write_t_interval(point: Point | None) -> str:
     """Write the interval by Student's t; empty where there is none."""
     if point is None or point.by_t is None:
         return ""
@@ -196,7 +196,7 @@ def _extreme(point: Point | None) -> str:
 
 
 def _tell_point(point: Point) -> str:
-    by_t, extreme = _by_t(point), _extreme(point)
+    by_t, extreme = _write_t_interval(point), _extreme(point)
     parts = [_prob(point), by_t and f"by t {by_t}", extreme and f"{extreme} exactly 0 or 1"]
     return ", ".join(filter(None, parts))
 
@@ -292,7 +292,7 @@ def panel_body(report: PanelReport) -> Markup:
 
     from heretix.report.document import environment
 
-    def drawn(series: Series) -> tuple[Series, Markup]:
+    def draw(series: Series) -> tuple[Series, Markup]:
         # A drawing holds numbers alone.
         return series, Markup(series_svg(series, report))  # noqa: S704
 
@@ -306,10 +306,10 @@ def panel_body(report: PanelReport) -> Markup:
         moved=[moved_finding(one.movement, one).sentence for one in moved if one.movement],
         told=[f"{line[0].upper()}{line[1:]}." for line in _tell_rest(report)],
         numbers=list(_tell_moved(report)),
-        since=_since,
+        since=_tell_since,
         advice=list(advice(report)),
-        claims=[drawn(series) for series in claims],
-        anchors=[drawn(series) for series in report.series if series.truth is not None],
+        claims=[draw(series) for series in claims],
+        anchors=[draw(series) for series in report.series if series.truth is not None],
         show_point=_in_percent,
         beside=_tell_beside,
         shown=lambda lens: "" if lens == RPL else f", shown {name_documents(lens)}",
@@ -401,7 +401,7 @@ def _in_percent(point: Point | None) -> str:
         return "none"
     if point.ci_lo is None or point.ci_hi is None:
         return chance(point.prob_true)
-    return f"{chance(point.prob_true)} ({between(point.ci_lo, point.ci_hi)})"
+    return f"{chance(point.prob_true)} ({write_interval(point.ci_lo, point.ci_hi)})"
 
 
 def _tell_beside(series: Series) -> str:

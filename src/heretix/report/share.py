@@ -21,7 +21,7 @@ from heretix.economy.ledger import CURRENCIES
 from heretix.economy.market import MICRO
 from heretix.providers.catalog import MADE_UP_BY
 from heretix.report import figures
-from heretix.report.charts.figure import drawable, shorten, wrap_text
+from heretix.report.charts.figure import shorten, strip_controls, wrap_text
 from heretix.report.charts.theme import FONT, LIGHT, Theme
 from heretix.report.findings import chance, emphasis, name_documents, panel_finding, short_model
 from heretix.report.method import METHOD
@@ -51,7 +51,7 @@ _WIDTH_AT_1PX: Final = 0.56  # of a bold letter on average, for each pixel of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class ShareCard:
     """Finding on a claim, a panel or an episode, as it is shared."""
 
     kind: str  # `claim`, `panel` or `episode`
@@ -101,7 +101,7 @@ class Shared:
         return "a bar without a dot depends on the wording" if wide else ""
 
 
-def share_panel(report: PanelReport) -> Shared:
+def share_panel(report: PanelReport) -> ShareCard:
     """Make what can be shared of a panel: its first finding, and where beliefs went."""
     # Not before a panel is shared: it loads arithmetic.
     from heretix.studies.panel import POINT_COLUMNS
@@ -131,7 +131,7 @@ def share_panel(report: PanelReport) -> Shared:
         for s in report.series
         for point in s.points
     )
-    return Shared(
+    return ShareCard(
         kind="panel",
         key=report.panel,
         about=f"Panel {report.panel}, {waves}",
@@ -149,7 +149,7 @@ def share_panel(report: PanelReport) -> Shared:
 
 def share_episode(
     episode: Episode, outcome: Outcome | None, positions: Sequence[Position] = ()
-) -> Shared:
+) -> ShareCard:
     """Make what can be shared of an episode: how it stands, or how it ended; the table is of the
     positions that are given."""
     terms = episode.terms
@@ -174,7 +174,7 @@ def share_episode(
         for p in positions
     )
     bets = max(0, episode.position_count - 2)  # but for the house's seed on both sides
-    return Shared(
+    return ShareCard(
         kind="episode",
         key=episode.id,
         about=terms.claim,
@@ -235,7 +235,7 @@ def _tell_outcome(episode: Episode, outcome: Outcome | None, models: str) -> str
 _STATES: Final = {"open": "open for bets", "challenge": "open for bets and evidence"}
 
 
-def card_svg(shared: Shared, *, theme: Theme = LIGHT) -> str:
+def card_svg(shared: ShareCard, *, theme: Theme = LIGHT) -> str:
     """Draw the card: what it is about, the sentence, its picture, the date and the source."""
     width, height = CARD
     room, y = width - 2 * _MARGIN, _MARGIN + 8.0
@@ -258,7 +258,7 @@ def card_svg(shared: Shared, *, theme: Theme = LIGHT) -> str:
         if y + 18 + 1.22 * px * len(lines) <= low:
             break
     y += 12
-    for spans in _set_lightly(lines, shared.sentence, theme):
+    for spans in _lighten_qualifiers(lines, shared.sentence, theme):
         y += 1.22 * px
         parts.append(
             f'<text x="{_MARGIN}" y="{y:.0f}" font-size="{px}" fill="{theme.ink}" '
@@ -283,7 +283,7 @@ def card_svg(shared: Shared, *, theme: Theme = LIGHT) -> str:
     if shared.note:
         y -= 24
         write(shared.note, 16, theme.muted)
-    label = escape(drawable(f"{shared.about} {shared.sentence}"), quote=True)
+    label = escape(strip_controls(f"{shared.about} {shared.sentence}"), quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" width="{width}" '
         f'height="{height}" viewBox="0 0 {width} {height}" font-family="{FONT}">'
@@ -291,9 +291,9 @@ def card_svg(shared: Shared, *, theme: Theme = LIGHT) -> str:
     )
 
 
-def _set_lightly(lines: Sequence[str], sentence: str, theme: Theme) -> Iterator[str]:
+def _lighten_qualifiers(lines: Sequence[str], sentence: str, theme: Theme) -> Iterator[str]:
     """Set what qualifies a sentence more lightly than what was found, in its lines on a card."""
-    light = [part for part, strong in emphasis(drawable(sentence)) if not strong]
+    light = [part for part, strong in emphasis(strip_controls(sentence)) if not strong]
     whole, place = " ".join(lines), 0
     soft = bytearray(len(whole))
     for part in light:
@@ -366,14 +366,14 @@ def _card_row(
     return "".join(parts + dots)
 
 
-def card_png(shared: Shared, *, theme: Theme = LIGHT) -> bytes:
+def card_png(shared: ShareCard, *, theme: Theme = LIGHT) -> bytes:
     """Draw the card as a picture of 1200 × 630 pixels."""
     from heretix.report.charts.output import drawing_bytes
 
     return drawing_bytes(card_svg(shared, theme=theme), ".png", scale=1.0)
 
 
-def table_csv(shared: Shared) -> bytes:
+def table_csv(shared: ShareCard) -> bytes:
     """Write the numbers behind it as CSV; what is missing is empty."""
     sink = io.StringIO()
     writer = csv.DictWriter(sink, shared.columns, lineterminator="\n", extrasaction="ignore")
@@ -382,7 +382,7 @@ def table_csv(shared: Shared) -> bytes:
     return sink.getvalue().encode("utf-8", "backslashreplace")
 
 
-def cite_line(shared: Shared, address: str) -> str:
+def cite_line(shared: ShareCard, address: str) -> str:
     """Write a citation for a text: who measured what, when, and where it stands."""
     stop = "" if shared.about.endswith((".", "!", "?")) else "."
     return (
@@ -391,7 +391,7 @@ def cite_line(shared: Shared, address: str) -> str:
     ).rstrip()
 
 
-def cite_bibtex(shared: Shared, address: str) -> str:
+def cite_bibtex(shared: ShareCard, address: str) -> str:
     """Write the citation as a BibTeX entry."""
     fields = {
         "title": shared.sentence.removesuffix("."),
@@ -413,7 +413,7 @@ _TEX: Final = str.maketrans(
 
 
 def _tex(text: str) -> str:
-    return drawable(text).translate(_TEX)
+    return strip_controls(text).translate(_TEX)
 
 
 _ON_A_PAGE: Final[Mapping[str, Mapping[str, str]]] = {
@@ -450,7 +450,7 @@ _ON_A_PAGE: Final[Mapping[str, Mapping[str, str]]] = {
 """By kind the columns that a page has room for, with their headings; the CSV has all of them."""
 
 
-def page_table(shared: Shared) -> tuple[list[str], list[list[str]], list[list[str]]]:
+def page_table(shared: ShareCard) -> tuple[list[str], list[list[str]], list[list[str]]]:
     """Choose and word what a page shows of the numbers: headings, rows, and those of experiments
     and parts of episodes, which only some will look at."""
     columns = dict(_ON_A_PAGE[shared.kind])
@@ -479,7 +479,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
     return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def shared_html(shared: Shared, *, address: str = "") -> str:
+def write_share_html(shared: ShareCard, *, address: str = "") -> str:
     """Write a report in one file that opens offline: sentence, picture, numbers, method once."""
     from heretix.report.charts.theme import css_variables
     from heretix.report.document import environment

@@ -20,7 +20,7 @@ from heretix.readouts import SAMPLED
 from heretix.report.charts.theme import LIGHT
 from heretix.report.findings import quote_models
 from heretix.report.terminal import facts_table, plain_table
-from heretix.report.words import DEMONSTRATION, MADE_UP, PLACEBO, counted
+from heretix.report.words import DEMONSTRATION, MADE_UP, PLACEBO, plural
 from heretix.studies import study as s
 from heretix.studies.calibration import SCORES
 from heretix.studies.coherence import expect_violation
@@ -108,7 +108,7 @@ def study_facts(record: StudyRecord) -> list[tuple[str, str]]:
     calls = sum(run.calls for run in record.runs)
     return [
         ("study", " ".join(filter(None, [record.kind, record.name]))),
-        ("claims", f"{len(record.items):,}, {counted(len(record.runs), 'run')}"),
+        ("claims", f"{len(record.items):,}, {plural(len(record.runs), 'run')}"),
         *plans,
         ("calls", f"{calls:,} made now, cost {cost}"),
     ]
@@ -147,14 +147,14 @@ def _tell_calibration(one: s.CalibrationOf) -> str:
         leaning = f", and is too sure of itself (slope {with_interval(slope)})"
     elif slope.lo is not None and slope.lo > 1:
         leaning = f", and is too timid (slope {with_interval(slope)})"
-    of = f"AUROC {with_interval(auroc)}, {counted(found.n_claims, 'claim')}"
+    of = f"AUROC {with_interval(auroc)}, {plural(found.n_claims, 'claim')}"
     return f"{name} {told} ({of}){leaning}"
 
 
 def _tell_coherence(one: s.CoherenceOf) -> str:
     name, found = _name(one), one.summary
     broken = sum(rule.rule.verdict == "broken" for rule in one.rules)
-    rules = f"{broken} of {counted(len(one.rules), 'rule')} broken" if one.rules else ""
+    rules = f"{broken} of {plural(len(one.rules), 'rule')} broken" if one.rules else ""
     if found is None:
         return f"{name}: {rules or 'too few pairs of a claim and its negation to say anything'}"
     told = "can't be shown to lean to yes or to no"
@@ -163,7 +163,7 @@ def _tell_coherence(one: s.CoherenceOf) -> str:
     elif found.acquiescence.hi < 0:
         told = "says no to a claim and to its negation alike"
     of = with_interval(found.acquiescence, signed=True)
-    pairs = counted(found.n_pairs, "pair")
+    pairs = plural(found.n_pairs, "pair")
     return f"{name} {told} (log-odds {of}, {pairs}){f'; {rules}' if rules else ''}"
 
 
@@ -228,7 +228,7 @@ def _name(one: _Subject, lens: str | None = None) -> str:
 
 def _title(one: _Subject, lens: str, n: int) -> str:
     lacking = f", {one.left_out} left out without an estimate" if one.left_out else ""
-    return f"{_name(one, lens)}: {counted(n, 'claim')}{lacking}"
+    return f"{_name(one, lens)}: {plural(n, 'claim')}{lacking}"
 
 
 def _scores(one: s.CalibrationOf) -> list[Row]:
@@ -531,7 +531,7 @@ def _acquiescence_chart(one: s.CoherenceOf, theme: Theme) -> Chart:
         fig.interval_panel(rows, axis=axis, theme=theme, signed=True, reference=0.0),
         title=f"Acquiescence of {_name(one)}",
         subtitle=[
-            f"mean {said}; n = {counted(len(one.pairs), 'pair')}",
+            f"mean {said}; n = {plural(len(one.pairs), 'pair')}",
             "Half of the sum of both log-odds. Right of 0: yes to a claim and to its negation.",
         ],
         description=f"Acquiescence of {_name(one)} for {len(pairs)} claims: mean {said}.",

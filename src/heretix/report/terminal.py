@@ -655,31 +655,31 @@ def _metric_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
             else f"noise floor {found.noise_floor:.3f}"
         )
         yield "Shock Index", f"{_write_interval(found.shock_index)}   ({floor})"
-        yield from _by_t(beside.shock_index if beside else None, plus=False)
+        yield from _list_t_facts(beside.shock_index if beside else None, plus=False)
     if found.amplification_gap:
         yield "Amplification Gap", _write_signed(found.amplification_gap)
-        yield from _by_t(beside.amplification_gap if beside else None)
+        yield from _list_t_facts(beside.amplification_gap if beside else None)
         yield "  towards the prior", _write_direction(found.directed_gap)
-    for lens, gain in _in_order(found.information_gain):
+    for lens, gain in _sort_by_lens(found.information_gain):
         if lens != NUL:
             yield f"Information Gain {lens}", f"{_write_signed(gain)} bits"
-            yield from _by_t(beside.information_gain[lens] if beside else None)
-    for lens, effect in _in_order(found.evidence_effect):
+            yield from _list_t_facts(beside.information_gain[lens] if beside else None)
+    for lens, effect in _sort_by_lens(found.evidence_effect):
         yield f"evidence effect {lens}", _write_signed(effect)
-        yield from _by_t(beside.evidence_effect[lens] if beside else None)
+        yield from _list_t_facts(beside.evidence_effect[lens] if beside else None)
     if found.wrapper_effect:
         yield "wrapper effect", _write_signed(found.wrapper_effect)
-        yield from _by_t(beside.wrapper_effect if beside else None)
+        yield from _list_t_facts(beside.wrapper_effect if beside else None)
     yield from _other_facts(found)
 
 
 def _other_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
     """Name what moved each lens, and the metrics that aren't differences."""
-    for lens, said in _in_order(placebo_texts(found)):
+    for lens, said in _sort_by_lens(placebo_texts(found)):
         yield f"what moved {lens}", said
     if found.dispersion_bits:
         yield "dispersion", f"{_write_interval(found.dispersion_bits)} bits"
-    for lens, sources in _in_order(found.source_concentration):
+    for lens, sources in _sort_by_lens(found.source_concentration):
         said = f"{sources.effective_sources:.2f} of {sources.publishers} publishers"
         yield f"effective sources {lens}", said
     for name, number in found.plugins.items():
@@ -687,12 +687,12 @@ def _other_facts(found: MetricsRecord) -> Iterator[tuple[str, str]]:
         yield name, f"{said}   ({number.package} {number.version})"
 
 
-def _by_t(found: TwinsRecord | None, *, plus: bool = True) -> Iterator[tuple[str, str]]:
+def _list_t_facts(found: TwinsRecord | None, *, plus: bool = True) -> Iterator[tuple[str, str]]:
     if found:
         yield "  by paired t", twins_text(found, plus=plus)
 
 
-def _in_order(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
+def _sort_by_lens(by_lens: Mapping[str, T]) -> list[tuple[str, T]]:
     return sorted(by_lens.items(), key=lambda entry: list(LENSES).index(entry[0]))
 
 

@@ -14,7 +14,7 @@ from heretix.economy.episode.state import Fate, State
 from heretix.economy.ledger import CURRENCIES, PPM, format_amount
 from heretix.economy.market import MICRO, Side, price_ppm
 from heretix.report.terminal import facts_table, one_line, plain_table, shock_text
-from heretix.report.words import counted, feed_text
+from heretix.report.words import feed_text, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def quote_view(quote: Quote, currency: str, typical: exchange.TypicalRate | None
         usual = (
             f"{money(quote.floor_after_fee(typical.rate_ppm), currency)} or more, at "
             f"{typical.rate_ppm / PPM:.2%}: the median rate of the last "
-            f"{counted(typical.episodes, 'episode')} that a side won"
+            f"{plural(typical.episodes, 'episode')} that a side won"
         )
     rows = {
         "stake": f"{money(quote.stake, currency)} on {quote.side.value}",
@@ -183,7 +183,7 @@ def episode_view(
         ruling = {None: "pending", True: "upheld", False: "rejected"}[dispute.upheld]
         bond = money(dispute.bond, episode.terms.currency)
         parts.append(Text(f"dispute {dispute.round}: {dispute.ground.value}, {bond}, {ruling}"))
-    executions = counted(sum(len(item.source.executions) for item in told), "execution")
+    executions = plural(sum(len(item.source.executions) for item in told), "execution")
     parts += [Text(""), Text(f"measured in {executions}", style="dim")]
     parts += [Text(line, style="dim") for line in _next(episode, positions, now_ms)]
     return Group(*parts)
@@ -336,27 +336,30 @@ def _next(episode: Episode, positions: Sequence[Position], now_ms: int) -> list[
         return [f"next: heretix {move} {name}"]
     lines = []
     if episode.state in {State.OPEN, State.CHALLENGE} and now_ms <= terms.close_until_ms:
-        begin, until = terms.challenge_from_ms, f", until {_ahead(terms.close_until_ms, now_ms)}"
+        begin, until = (
+            terms.challenge_from_ms,
+            f", until {_write_ahead(terms.close_until_ms, now_ms)}",
+        )
         lines.append(f"heretix market buy {name} heretic 10{until}")
-        since = f", from {_ahead(begin, now_ms)}" if now_ms < begin else ""
+        since = f", from {_write_ahead(begin, now_ms)}" if now_ms < begin else ""
         lines.append(f"heretix episode challenge {name} --document FILE{since}{until}")
     if any(c.fate is Fate.COMMITTED for c in episode.challenges) and now_ms <= terms.freeze_at_ms:
-        begin, until = terms.close_until_ms, f", until {_ahead(terms.freeze_at_ms, now_ms)}"
-        since = f", from {_ahead(begin, now_ms)}" if now_ms <= begin else ""
+        begin, until = terms.close_until_ms, f", until {_write_ahead(terms.freeze_at_ms, now_ms)}"
+        since = f", from {_write_ahead(begin, now_ms)}" if now_ms <= begin else ""
         lines.append(f"heretix episode reveal FILE (whoever committed){since}{until}")
     # By hand a dispute can be ruled on at once.
     at_ms = terms.freeze_at_ms if due.step == "begin" else due.at_ms
     waits = now_ms < at_ms and due.step != "rule"
-    since = f", from {_ahead(at_ms, now_ms)}" if waits else ""
+    since = f", from {_write_ahead(at_ms, now_ms)}" if waits else ""
     lines.append(f"heretix episode {_BY_HAND[due.step]} {name}{since}")
     firsts = ["next", *("or" for _ in lines[1:-1]), "then"]
     if waits and due.step == "settle":
-        lines.append(f"heretix episode dispute {name}, until {_ahead(at_ms, now_ms)}")
+        lines.append(f"heretix episode dispute {name}, until {_write_ahead(at_ms, now_ms)}")
         firsts[-1] = "or"
     return [f"{first}: {line}" for first, line in zip(firsts, lines, strict=False)]
 
 
-def _ahead(at_ms: int, now_ms: int) -> str:
+def _write_ahead(at_ms: int, now_ms: int) -> str:
     """Write a moment, and how long it is until then."""
     return f"{moment(at_ms)} (in {span_text(at_ms - now_ms)})"
 

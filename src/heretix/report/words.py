@@ -214,7 +214,7 @@ def warn_few_wordings(run: RunRecord) -> str | None:
     if run.aggregates.ci95 is None or used >= _ENOUGH:
         return None
     return (
-        f"only {counted(used, 'wording')}: with fewer than {_ENOUGH} the interval misses the "
+        f"only {plural(used, 'wording')}: with fewer than {_ENOUGH} the interval misses the "
         "truth more often than 1 time in 20"
     )
 
@@ -234,7 +234,7 @@ def warn_few_pairs(pairs: int) -> str | None:
     if pairs >= _ENOUGH:
         return None
     return (
-        f"only {counted(pairs, 'wording')} shared: with fewer than {_ENOUGH} a difference can't be "
+        f"only {plural(pairs, 'wording')} shared: with fewer than {_ENOUGH} a difference can't be "
         "relied on; measure both with the same wordings"
     )
 
@@ -291,7 +291,7 @@ def placebo_texts(metrics: MetricsRecord | None) -> dict[str, str]:
 
 def placebo_text(beside: MetricsBesideRecord, lens: str) -> str:
     """Say whether evidence moved a belief, or any text would; with lens minus sham."""
-    said, minus_sham = PLACEBO[beside.made_by(lens)], beside.placebo[lens].minus_sham
+    said, minus_sham = PLACEBO[beside.find_cause(lens)], beside.placebo[lens].minus_sham
     if minus_sham is None:
         return said
     found = minus_sham.paired_template_t
@@ -392,7 +392,7 @@ def span(lo: float, hi: float) -> str:
     return f"{lo:.3f}–{hi:.3f}"
 
 
-def counted(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Write so many of something: one is one, and several have an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

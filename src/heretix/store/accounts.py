@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.db import conflict_insert, where_given
+from heretix.store.db import conflict_insert, filter_given
 from heretix.store.schema import attempts, audit, idempotency, people, sessions, tokens
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def select_token(connection: Connection, token_id: str) -> Row | None:
 
 def select_tokens(connection: Connection, person_id: str | None) -> list[Row]:
     """Read tokens, the newest first: of one person, or of all."""
-    query = where_given(select(tokens), person_id=person_id)
+    query = filter_given(select(tokens), person_id=person_id)
     return _all(connection, query.order_by(tokens.c.created_at.desc(), tokens.c.token_id))
 
 
@@ -152,7 +152,7 @@ def count_attempts(
     connection: Connection, subjects: Iterable[str], *, now: float, window_s: float
 ) -> dict[str, tuple[int, float]]:
     """Count one more attempt for each subject; how many there are by now, and since when."""
-    statement = _one_more(connection.dialect.name)
+    statement = _count_attempt(connection.dialect.name)
     counted = {}
     # In one order everywhere, so that no two processes wait for each other in a circle.
     for subject in sorted(subjects):
@@ -186,7 +186,7 @@ def select_audit_entries(
     connection: Connection, *, before: int | None, limit: int, who: str | None, what: str | None
 ) -> list[Row]:
     """Read entries of the log, the newest first."""
-    query = where_given(select(audit), who=who, what=what)
+    query = filter_given(select(audit), who=who, what=what)
     if before is not None:
         query = query.where(audit.c.seq < before)
     return _all(connection, query.order_by(audit.c.seq.desc()).limit(limit))
@@ -209,7 +209,7 @@ def _all(connection: Connection, query: Select[Any]) -> list[Row]:
 
 
 @cache
-def _one_more(dialect: str) -> ReturningInsert[int, float]:
+def _count_attempt(dialect: str) -> ReturningInsert[int, float]:
     statement = conflict_insert(dialect, attempts)
     over = attempts.c.since < bindparam("begin", type_=Double)
     return (
@@ -235,7 +235,7 @@ def insert_reply(connection: Connection, row: dict[str, Any]) -> bool:
 
 def select_reply(connection: Connection, scope: str, key: str) -> Row | None:
     """Read what is known of a key; nobody else changes it in the meantime."""
-    return _first(connection, select(idempotency).where(_is(scope, key)), lock=True)
+    return _first(connection, select(idempotency).where(_match_key(scope, key)), lock=True)
 
 
 def update_reply(
@@ -243,12 +243,14 @@ def update_reply(
 ) -> None:
     """Keep the answer."""
     values = {"status": status, "response_json": response_json}
-    connection.execute(update(idempotency).where(_is(scope, key)).values(values))
+    connection.execute(update(idempotency).where(_match_key(scope, key)).values(values))
 
 
 def delete_open_reply(connection: Connection, scope: str, key: str) -> None:
-    """Let a key go that has no answer."""
-    connection.execute(delete(idempotency).where(_is(scope, key), idempotency.c.status.is_(None)))
+    """Delete a key that has no answer."""
+    connection.execute(
+        delete(idempotency).where(_match_key(scope, key), idempotency.c.status.is_(None))
+    )
 
 
 def delete_replies_before(connection: Connection, *, before: float) -> None:
@@ -256,5 +258,5 @@ def delete_replies_before(connection: Connection, *, before: float) -> None:
     connection.execute(delete(idempotency).where(idempotency.c.begun_at < before))
 
 
-def _is(scope: str, key: str) -> Any:
+def _match_key(scope: str, key: str) -> Any:
     return (idempotency.c.scope == scope) & (idempotency.c.key == key)

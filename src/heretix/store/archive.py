@@ -137,7 +137,7 @@ def select_finished_before(
 
 
 def archive_executions(connection: Connection, moved: Sequence[ArchivedExecution]) -> int:
-    """Let the database forget what a lake holds of these executions; returns the samples deleted.
+    """Delete from the database what a lake holds of these executions; returns the samples deleted.
 
     A sample stays that another execution is linked with, or whose row isn't the one that the lake
     has: an answer that was asked for again.

@@ -62,7 +62,7 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        """Something may still come of it."""
+        """Tell whether something may still come of it."""
         return self.state in OPEN_STATES
 
 

@@ -188,7 +188,7 @@ _POSTGRESQL: Final[tuple[tuple[str, type[StoreError], str], ...]] = (
 
 
 @contextlib.contextmanager
-def mapped_faults(name: str) -> Iterator[None]:
+def map_faults(name: str) -> Iterator[None]:
     """Raise a `StoreError` about the store `name` in place of what the database raised; a
     `UsageError` about text that no database takes."""
     try:
@@ -296,9 +296,9 @@ def make_engine(location: Location, *, busy_timeout_ms: int) -> Engine:
 
 
 def _watch_statements(engine: Engine) -> Engine:
-    """Have an engine note which threads wait for it."""
+    """Note which threads wait for an engine."""
     event.listen(engine, "before_cursor_execute", lambda *_: _note_waiting())
-    event.listen(engine, "after_cursor_execute", _note_answered)
+    event.listen(engine, "after_cursor_execute", _note_answer)
     return engine
 
 
@@ -337,7 +337,7 @@ def has_rows(connection: Connection, table: Table) -> bool:
     return connection.scalar(select(literal(1)).select_from(table).limit(1)) is not None
 
 
-def where_given(query: Select[Any], **wanted: object) -> Select[Any]:
+def filter_given(query: Select[Any], **wanted: object) -> Select[Any]:
     """Ask only for rows whose columns are as wanted; None asks for nothing."""
     return query.filter_by(**{name: value for name, value in wanted.items() if value is not None})
 
@@ -389,8 +389,8 @@ class FileVersion:
             return False
 
 
-def _can_be_written(location: Location) -> bool:
-    """False for a file that may only be read. What a server allows, it says when it is asked."""
+def _is_writable(location: Location) -> bool:
+    """Tell whether a file may be written. What a server allows, it says when it is asked."""
     if location.path is None or not location.path.exists():
         return True
     query = location.url.query
@@ -409,7 +409,7 @@ def _needs_immutable(exc: DBAPIError, location: Location) -> bool:
     )
 
 
-def as_immutable(location: Location) -> Location:
+def make_immutable(location: Location) -> Location:
     """Name the same file as one that nobody changes; refuse one with changes in its log.
 
     What is in the log would be overlooked without a word.
@@ -466,7 +466,7 @@ def ensure_schema(
     if version == HEAD:
         return
     if version is None and not create:
-        raise _absent_store(location, absent)
+        raise _make_absent_error(location, absent)
     if not writable:
         _refuse_newer(location, version)
         raise StoreReadOnlyError(
@@ -490,7 +490,7 @@ def ensure_schema(
             command.upgrade(config, "head")
 
 
-def _absent_store(location: Location, absent: str) -> RecordError:
+def _make_absent_error(location: Location, absent: str) -> RecordError:
     return RecordError(
         f"`{location.name}` holds no store: {absent}, or name another store with --db or HERETIX_DB"
     )
@@ -590,7 +590,7 @@ def _note_waiting() -> None:
     _waiting[threading.get_ident()] = time.monotonic()
 
 
-def _note_answered(*_: object) -> None:
+def _note_answer(*_: object) -> None:
     _waiting.pop(threading.get_ident(), None)
 
 
@@ -655,7 +655,7 @@ class _Outage:
             self._tell(f"the store is back after {time.monotonic() - since:,.0f} s")
 
     def _watch(self) -> None:
-        """In a thread of its own: look now and then. It ends when there is nothing to see."""
+        """Look now and then, in a thread of its own, which ends when there is nothing to see."""
         while True:
             time.sleep(_WATCH_S)
             with self._changed:
@@ -682,7 +682,7 @@ class _Outage:
                     _cut_lines(attempt.engine)
 
 
-class Patience:
+class RetryPolicy:
     """Waits for a store that is away, and says so. Threads may share one.
 
     A transaction whose connection broke is made again from its beginning, though it may have been
@@ -695,7 +695,7 @@ class Patience:
         self._wait_s = wait_s
         self._over = threading.Event()
 
-    def another(self) -> Patience:
+    def fork(self) -> RetryPolicy:
         """One that ends by itself, and tells with this one."""
         other = copy(self)
         other._over = threading.Event()  # noqa: SLF001
@@ -705,7 +705,7 @@ class Patience:
         """Wait no longer: what doesn't work at once fails from now on."""
         self._over.set()
 
-    def persist(self, attempt: Callable[[], _T], engine: Engine) -> _T:
+    def retry(self, attempt: Callable[[], _T], engine: Engine) -> _T:
         """Make an attempt again and again until the store is there."""
         pause_s = _RETRY_S
         begun = time.monotonic()
@@ -755,7 +755,7 @@ class Store:
         self._held = threading.local()
         self._file = file
         self._looking_again = threading.Lock()
-        self._patience: Patience | None = None
+        self._patience: RetryPolicy | None = None
         self.writable = writable
         """False where everything can be read, and nothing kept."""
 
@@ -819,7 +819,7 @@ class Store:
 
     @property
     def spools_beside(self) -> list[Path]:
-        """Those, and all others on this machine that may be on their way here: a server has many
+        """List those, and all others of this machine that may be meant for it: a server has many
         addresses."""
         return self.spools if self.is_file else self._spools(_SPOOL)
 
@@ -829,14 +829,14 @@ class Store:
         except OSError:
             return []
 
-    def patient(self, patience: Patience) -> Store:
+    def with_retries(self, patience: RetryPolicy) -> Store:
         """The same store, for somebody who waits while it is away: in `read` and `write`."""
         other = copy(self)
         other._patience = patience  # noqa: SLF001
         return other
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -854,9 +854,7 @@ class Store:
             with self.reading() as connection:
                 return query(connection, *args, **kwargs)
 
-        return (
-            attempt() if self._patience is None else self._patience.persist(attempt, self._engine)
-        )
+        return attempt() if self._patience is None else self._patience.retry(attempt, self._engine)
 
     def write(
         self, query: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
@@ -867,9 +865,7 @@ class Store:
             with self.writing() as connection:
                 return query(connection, *args, **kwargs)
 
-        return (
-            attempt() if self._patience is None else self._patience.persist(attempt, self._engine)
-        )
+        return attempt() if self._patience is None else self._patience.retry(attempt, self._engine)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -882,11 +878,11 @@ class Store:
         try:
             with (
                 _timing("read"),
-                mapped_faults(self.name),
+                map_faults(self.name),
                 _waiting_for(),
                 self._reads.connect() as connection,
             ):
-                _note_answered()
+                _note_answer()
                 yield connection
                 _note_waiting()
         except StoreError:
@@ -914,7 +910,7 @@ class Store:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Let everything that this thread reads inside share one transaction: for a page that is
+        """Share one transaction among everything that this thread reads inside: for a page that is
         made of several look-ups. Nothing is written inside, and nothing awaited."""
         with self.reading() as connection:
             self._held.connection = connection
@@ -930,7 +926,7 @@ class Store:
         if path is None:
             return 0
         before = path.stat().st_size
-        with self._turn, mapped_faults(self.name), self._engine.connect() as connection:
+        with self._turn, map_faults(self.name), self._engine.connect() as connection:
             driver = cast("sqlite3.Connection", connection.connection.driver_connection)
             driver.execute("VACUUM")
             driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -942,11 +938,11 @@ class Store:
         with (
             _timing("write"),
             self._turn,
-            mapped_faults(self.name),
+            map_faults(self.name),
             _waiting_for(),
             self._writes.begin() as connection,
         ):
-            _note_answered()
+            _note_answer()
             yield connection
             _note_waiting()
 
@@ -958,7 +954,7 @@ def _waiting_for() -> Iterator[None]:
     try:
         yield
     finally:
-        _note_answered()
+        _note_answer()
 
 
 @contextlib.contextmanager
@@ -987,13 +983,13 @@ def _open(
             if create:
                 location.path.parent.mkdir(parents=True, exist_ok=True)
             elif not location.path.exists():
-                raise _absent_store(location, absent)
+                raise _make_absent_error(location, absent)
         except OSError as exc:
             raise StoreError(
                 f"`{location.name}` can't be made: {exc.strerror or exc}; "
                 "choose another path with --db or HERETIX_DB"
             ) from exc
-    writable = _can_be_written(location)
+    writable = _is_writable(location)
     if create and not writable:
         raise StoreReadOnlyError(f"`{location.name}` {_READ_ONLY}")
 
@@ -1005,7 +1001,7 @@ def _open(
             stack.pop_all()
         return engine
 
-    with mapped_faults(location.name):
+    with map_faults(location.name):
         try:
             return connect(location, writes=writable), writable, None
         except DBAPIError as exc:
@@ -1013,4 +1009,4 @@ def _open(
                 raise
             # Nothing can be made beside the file.
             file = FileVersion.of(location.path)
-            return connect(as_immutable(location), writes=False), False, file
+            return connect(make_immutable(location), writes=False), False, file

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from heretix.core.lenses import EARNING, RPL
-from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, where_given
+from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, filter_given
 from heretix.store.schema import (
     ROOT,
     TRANSFERS,
@@ -131,7 +131,7 @@ _CHALLENGES_AFTER: Final = (
 
 
 @contextlib.contextmanager
-def together(connection: Connection) -> Iterator[None]:
+def pipeline(connection: Connection) -> Iterator[None]:
     """Send the writes of a block in one go, where the database is a network away.
 
     Nothing can be read inside the block: the answers come at its end. Everybody else waits while
@@ -176,9 +176,9 @@ def begin_chain(connection: Connection, name: str) -> tuple[int, str]:
     return number, hash_
 
 
-def chain_rows(connection: Connection, *, name: str | None = None) -> list[dict[str, Any]]:
+def select_chain(connection: Connection, *, name: str | None = None) -> list[dict[str, Any]]:
     """Read whatever is kept as ends of chains, or of one."""
-    query = where_given(select(chains), name=name)
+    query = filter_given(select(chains), name=name)
     return [dict(row) for row in _all(connection, query.order_by(chains.c.name))]
 
 
@@ -189,7 +189,7 @@ def add_accounts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
         connection.execute(insertion.on_conflict_do_nothing(), [dict(row) for row in rows])
 
 
-def accounts_by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
+def select_accounts_by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
     """Read those of these accounts that exist, by id."""
     return {
         row["id"]: row
@@ -198,12 +198,12 @@ def accounts_by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowM
     }
 
 
-def accounts_of_episode(connection: Connection, episode: str) -> dict[str, RowMapping]:
+def select_episode_accounts(connection: Connection, episode: str) -> dict[str, RowMapping]:
     """Read an episode's pots, by id."""
-    return {row["id"]: row for row in account_rows(connection, episode=episode)}
+    return {row["id"]: row for row in select_accounts(connection, episode=episode)}
 
 
-def account_rows(
+def select_accounts(
     connection: Connection,
     *,
     person: str | None = None,
@@ -213,11 +213,13 @@ def account_rows(
     offset: int = 0,
 ) -> list[RowMapping]:
     """Read accounts that fit everything that is given, by id."""
-    query = where_given(select(accounts), person=person, episode=episode, currency=currency)
+    query = filter_given(select(accounts), person=person, episode=episode, currency=currency)
     return _all(connection, query.order_by(accounts.c.id).limit(limit).offset(offset))
 
 
-def same_id_or_group(connection: Connection, group: str, ids: Sequence[str]) -> list[RowMapping]:
+def select_same_id_or_group(
+    connection: Connection, group: str, ids: Sequence[str]
+) -> list[RowMapping]:
     """Read transfers that stand in a group of this id, or have one of these ids; in order."""
     found = {
         row["seq"]: row
@@ -248,12 +250,14 @@ def set_chains(connection: Connection, ends: Mapping[str, tuple[int, str]]) -> N
     connection.execute(_SET_CHAIN, changed)
 
 
-def last_event(connection: Connection) -> int:
+def select_last_event(connection: Connection) -> int:
     """Read the place of the last event."""
     return int(connection.scalar(select(chains.c.number).where(chains.c.name == ROOT)) or 0)
 
 
-def event_rows_after(connection: Connection, seq: int, mentioned: Sequence[str]) -> list[str]:
+def select_event_rows_after(
+    connection: Connection, seq: int, mentioned: Sequence[str]
+) -> list[str]:
     """Read the rows of events after one that mention any of some things."""
     mention = or_(*(events.c.rows_json.contains(it, autoescape=True) for it in mentioned))
     query = select(events.c.rows_json).where(events.c.seq > seq, mention).order_by(events.c.seq)
@@ -266,7 +270,7 @@ def root_at(connection: Connection, seq: int) -> str | None:
     return found
 
 
-def first_event_of(connection: Connection, chain: str) -> int:
+def select_first_event(connection: Connection, chain: str) -> int:
     """Read the place of the event that a chain began with; 0 before there is one."""
     query = select(func.min(events.c.seq)).where(events.c.chain == chain)
     return int(connection.scalar(query) or 0)
@@ -320,18 +324,18 @@ def stream_table(
         yield from result.mappings()
 
 
-def statement(connection: Connection, group: str) -> RowMapping | None:
+def select_statement(connection: Connection, group: str) -> RowMapping | None:
     """Read what was asked for under a group's id, if anything was."""
     return connection.execute(_STATEMENT, {"group": group}).mappings().one_or_none()
 
 
-def statement_seqs(connection: Connection) -> dict[str, int]:
+def select_statement_seqs(connection: Connection) -> dict[str, int]:
     """Read where each group that has a statement begins, by its id."""
     rows = connection.execute(select(statements.c.group_id, statements.c.first_seq))
     return {row.group_id: row.first_seq for row in rows}
 
 
-def groups_of(connection: Connection, episode_id: str, move: str) -> set[str]:
+def select_groups(connection: Connection, episode_id: str, move: str) -> set[str]:
     """Read which groups a move of an episode has written."""
     query = select(statements.c.group_id).where(
         statements.c.episode_id == episode_id, statements.c.move == move
@@ -344,7 +348,7 @@ def insert_statement(connection: Connection, row: Mapping[str, Any]) -> None:
     connection.execute(_INSERT_STATEMENT, dict(row))
 
 
-def history(
+def select_history(
     connection: Connection,
     *,
     account: str | None = None,
@@ -354,7 +358,7 @@ def history(
     before_seq: int | None = None,
 ) -> list[RowMapping]:
     """Read transfers that fit everything that is given, the newest first."""
-    query = where_given(select(transfers), episode=episode, group_id=group)
+    query = filter_given(select(transfers), episode=episode, group_id=group)
     if account is not None:
         query = query.where(or_(transfers.c.debit == account, transfers.c.credit == account))
     if before_seq is not None:
@@ -366,7 +370,7 @@ def stream_transfers(
     connection: Connection, *, after_seq: int = 0, episode: str | None = None
 ) -> Iterator[RowMapping]:
     """Read transfers in the order of the chain, a few at a time, however many there are."""
-    query = where_given(select(transfers), episode=episode)
+    query = filter_given(select(transfers), episode=episode)
     query = query.where(transfers.c.seq > after_seq).order_by(transfers.c.seq)
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
         yield from result.mappings()
@@ -380,13 +384,13 @@ def insert_episode(connection: Connection, row: Mapping[str, Any]) -> None:
     connection.execute(insert(episodes), dict(row))
 
 
-def episode_row(connection: Connection, episode_id: str) -> RowMapping | None:
+def select_episode(connection: Connection, episode_id: str) -> RowMapping | None:
     """Read an episode without its record and its sums, which are read when they have to be
     decoded."""
     return connection.execute(_EPISODE, {"of_id": episode_id}).mappings().one_or_none()
 
 
-def record_json(connection: Connection, episode_id: str) -> str:
+def select_record_json(connection: Connection, episode_id: str) -> str:
     """Read the record of an episode that exists."""
     return str(connection.execute(_RECORD, {"of_id": episode_id}).scalar_one())
 
@@ -414,31 +418,31 @@ def _update(names: tuple[str, ...]) -> Update:
     return _UPDATE.values({name: bindparam(f"to_{name}") for name in names})
 
 
-def newest_ms(connection: Connection) -> int | None:
+def select_newest_ms(connection: Connection) -> int | None:
     """Read when the newest episode was written down; None before there is any."""
     newest: int | None = connection.scalar(select(func.max(episodes.c.created_ms)))
     return newest
 
 
-def episodes_of_claim(connection: Connection, claim_id: str) -> list[RowMapping]:
+def select_episodes_of_claim(connection: Connection, claim_id: str) -> list[RowMapping]:
     """Read what became of every episode of a folded claim, with its record, the oldest first."""
     names = ("episode_id", "state", "record_json")
     query = select(*(episodes.c[name] for name in names)).where(episodes.c.claim_id == claim_id)
     return _all(connection, query.order_by(episodes.c.created_ms, episodes.c.episode_id))
 
 
-def episodes_open(connection: Connection) -> dict[str, bool]:
+def select_episodes_open(connection: Connection) -> dict[str, bool]:
     """Read every episode, with whether it is still open."""
     rows = connection.execute(select(episodes.c.episode_id, episodes.c.is_open))
     return {row.episode_id: row.is_open for row in rows}
 
 
-def episode_summaries(
+def select_episode_summaries(
     connection: Connection, *, state: str | None, limit: int, offset: int
 ) -> list[RowMapping]:
     """Read episodes without their records, the newest first."""
     shown = [column for column in episodes.c if column.name not in _LONG | {"secret"}]
-    query = where_given(select(*shown), state=state)
+    query = filter_given(select(*shown), state=state)
     query = query.order_by(episodes.c.created_ms.desc(), episodes.c.episode_id)
     return _all(connection, query.limit(limit).offset(offset))
 
@@ -453,7 +457,7 @@ def was_won(connection: Connection, episode_id: str) -> bool:
     return connection.execute(query.limit(1)).first() is not None
 
 
-def live_episodes(connection: Connection) -> list[tuple[Any, ...]]:
+def select_live_episodes(connection: Connection) -> list[tuple[Any, ...]]:
     """Read the ids of episodes that are under way, the oldest first, each with what changes when
     anything happens to it."""
     shown = (episodes.c.episode_id, episodes.c.state, episodes.c.updated_ms)
@@ -469,7 +473,7 @@ def insert_positions(connection: Connection, rows: Sequence[Mapping[str, Any]]) 
         connection.execute(_INSERT_POSITION, [dict(row) for row in rows])
 
 
-def positions_of(
+def select_positions(
     connection: Connection, episode_id: str, *, number: int | None = None
 ) -> list[RowMapping]:
     """Read an episode's bets in their order, or the one with a number."""
@@ -478,7 +482,7 @@ def positions_of(
     return _all(connection, _POSITION, {"of_id": episode_id, "of_number": number})
 
 
-def positions_from(
+def select_positions_from(
     connection: Connection, episode_id: str, number: int, *, limit: int
 ) -> list[RowMapping]:
     """Read some of an episode's bets in their order, from the one with a number on."""
@@ -486,15 +490,15 @@ def positions_from(
     return _all(connection, _POSITIONS_FROM.limit(limit), place)
 
 
-def latest_positions(
+def select_latest_positions(
     connection: Connection, episode_id: str, *, account: str | None = None, limit: int
 ) -> list[RowMapping]:
     """Read the last of an episode's bets, or of an account's in it, in their order."""
-    query = where_given(select(positions), episode_id=episode_id, account=account)
+    query = filter_given(select(positions), episode_id=episode_id, account=account)
     return _all(connection, query.order_by(positions.c.number.desc()).limit(limit))[::-1]
 
 
-def position_sums(
+def sum_positions(
     connection: Connection, episode_id: str, *, step: int, until_ms: int | None
 ) -> list[RowMapping]:
     """Sum an episode's bets up to a moment, so many in a row at a time after the two of the seed.
@@ -521,7 +525,7 @@ def position_sums(
     return _all(connection, query.group_by("part").order_by("part"))
 
 
-def given_up(
+def sum_given_up(
     connection: Connection, episode_id: str, side: str, tau_ppm: int, until_ms: int
 ) -> int:
     """Sum what the bets on a losing side pay, each rounded up, at a rate in parts per million."""
@@ -534,12 +538,14 @@ def given_up(
     return int(connection.scalar(query) or 0)
 
 
-def flows_of(connection: Connection, episode_id: str) -> list[RowMapping]:
+def sum_flows_of_episode(connection: Connection, episode_id: str) -> list[RowMapping]:
     """Sum an episode's transfers by their accounts and code."""
     return _sum_flows(connection, transfers.c.episode == episode_id)
 
 
-def flows_between(connection: Connection, account: str, pots: Sequence[str]) -> list[RowMapping]:
+def sum_flows_between(
+    connection: Connection, account: str, pots: Sequence[str]
+) -> list[RowMapping]:
     """Sum what went from an account into pots, and what came from them, by code."""
     # By the account's own index, however much else went through the pots.
     into = and_(transfers.c.debit == account, transfers.c.credit.in_(pots))
@@ -553,12 +559,14 @@ def _sum_flows(connection: Connection, condition: Any) -> list[RowMapping]:
     return _all(connection, query.group_by(*names))
 
 
-def positions_since(connection: Connection, episode_id: str, from_ms: int) -> list[RowMapping]:
+def select_positions_since(
+    connection: Connection, episode_id: str, from_ms: int
+) -> list[RowMapping]:
     """Read an episode's bets from a moment on, in their order."""
     return _all(connection, _POSITIONS.where(positions.c.at_ms >= from_ms), {"of_id": episode_id})
 
 
-def outside_positions(
+def select_outside_positions(
     connection: Connection, episode_id: str, until_ms: int | None
 ) -> list[RowMapping]:
     """Read the first bet on each side that isn't the house's, of those up to a moment."""
@@ -585,12 +593,12 @@ def update_challenges(connection: Connection, rows: Sequence[Mapping[str, Any]])
         connection.execute(_UPDATE_CHALLENGE, values)
 
 
-def challenges_after(connection: Connection, episode_id: str, seq: int) -> list[RowMapping]:
+def select_challenges_after(connection: Connection, episode_id: str, seq: int) -> list[RowMapping]:
     """Read an episode's challenges that events after one have written, in their order."""
     return _all(connection, _CHALLENGES_AFTER, {"of_id": episode_id, "after_seq": seq})
 
 
-def positions_by_account(connection: Connection, account: str) -> list[RowMapping]:
+def select_positions_by_account(connection: Connection, account: str) -> list[RowMapping]:
     """Read bets of one account with the episodes they are in, the newest first."""
     query = (
         select(positions, episodes.c.claim, episodes.c.state, episodes.c.close_ms)
@@ -601,7 +609,7 @@ def positions_by_account(connection: Connection, account: str) -> list[RowMappin
     return _all(connection, query)
 
 
-def open_stakes(connection: Connection, *, episode: str | None = None) -> list[RowMapping]:
+def select_open_stakes(connection: Connection, *, episode: str | None = None) -> list[RowMapping]:
     """Sum up what the pot and the market of each open episode, or of one, must hold: bets up to the
     close; and what was paid of them already."""
     counted = and_(
@@ -629,13 +637,13 @@ def open_stakes(connection: Connection, *, episode: str | None = None) -> list[R
     return _all(connection, query)
 
 
-def statements_of(connection: Connection, episode_id: str) -> list[RowMapping]:
+def select_statements(connection: Connection, episode_id: str) -> list[RowMapping]:
     """Read what explains an episode's groups, in the order of the moves."""
     query = select(statements).where(statements.c.episode_id == episode_id)
     return _all(connection, query.order_by(statements.c.first_seq))
 
 
-def statements_but_bets(connection: Connection, episode_id: str) -> list[RowMapping]:
+def select_statements_but_bets(connection: Connection, episode_id: str) -> list[RowMapping]:
     """Read what explains the groups of an episode's operator and of its disputes, in the order of
     the moves: all but bets and commitments, and of a settlement in parts the first and the last."""
     own, place = statements.c.episode_id == episode_id, statements.c.first_seq
@@ -649,7 +657,7 @@ def statements_but_bets(connection: Connection, episode_id: str) -> list[RowMapp
         statements.c.move.not_in(("open", "stake", "commit")),
         or_(statements.c.move != "settle", statements.c.group_id.in_(ends)),
     )
-    opening = statement(connection, f"open:{episode_id}")
+    opening = select_statement(connection, f"open:{episode_id}")
     return ([] if opening is None else [opening]) + _all(connection, query.order_by(place))
 
 
@@ -658,11 +666,11 @@ def insert_measurement(connection: Connection, row: Mapping[str, Any]) -> None:
     connection.execute(insert(episode_measurements), dict(row))
 
 
-def measurements_of(
+def select_measurements(
     connection: Connection, episode_id: str, *, stage: str | None = None
 ) -> list[RowMapping]:
     """Read an episode's measurements in the order of time, or the one of a stage."""
-    query = where_given(select(episode_measurements), episode_id=episode_id, stage=stage)
+    query = filter_given(select(episode_measurements), episode_id=episode_id, stage=stage)
     order = (episode_measurements.c.at_ms, episode_measurements.c.stage)
     return _all(connection, query.order_by(*order))
 
@@ -673,7 +681,7 @@ def insert_reputation_events(connection: Connection, rows: Sequence[Mapping[str,
         connection.execute(insert(reputation_events), [dict(row) for row in rows])
 
 
-def attempts_of(connection: Connection, account: str, *, limit: int) -> list[bool]:
+def select_attempts(connection: Connection, account: str, *, limit: int) -> list[bool]:
     """Read whether an account's latest challenges passed, the oldest of them first."""
     event = reputation_events.c
     query = (
@@ -688,7 +696,7 @@ def attempts_of(connection: Connection, account: str, *, limit: int) -> list[boo
 # Exploration: credits by claim, and what a standing follows from.
 
 
-def claim_records(connection: Connection, claim: str) -> list[str]:
+def select_claim_records(connection: Connection, claim: str) -> list[str]:
     """Read the latest usable records of a claim under the raw prior and lenses that can earn."""
     query = (
         select(results.c.record_json)
@@ -704,7 +712,7 @@ def claim_records(connection: Connection, claim: str) -> list[str]:
     return list(connection.scalars(query))
 
 
-def grant_of(connection: Connection, claim_id: str) -> RowMapping | None:
+def select_grant(connection: Connection, claim_id: str) -> RowMapping | None:
     """Read what a claim was credited with, if it was."""
     query = select(exploration_grants).where(exploration_grants.c.claim_id == claim_id)
     return connection.execute(query).mappings().one_or_none()
@@ -715,7 +723,7 @@ def add_grant(connection: Connection, row: Mapping[str, Any]) -> None:
     connection.execute(insert(exploration_grants), dict(row))
 
 
-def credited_in_week(connection: Connection, person: str, week: int) -> int:
+def sum_credited_in_week(connection: Connection, person: str, week: int) -> int:
     """Sum up what a person was credited with in a week."""
     query = select(func.coalesce(func.sum(exploration_grants.c.amount), 0)).where(
         exploration_grants.c.person == person, exploration_grants.c.week == week
@@ -723,14 +731,16 @@ def credited_in_week(connection: Connection, person: str, week: int) -> int:
     return int(connection.scalar(query) or 0)
 
 
-def grants(connection: Connection, *, person: str | None = None) -> list[RowMapping]:
+def select_grants(connection: Connection, *, person: str | None = None) -> list[RowMapping]:
     """Read credits that were granted, oldest first."""
-    query = where_given(select(exploration_grants), person=person)
+    query = filter_given(select(exploration_grants), person=person)
     order = (exploration_grants.c.at_ms, exploration_grants.c.claim_id)
     return _all(connection, query.order_by(*order))
 
 
-def reputation_rows(connection: Connection, *, person: str | None = None) -> list[RowMapping]:
+def select_reputation_rows(
+    connection: Connection, *, person: str | None = None
+) -> list[RowMapping]:
     """Read attempts and rewards with the person behind them, oldest first."""
     event = reputation_events.c
     query = (
@@ -742,7 +752,7 @@ def reputation_rows(connection: Connection, *, person: str | None = None) -> lis
     return _all(connection, query)
 
 
-def people(connection: Connection) -> dict[str, int]:
+def select_people(connection: Connection) -> dict[str, int]:
     """Read everybody with an account of credits, and what is in it."""
     query = select(accounts.c.person, accounts.c.balance).where(
         accounts.c.person.is_not(None), accounts.c.currency == "XC"

@@ -16,7 +16,7 @@ from heretix.store.db import (
     chunked,
     conflict_insert,
     database_now,
-    where_given,
+    filter_given,
 )
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
@@ -75,7 +75,7 @@ def select_jobs(
     before: str | None,
 ) -> list[Row]:
     """Read jobs, the newest first; `before` is the id at which the last page ended."""
-    query = where_given(select(jobs), owner_id=owner_id, state=state)
+    query = filter_given(select(jobs), owner_id=owner_id, state=state)
     if before is not None:
         last = select(jobs.c.created_at, jobs.c.job_id).where(jobs.c.job_id == before)
         at = connection.execute(last).first()
@@ -118,7 +118,7 @@ def count_use(
 
 def is_job_waiting(connection: Connection, *, ours: Collection[str] = ()) -> bool:
     """Tell that there is a job to claim. Asked first: a claim writes, and this only reads."""
-    found = connection.execute(select(jobs.c.job_id).where(_free(connection, ours)).limit(1))
+    found = connection.execute(select(jobs.c.job_id).where(_match_free(connection, ours)).limit(1))
     return found.first() is not None
 
 
@@ -138,8 +138,8 @@ def claim_job(
     # One that somebody else is taking at this moment is theirs; the next one may be free.
     chosen = connection.execute(
         select(jobs)
-        .where(_free(connection, ours))
-        .order_by(*_fewest_under_way(connection), jobs.c.created_at, jobs.c.job_id)
+        .where(_match_free(connection, ours))
+        .order_by(*_order_by_fewest_under_way(connection), jobs.c.created_at, jobs.c.job_id)
         .limit(1)
         .with_for_update(skip_locked=True)
     )
@@ -291,7 +291,7 @@ def _is_held(job_id: str, worker: str) -> ColumnElement[bool]:
     return and_(jobs.c.job_id == job_id, jobs.c.worker == worker, jobs.c.state == "running")
 
 
-def _free(connection: Connection, ours: Collection[str]) -> ColumnElement[bool]:
+def _match_free(connection: Connection, ours: Collection[str]) -> ColumnElement[bool]:
     """Jobs that nobody works on: they wait, their lease is over, or their worker is gone."""
     running = select(jobs.c.worker).where(jobs.c.state == "running")
     gone = [worker for worker in connection.scalars(running) if worker and is_gone(worker)]
@@ -301,7 +301,7 @@ def _free(connection: Connection, ours: Collection[str]) -> ColumnElement[bool]:
     return or_(jobs.c.state == "queued", and_(jobs.c.state == "running", left, others))
 
 
-def _fewest_under_way(connection: Connection) -> list[ColumnElement[int]]:
+def _order_by_fewest_under_way(connection: Connection) -> list[ColumnElement[int]]:
     """The order that puts first whose owners have the fewest jobs under way."""
     # Counted before: few jobs run, and asked of each that waits, many would take seconds.
     running = (

@@ -83,7 +83,7 @@ def take_turns(
 
 
 def pause_rate(connection: Connection, rate_id: str, wait_s: float) -> None:
-    """Have everybody wait: a provider told one caller to."""
+    """Pause everybody: a provider told one caller to wait."""
     until = database_now() + wait_s
     new = conflict_insert(connection.dialect.name, rates).values(
         rate_id=rate_id, request_at=0.0, token_at=0.0, paused_until=until

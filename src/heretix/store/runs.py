@@ -33,8 +33,8 @@ from heretix.store.db import (
     KEYS_PER_STATEMENT,
     chunked,
     conflict_insert,
+    filter_given,
     has_rows,
-    where_given,
 )
 from heretix.store.schema import (
     archived_records,
@@ -234,7 +234,7 @@ def start_executions(connection: Connection, starts: Sequence[ExecutionStart]) -
 
 
 def _move_executions(connection: Connection, moves: Mapping[str, ExecutionStart]) -> None:
-    """Let executions without a result go on under another recipe, and take their samples along.
+    """Move executions without a result under another recipe, their samples with them.
 
     The recipe that they leave is forgotten where nothing else belongs to it.
     """
@@ -723,7 +723,7 @@ def select_sample_rows(
     connection: Connection, *, run_id: str | None, limit: int, after: str | None
 ) -> Sequence[RowMapping]:
     """Read rows of samples by cache key, all of them or those of a run."""
-    statement = where_given(_SAMPLE, run_id=run_id)
+    statement = filter_given(_SAMPLE, run_id=run_id)
     return _page(connection, statement, samples.c.cache_key, limit, after)
 
 
@@ -782,7 +782,7 @@ def _page(
 
 
 def _restrict(statement: Select[Any], wanted: RunFilter) -> Select[Any]:
-    statement = where_given(statement, model=wanted.model, lens=wanted.lens)
+    statement = filter_given(statement, model=wanted.model, lens=wanted.lens)
     if wanted.search:
         searched = (runs.c.claim, runs.c.model, runs.c.run_id)
         fits = (column.icontains(wanted.search, autoescape=True) for column in searched)

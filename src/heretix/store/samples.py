@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Double, Select, bindparam, delete, or_, selec
 
 from heretix.core.clock import elapsed_s
 from heretix.core.errors import HeretixError, StoreError
-from heretix.core.event_loop import in_thread
+from heretix.core.event_loop import run_in_thread
 from heretix.sample import Sample
 from heretix.store.db import KEYS_PER_STATEMENT, chunked, conflict_insert, database_now, has_rows
 from heretix.store.schema import archives, late_samples, leases, samples
@@ -199,7 +199,7 @@ class Leases:
             tried = True
             return take_leases(connection, cache_keys, self.owner, lease_s=self._lease_s)
 
-        taken, lapsed = await in_thread(self._store.write, claim)
+        taken, lapsed = await run_in_thread(self._store.write, claim)
         self._held |= dict.fromkeys(taken, begun)
         return taken, lapsed
 
@@ -225,7 +225,7 @@ class Leases:
 
     async def release(self, cache_keys: Sequence[str]) -> None:
         """Give leases back."""
-        await in_thread(self._store.write, release_leases, cache_keys, self.owner)
+        await run_in_thread(self._store.write, release_leases, cache_keys, self.owner)
         for key in cache_keys:
             self.forget(key)
 
@@ -235,7 +235,9 @@ class Leases:
 
     async def _extend(self) -> None:
         asked, begun = list(self._held), elapsed_s()
-        kept = await in_thread(self._store.write, extend_leases, self.owner, lease_s=self._lease_s)
+        kept = await run_in_thread(
+            self._store.write, extend_leases, self.owner, lease_s=self._lease_s
+        )
         for key in asked:
             if key not in kept:
                 self.forget(key)
@@ -268,7 +270,7 @@ def take_leases(
     free: list[str] = []
     lapsed: set[str] = set()
     for chunk in chunked(wanted, KEYS_PER_STATEMENT):
-        found, owners = _free(connection, chunk)
+        found, owners = _select_free(connection, chunk)
         free += found
         lapsed |= owners
     if not free:
@@ -346,7 +348,9 @@ def _lock_held(connection: Connection, cache_keys: Sequence[str], owner: str) ->
     )
 
 
-def _free(connection: Connection, cache_keys: Sequence[str]) -> tuple[Sequence[str], set[str]]:
+def _select_free(
+    connection: Connection, cache_keys: Sequence[str]
+) -> tuple[Sequence[str], set[str]]:
     """List the keys that nobody has a lease on, once orphaned leases are ended: those whose time
     is over, and those of processes of this machine that are gone; and whose those were."""
     rows = connection.execute(
@@ -573,7 +577,7 @@ class SampleWriter(Generic[_Kept]):
             raise self._failure
 
     def _wake(self) -> None:
-        """In the event loop: let those go on whose samples are committed."""
+        """Wake those whose samples are committed, in the event loop."""
         with self._changed:
             committed = sys.maxsize if self._ended else self._committed
             failure = self._failure
@@ -589,7 +593,7 @@ class SampleWriter(Generic[_Kept]):
             on_error(failure)
 
     def _run(self) -> None:
-        """In the thread: commit until closed. However it ends, nobody is left waiting."""
+        """Commit until closed, in the thread. However it ends, nobody is left waiting."""
         failure: HeretixError | None = StoreError(
             f"`{self._store.name}`: the writer ended by a mistake in Heretix; "
             "please report the traceback above"

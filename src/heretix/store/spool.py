@@ -187,7 +187,7 @@ class Spool(Generic[_Kept]):
         os.close(file.number)
 
     def _run(self) -> None:
-        """In a thread of its own: sync, as often as there is something to."""
+        """Sync in a thread of its own, as often as there is something to."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._dirty or self._ended)
@@ -203,7 +203,7 @@ class Spool(Generic[_Kept]):
             time.sleep(_SYNC_S)
 
 
-def bring_in(store: Store, owners: Collection[str] | None = ()) -> int:
+def drain_spools(store: Store, owners: Collection[str] | None = ()) -> int:
     """Store what processes that are gone left in spools; how many answers the store lacked.
 
     What `owners` hold that are there is stored, too, and their files are left to them; None stands

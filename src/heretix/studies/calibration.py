@@ -124,7 +124,7 @@ class _Rows:
 
 def calibrate(forecasts: Sequence[Forecast]) -> Calibration:
     """Score one model's forecasts."""
-    rows = _take(forecasts)
+    rows = _make_rows(forecasts)
     scores, reasons = _score(rows)
     shown = {name: _interval(rows, name, scores.get(name), reasons.get(name)) for name in SCORES}
     return Calibration(
@@ -145,17 +145,21 @@ def compare_models(a: Sequence[Forecast], b: Sequence[Forecast]) -> Comparison:
             f"`forecasts`: a comparison needs at least 2 claims that both models were asked, got "
             f"{len(shared)}; measure both on the same claims"
         )
-    sides = [_take([row for row in side if row.claim in shared]) for side in (a, b)]
+    sides = [_make_rows([row for row in side if row.claim in shared]) for side in (a, b)]
     (scores_a, _), (scores_b, _) = (_score(side) for side in sides)
     G = len(shared)
     found: dict[str, TInterval | None] = {}
     for name in SCORES:
         one, other = scores_a.get(name), scores_b.get(name)
-        if one is None or other is None or (name == "auroc" and _both_in_order(sides, one, other)):
+        if (
+            one is None
+            or other is None
+            or (name == "auroc" and _are_both_in_order(sides, one, other))
+        ):
             found[name] = None
             continue
         # Claims are numbered by name on both sides, so the sums line up.
-        moved = _by_claim(sides[1], other) - _by_claim(sides[0], one)
+        moved = _sum_by_claim(sides[1], other) - _sum_by_claim(sides[0], one)
         difference = t_interval(other.value - one.value, _cluster_se(moved), G - 1)
         if name in _SHARES:  # no difference of shares is larger than 1
             lo, hi = max(difference.lo, -1.0), min(difference.hi, 1.0)
@@ -175,13 +179,13 @@ def compare_models(a: Sequence[Forecast], b: Sequence[Forecast]) -> Comparison:
     )
 
 
-def _both_in_order(sides: Sequence[_Rows], one: _Linear, other: _Linear) -> bool:
+def _are_both_in_order(sides: Sequence[_Rows], one: _Linear, other: _Linear) -> bool:
     """Say whether two AUROCs are 0 or 1, of different probabilities."""
     ends = not (one.influence.any() or other.influence.any())
     return ends and not np.array_equal(sides[0].probs, sides[1].probs)
 
 
-def _take(forecasts: Sequence[Forecast]) -> _Rows:
+def _make_rows(forecasts: Sequence[Forecast]) -> _Rows:
     for row in forecasts:
         if not 0 <= row.prob <= 1:  # NaN fails too
             raise ConfigError(
@@ -215,7 +219,7 @@ def _score(rows: _Rows) -> tuple[dict[str, _Linear], dict[str, str]]:
         "log_score": _Linear(float(logs.mean()), (logs - logs.mean()) / n),
     }
     reasons: dict[str, str] = {}
-    placed = set(zip(_places(rows.probs).tolist(), rows.claims.tolist(), strict=True))
+    placed = set(zip(_find_bins(rows.probs).tolist(), rows.claims.tolist(), strict=True))
     if len(placed) == len({place for place, _ in placed}):
         reasons["ece"] = "no bin of probabilities has two claims"
     else:
@@ -232,7 +236,7 @@ def _score(rows: _Rows) -> tuple[dict[str, _Linear], dict[str, str]]:
     return scores, reasons
 
 
-def _by_claim(rows: _Rows, score: _Linear) -> Floats:
+def _sum_by_claim(rows: _Rows, score: _Linear) -> Floats:
     sums = np.zeros(len(rows.names))
     np.add.at(sums, rows.claims, score.influence)
     return sums
@@ -248,7 +252,7 @@ def _interval(rows: _Rows, name: str, score: _Linear | None, reason: str | None)
     if score is None:
         return Score(value=None, lo=None, hi=None, reason=reason)
     G = len(rows.names)
-    found = t_interval(score.value, _cluster_se(_by_claim(rows, score)), G - 1)
+    found = t_interval(score.value, _cluster_se(_sum_by_claim(rows, score)), G - 1)
     lo, hi = found.lo, found.hi
     if name == "auroc":
         lo, hi = _auroc_interval(rows, found)
@@ -282,7 +286,7 @@ def _placements(probs: Floats, ordered: Floats) -> Floats:
 
 
 def _auroc_interval(rows: _Rows, found: TInterval) -> tuple[float, float]:
-    """On the logit scale; where all pairs are in order, by Newcombe's (2006) score method.
+    """Interval on the logit scale; where all pairs are in order, by Newcombe's (2006) score method.
 
     There the standard error is 0, and an interval of a point would promise too much.
     """
@@ -339,14 +343,14 @@ def _log_likelihood(X: Floats, beta: Floats, outcomes: Floats) -> float:
     return float((outcomes * eta - np.logaddexp(0, eta)).sum())
 
 
-def _places(probs: Floats) -> NDArray[np.int64]:
+def _find_bins(probs: Floats) -> NDArray[np.int64]:
     """Bin of each probability."""
     places: NDArray[np.int64] = np.minimum((probs * BINS).astype(np.int64), BINS - 1)
     return places
 
 
 def _raw_ece(rows: _Rows) -> float:
-    gaps = np.bincount(_places(rows.probs), weights=rows.probs - rows.outcomes, minlength=BINS)
+    gaps = np.bincount(_find_bins(rows.probs), weights=rows.probs - rows.outcomes, minlength=BINS)
     return float(np.abs(gaps).sum() / len(rows.probs))
 
 
@@ -360,19 +364,19 @@ def _halves_ece(rows: _Rows) -> _Linear:
     n, G = len(rows.probs), len(rows.names)
     gaps = rows.probs - rows.outcomes
     table = np.zeros((G, BINS))
-    np.add.at(table, (rows.claims, _places(rows.probs)), gaps)
+    np.add.at(table, (rows.claims, _find_bins(rows.probs)), gaps)
     rng = np.random.default_rng(G)
     halves = (np.argsort(rng.random((_SPLITS, G)), axis=1) < G // 2).astype(np.float64)
     first, second = halves @ table, (1 - halves) @ table
     value = float((np.sign(first) * second + np.sign(second) * first).sum() / (_SPLITS * n))
     # How often a claim's gap counted upwards, as the other half saw its bin.
     up = (halves.T @ np.sign(second) + (1 - halves).T @ np.sign(first)) / _SPLITS
-    signs = up[rows.claims, _places(rows.probs)]
+    signs = up[rows.claims, _find_bins(rows.probs)]
     return _Linear(value, (signs * gaps - value) / n)
 
 
 def _bins(rows: _Rows) -> tuple[Bin, ...]:
-    places = _places(rows.probs)
+    places = _find_bins(rows.probs)
     return tuple(_bin(rows, place, places == place) for place in range(BINS))
 
 

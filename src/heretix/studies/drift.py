@@ -354,7 +354,7 @@ class _Fit:
 
     @property
     def explained(self) -> Floats:
-        """By claim and start: the sum of squares that a shift takes up."""
+        """Sum of squares that a shift takes up, by claim and start."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.known, self.U**2 / self.V, 0.0)
 
@@ -395,7 +395,7 @@ def _fit(cells: Floats, rho: float) -> _Fit:
         normal += 1 / T
         normal[:, diagonal, diagonal] += _RIDGE
     by_y = (y - (c * y_w)[..., np.newaxis] * M).sum(axis=1)
-    by_shift = _from_each(M * kept[..., np.newaxis])
+    by_shift = _sum_from_each(M * kept[..., np.newaxis])
     sides = np.concatenate([by_y[:, np.newaxis], by_shift], axis=1)
     solved = np.linalg.solve(normal, sides.swapaxes(1, 2)).swapaxes(1, 2)
     wordings, shifted = solved[:, 0], solved[:, 1:]
@@ -403,8 +403,8 @@ def _fit(cells: Floats, rho: float) -> _Fit:
     squares = (y * y).sum(axis=(1, 2))
     RSS = squares - (c * y_w**2).sum(axis=1) - (by_y * wordings).sum(axis=1)
     return _Fit(
-        U=_from_each(kept * y_w) - np.einsum("cst,ct->cs", by_shift, wordings),
-        V=_from_each(kept * n_w) - np.einsum("cst,cst->cs", by_shift, shifted),
+        U=_sum_from_each(kept * y_w) - np.einsum("cst,ct->cs", by_shift, wordings),
+        V=_sum_from_each(kept * n_w) - np.einsum("cst,cst->cs", by_shift, shifted),
         RSS=np.where(_ROUNDING * squares < RSS, RSS, 0),
         df=M.sum(axis=(1, 2)) - n_wordings,
         wordings=wordings + level,
@@ -412,14 +412,14 @@ def _fit(cells: Floats, rho: float) -> _Fit:
     )
 
 
-def _from_each(by_wave: Floats) -> Floats:
+def _sum_from_each(by_wave: Floats) -> Floats:
     """Sums over the waves from s on, for s = 1 … n."""
     sums: Floats = np.flip(np.cumsum(np.flip(by_wave, axis=1), axis=1), axis=1)[:, 1:]
     return sums
 
 
 def _wave_effects(cells: Floats) -> Floats:
-    """By claim and wave: what is left of the wave's mean when wordings are taken off."""
+    """Effects by claim and wave: what is left of the wave's mean when wordings are taken off."""
     fit = _fit(cells, _FREE)
     left = cells - fit.wordings[:, np.newaxis, :]
     seen = ~np.isnan(left)

@@ -134,9 +134,9 @@ def load_panel(path: Path) -> Panel:
         keys = _PanelKeys.model_validate(values)
     except ValidationError as exc:
         faults += find_faults(exc, document, (), known)
-        raise _refusal(path, faults) from exc
+        raise _make_config_error(path, faults) from exc
     if faults:
-        raise _refusal(path, faults)
+        raise _make_config_error(path, faults)
     for name in ("claims_file", "prompts_file"):
         if isinstance(values.get(name), str):
             values[name] = str(path.parent / values[name])
@@ -156,7 +156,7 @@ def load_panel(path: Path) -> Panel:
         alpha=keys.alpha,
         variant=keys.variant,
         webhook=keys.webhook,
-        config=_same_wordings(config, path),
+        config=_fix_wordings(config, path),
     )
 
 
@@ -176,7 +176,7 @@ def _read_yaml(path: Path) -> Document:
     return document
 
 
-def _refusal(path: Path, faults: Iterable[YamlFault]) -> ConfigError:
+def _make_config_error(path: Path, faults: Iterable[YamlFault]) -> ConfigError:
     return ConfigError("\n".join(fault.at(str(path)) for fault in faults))
 
 
@@ -194,8 +194,8 @@ def _check_claims(path: Path, claims: Sequence[str], anchors: Sequence[Anchor]) 
         raise ConfigError(f"`{path}`: {twice[0]!r} stands twice; an anchor is no claim besides")
 
 
-def _same_wordings(config: RunConfig, path: Path) -> RunConfig:
-    """Have every claim asked in the bank's first T wordings: rotation would give each its own."""
+def _fix_wordings(config: RunConfig, path: Path) -> RunConfig:
+    """Ask every claim in the bank's first T wordings: rotation would give each its own."""
     from heretix.prompts.bank import load_bank, load_bank_file
 
     bank = (
@@ -213,10 +213,10 @@ def _same_wordings(config: RunConfig, path: Path) -> RunConfig:
             f"`{path}`: `K` must be at least `T`, so that every claim is asked in all {T} "
             f"wordings, got {K}"
         )
-    return config.replaced(K=K, R=R, T=T, template_include=tuple(range(min(T, bank.T_bank))))
+    return config.override(K=K, R=R, T=T, template_include=tuple(range(min(T, bank.T_bank))))
 
 
-def fixed_content(panel: Panel, measurement: Measurement) -> dict[str, Any]:
+def list_fixed_content(panel: Panel, measurement: Measurement) -> dict[str, Any]:
     """List what may not change from wave to wave, or waves couldn't be compared."""
     config = panel.config
     asked = config.model_dump(mode="json", exclude=set(_CHANGEABLE) | {"claims_file", "claim"})
@@ -249,7 +249,7 @@ async def prepare_wave(
 
     Documents are searched for once, before the first wave; all waves show the same.
     """
-    fixed = fixed_content(panel, measurement)
+    fixed = list_fixed_content(panel, measurement)
     row = store.read(select_panel, panel.name)
     if row is None:
         measurement = await gather_evidence(measurement, store=store)
@@ -264,7 +264,7 @@ async def prepare_wave(
         )
         row = store.write(save_panel, row)
     elif not set(panel.config.lenses).isdisjoint(SHOWING):
-        kept = _kept_bundles(store, row)
+        kept = _load_kept_bundles(store, row)
         measurement = await gather_evidence(measurement, bundles=kept, store=store)
     _require_same(panel.name, json.loads(row.fixed_json), fixed)
     wave = store.write(begin_wave, panel.name)
@@ -282,7 +282,7 @@ def _require_all(measurement: Measurement) -> None:
             )
 
 
-def _kept_bundles(store: Store, row: PanelRow) -> list[Any]:
+def _load_kept_bundles(store: Store, row: PanelRow) -> list[Any]:
     from heretix.evidence.bundle import load_bundle
     from heretix.store.bundles import find_bundle
 
@@ -504,7 +504,7 @@ class PanelReport:
 
     @property
     def news(self) -> bool:
-        """True where the last wave brought a finding."""
+        """Tell whether the last wave brought a finding."""
         movements = [s.movement for s in self.moved] + [m.movement for m in self.moved_models]
         found = any(movement is not None and movement.new for movement in movements)
         return found or any(change.new for change in self.served)
@@ -559,7 +559,7 @@ def read_panel(store: Store, name: str) -> PanelReport:
         under_way=next((wave for wave in waves if wave.finished_at is None), None),
         series=tuple(series),
         models=tuple(models),
-        served=tuple(_served_changes(fixed["models"], runs, done)),
+        served=tuple(_find_served_changes(fixed["models"], runs, done)),
     )
 
 
@@ -664,7 +664,7 @@ def _movement(found: Drift | None, earlier: Drift | None, waves: Sequence[Wave])
     )
 
 
-def _served_changes(
+def _find_served_changes(
     models: Sequence[str], runs: Sequence[WaveRun], waves: Sequence[Wave]
 ) -> Iterator[ServedChange]:
     """Waves in which a build answered that never had, or none of those of the wave before."""

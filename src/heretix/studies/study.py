@@ -46,7 +46,7 @@ from heretix.core.yaml_lines import YamlFault, hint, load
 from heretix.measurement.record import RunRecord
 from heretix.measurement.service import Measurement, RunName, prepare
 from heretix.measurement.vector import logits_by_stem
-from heretix.measurement.verify import Mismatch, Verification, compare_leaves, same_value
+from heretix.measurement.verify import Mismatch, Verification, compare_leaves, is_same_value
 from heretix.plan import DEFAULT_T
 from heretix.readouts import DISTRIBUTION, SAMPLED, Readout
 from heretix.store.runs import RunFilter, find_record, select_record, select_runs_page
@@ -139,7 +139,7 @@ class Request:
 
     def _config_of(self, readout: Readout, beside_sampled: bool) -> RunConfig:
         if readout == SAMPLED or not beside_sampled:
-            return self.config.replaced(readout=readout)
+            return self.config.override(readout=readout)
         config = self.config
         given = {name: getattr(config, name) for name in config.model_fields_set}
         for name in ("preset", "R", "temperature"):
@@ -624,12 +624,12 @@ def prepare_study(
 
 
 def add_placebo(kind: Kind, measurement: Measurement) -> Measurement:
-    """Have a card's documents measured beside irrelevant text of the same length."""
+    """Add irrelevant text of the same length to what a card measures beside its documents."""
     if kind != "card" or not measurement.bundles:
         return measurement
     # Imported as needed: most studies show no documents.
     from heretix.evidence.bundle import Bundle
-    from heretix.measurement.experiments import irrelevant_documents, sham
+    from heretix.measurement.experiments import list_irrelevant_documents, make_sham
 
     found = [
         (claim, measurement.bundles.get((claim.text, lens)))
@@ -637,7 +637,7 @@ def add_placebo(kind: Kind, measurement: Measurement) -> Measurement:
         for lens in measurement.config.lenses
     ]
     shams = [
-        (claim, sham(bundle, irrelevant_documents(claim.text)))
+        (claim, make_sham(bundle, list_irrelevant_documents(claim.text)))
         for claim, bundle in found
         if isinstance(bundle, Bundle)
     ]
@@ -761,7 +761,7 @@ def conclude(kind: Kind, items: Sequence[Item], runs: Sequence[StudyRun]) -> Res
     if kind == "coherence":
         subjects = tuple(_coherence_of(subject, items, found) for subject, found in raw.items())
         return CoherenceResults(
-            kind="coherence", subjects=subjects, comparisons=_against_sampled(items, subjects)
+            kind="coherence", subjects=subjects, comparisons=_compare_to_sampled(items, subjects)
         )
     return CardResults(
         kind="card",
@@ -814,7 +814,9 @@ def _compare(
         yield Between(a=a, b=b, comparison=compare_models(rows_a, rows_b))
 
 
-def _against_sampled(items: Sequence[Item], subjects: Sequence[CoherenceOf]) -> tuple[Between, ...]:
+def _compare_to_sampled(
+    items: Sequence[Item], subjects: Sequence[CoherenceOf]
+) -> tuple[Between, ...]:
     """Hold each read-out of a model against its sampled answers, as said and freed."""
     sampled = {one.model: one for one in subjects if one.readout == SAMPLED}
     comparisons: list[Between] = []
@@ -822,13 +824,13 @@ def _against_sampled(items: Sequence[Item], subjects: Sequence[CoherenceOf]) -> 
         base = sampled.get(one.model)
         if base is None or base is one:
             continue
-        for what, rows in (("as said", _said), ("freed", _forecast_freed)):
+        for what, rows in (("as said", _forecast_said), ("freed", _forecast_freed)):
             a, b = (f"{side.model} {side.readout} {what}" for side in (base, one))
             comparisons += _compare(a, b, rows(items, base.pairs), rows(items, one.pairs))
     return tuple(comparisons)
 
 
-def _said(items: Sequence[Item], pairs: Sequence[PairOf]) -> list[Forecast]:
+def _forecast_said(items: Sequence[Item], pairs: Sequence[PairOf]) -> list[Forecast]:
     return _forecasts(items, {one.claim: one.pair.prob_claim for one in pairs})
 
 
@@ -884,7 +886,7 @@ def _coherence_of(subject: Subject, items: Sequence[Item], found: _ByClaim) -> C
                 rules += [RuleOf(claim=item.claim, rule=r) for r in _check_rules(item, sides)]
         except NoEstimateError:
             left_out += 1
-    said, freed = _said(items, pairs), _forecast_freed(items, pairs)
+    said, freed = _forecast_said(items, pairs), _forecast_freed(items, pairs)
     return CoherenceOf(
         model=subject.model,
         readout=subject.readout,
@@ -940,7 +942,7 @@ def _card_of(
                 components.n_runs if components else 0,
                 variance.reason or "needs at least 2 claims",
             ),
-            *_use_of_evidence(items, found, shams),
+            *_judge_use_of_evidence(items, found, shams),
         ),
     )
 
@@ -952,7 +954,7 @@ def _standard(name: Any, score: Any, n_claims: int, reason: str | None) -> Stand
     return Standard(name=name, value=score.value, lo=score.lo, hi=score.hi, n_claims=n_claims)
 
 
-def _use_of_evidence(
+def _judge_use_of_evidence(
     items: Sequence[Item],
     found: Mapping[str, _ByClaim],
     shams: Mapping[tuple[str, str], StudyRun],
@@ -967,15 +969,15 @@ def _use_of_evidence(
     lens = shown[0]
     own_shams = {claim: run for (of, claim), run in shams.items() if of == lens}
     reason = f"needs at least 2 labelled claims with documents for {lens}"
-    moves = _moves_to_truth(items, found[NUL], found[lens])
+    moves = _measure_moves_to_truth(items, found[NUL], found[lens])
     yield _standard("evidence", mean_t(moves) if len(moves) > 1 else None, len(moves), reason)
     if own_shams:
-        beyond = _moves_to_truth(items, own_shams, found[lens])
+        beyond = _measure_moves_to_truth(items, own_shams, found[lens])
         found_t = mean_t(beyond) if len(beyond) > 1 else None
         yield _standard("evidence_minus_sham", found_t, len(beyond), reason)
 
 
-def _moves_to_truth(items: Sequence[Item], base: _ByClaim, moved: _ByClaim) -> list[float]:
+def _measure_moves_to_truth(items: Sequence[Item], base: _ByClaim, moved: _ByClaim) -> list[float]:
     """List by how much each labelled claim moved in the right direction, in log-odds."""
     moves = []
     for item in items:
@@ -1023,7 +1025,7 @@ def verify_study(record: StudyRecord, store: Store | None = None) -> Verificatio
         if run["prob_true"] is not None:
             run["prob_true"] = _center(run["logits"])
     pairs = list(compare_leaves("", *sides))
-    differences += [pair for pair in pairs if not same_value(pair.recorded, pair.derived)]
+    differences += [pair for pair in pairs if not is_same_value(pair.recorded, pair.derived)]
     notes = []
     if store is not None:
         held = 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute, Router
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from heretix.observability import Scraped
+    from heretix.observability import PrometheusMetrics
     from heretix.web.state import AppState
 
 log = logging.getLogger("heretix.web")
@@ -71,7 +71,7 @@ def create_app(
     *,
     loopback_only: bool = True,
     limits: middleware.Limits | None = None,
-    metrics: Scraped | None = None,
+    metrics: PrometheusMetrics | None = None,
 ) -> FastAPI:
     """Make the app over a state; `loopback_only` is for a server without accounts. With `metrics`,
     operators and what has their tokens read them at `/metrics`."""
@@ -99,8 +99,8 @@ def create_app(
             # Around what compresses: HEAD has the headers of GET, also when gzip is asked for.
             Middleware(middleware.HeadAsGet),
             Middleware(middleware.Compression),
-            Middleware(middleware.Incidents),
-            Middleware(middleware.OneHost),
+            Middleware(middleware.UnhandledErrors),
+            Middleware(middleware.SingleHost),
             *([Middleware(middleware.LoopbackOnly)] if loopback_only else []),
             Middleware(middleware.NoNul),
             Middleware(middleware.Utf8Only),

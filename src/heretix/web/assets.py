@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from heretix.web.templating import etag_of, fresh
+from heretix.web.templating import etag_of, send_with_etag
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,7 +62,7 @@ def serve_asset(request: Request) -> Response:
         raise HTTPException(404, f"`{name}` isn't a file of this server")
     cache = _FOR_EVER if request.query_params.get("v") == asset.version else _BRIEFLY
     etag = etag_of(asset.version.encode())
-    return fresh(request, asset.content, asset.media_type, cache_control=cache, etag=etag)
+    return send_with_etag(request, asset.content, asset.media_type, cache_control=cache, etag=etag)
 
 
 def redirect_to_icon(request: Request) -> Response:

@@ -155,10 +155,10 @@ CurrentVisit = Annotated[Visit, Depends(identify_visitor)]  # the visit, as an e
 def require(role: Role) -> Any:
     """A dependency that lets in people with this role or a higher one, and gives the person."""
 
-    async def allowed(visit: CurrentVisit) -> Person:
+    async def authorize(visit: CurrentVisit) -> Person:
         return _authorize(visit, role)
 
-    return Depends(allowed)
+    return Depends(authorize)
 
 
 Reader = Annotated[Person, require(Role.READER)]
@@ -247,7 +247,7 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
     """Refuse a write that a page elsewhere made this browser send. It must come from this origin
     and bring the token of a form. Programs have neither pages nor cookies, so on a server without
     accounts they need no token: what a browser sends always says that a browser sent it."""
-    if not _same_origin(request.headers):
+    if not _is_same_origin(request.headers):
         raise AccessError("a page of another site can't write here; open this server's own page")
     browsed = any(name in request.headers for name in _OF_BROWSERS)
     if visit.is_local and request.url.path.startswith("/api/") and not browsed:
@@ -259,7 +259,7 @@ async def _refuse_forgery(request: Request, visit: Visit) -> None:
     visit.check_csrf(value)
 
 
-def _same_origin(headers: Headers) -> bool:
+def _is_same_origin(headers: Headers) -> bool:
     """Say whether a request comes from a page of this server, or from no page at all. Browsers send
     `Origin` with every write, and say by `Sec-Fetch-Site` where it came from."""
     origin = headers.get("origin")

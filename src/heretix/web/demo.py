@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from heretix.accounts import LOCAL, People
 from heretix.config import RunConfig
-from heretix.core.clock import HeldClock, SystemClock
+from heretix.core.clock import ManualClock, SystemClock
 from heretix.core.errors import ConflictError
 from heretix.core.event_loop import run_async
 from heretix.core.lenses import HEL, WITHOUT_FILES
@@ -189,7 +189,7 @@ class Stage:
 
     def __init__(self, store: Store, settings: Settings, *, now_ms: int) -> None:
         self.store, self.now_ms = store, now_ms
-        self.clock = HeldClock(now_ms + round(FIRST_DAY * DAY_MS))
+        self.clock = ManualClock(now_ms + round(FIRST_DAY * DAY_MS))
         self._label = f"demonstration {len(Exchange(store, clock=self.clock).episodes(limit=1000))}"
         self._draws = self._moves = 0
         self.exchange = Exchange(store, clock=self.clock, entropy=self.draw)
@@ -297,7 +297,7 @@ class Story:
         await self.measure()
 
     async def measure(self) -> None:
-        """Have the judges measured, or conclude without: whichever is due."""
+        """Measure the judges, or conclude without: whichever is due."""
         await self._stage.workflow.measure(self._id)
 
     async def dispute(self, person: str, ground: Ground, units: int) -> None:
@@ -475,7 +475,7 @@ def fill(
     return _count(store, settings, exchange)
 
 
-def world_in(store: Store, settings: Settings) -> World | None:
+def find_world(store: Store, settings: Settings) -> World | None:
     """Count what a store holds if the whole demonstration was put there before; else None."""
     if not is_marked(store, _WHOLE):
         return None

@@ -45,8 +45,8 @@ class OpenStreams:
         return self._open[person.id]
 
     @contextmanager
-    def one_more(self, person: Person) -> Iterator[None]:
-        """Have a stream open, for as long as this lasts."""
+    def track(self, person: Person) -> Iterator[None]:
+        """Count a stream as open, for as long as this lasts."""
         most = self._most_local if person.is_local else self._most
         if self._open[person.id] >= most:
             raise TooManyRequestsError(
@@ -76,7 +76,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, unless there are too many: nothing was sent by then, so that can be said."""
-        with self._streams.one_more(self._person):
+        with self._streams.track(self._person):
             await super().__call__(scope, receive, send)
 
 

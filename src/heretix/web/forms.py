@@ -16,7 +16,7 @@ from heretix.economy.ledger import parse_amount
 from heretix.economy.market import MAX_POOL
 from heretix.economy.sentences import sentence
 from heretix.evidence.bundle import Bundle
-from heretix.evidence.sources.extract import clean_text, make_document, stated_fields
+from heretix.evidence.sources.extract import clean_text, make_document, read_stated_fields
 from heretix.jobs import MeasureRequest
 from heretix.providers.catalog import parse_model
 
@@ -115,7 +115,7 @@ class MeasureForm:
         return MeasureRequest.parse(values)
 
 
-def suggested_models(settings: Settings) -> list[tuple[str, str]]:
+def suggest_models(settings: Settings) -> list[tuple[str, str]]:
     """List models that can be asked here and now, with a word on each."""
     from heretix.providers import gguf
     from heretix.providers.catalog import default_model
@@ -151,7 +151,7 @@ def describe_models(settings: Settings, store: Store) -> list[ModelCard]:
     from heretix.store.jobs import select_mean_latency_ms
 
     prices, cards = load_prices(settings), []
-    offered = dict(suggested_models(settings))
+    offered = dict(suggest_models(settings))
     for _, name, who in _KEYED:
         offered.setdefault(name, who)
     for name, said in offered.items():
@@ -378,7 +378,7 @@ class EvidenceForm:
         for part in data.getlist("files"):
             if not isinstance(part, str) and part.filename:
                 title = PurePosixPath(part.filename.replace("\\", "/")).stem[:_MAX_TITLE]
-                form.uploaded.append((title, await uploaded_text(part)))
+                form.uploaded.append((title, await read_uploaded_text(part)))
         return form
 
     def amount(self, least: int, currency: str) -> int:
@@ -387,7 +387,7 @@ class EvidenceForm:
             return least
         return parse_amount(self.stake, currency, name="stake", most=MAX_POOL)
 
-    def bring(self, claim: str) -> tuple[Bundle, ShownDocuments]:
+    def make_bundle(self, claim: str) -> tuple[Bundle, ShownDocuments]:
         """Make the bundle of the documents, if it can be brought, and what models would be shown
         of it."""
         # Imported where it is used: judging brings all that measures, and pages need none of it.
@@ -416,7 +416,7 @@ class EvidenceForm:
         return found, shown
 
 
-async def uploaded_text(part: UploadFile) -> str:
+async def read_uploaded_text(part: UploadFile) -> str:
     """Read the text of an uploaded file; what isn't text is refused."""
     try:
         return (await part.read()).decode("utf-8-sig")
@@ -436,5 +436,5 @@ def _document(title: str, text: str) -> Document:
             f"`{title}` may have {_MAX_DOCUMENT_CHARS:,} characters; bring what matters"
         )
     stated = {"title": title, "text": text, "url": None, "published": None}
-    found = stated_fields(stated, text=readable)
+    found = read_stated_fields(stated, text=readable)
     return make_document(found, raw=readable.encode(), url=None, retrieved_at=utc_now())

@@ -129,7 +129,7 @@ class SecurityHeaders(_Middleware):
         await self._app(scope, receive, send_with_headers)
 
 
-class Incidents(_Middleware):
+class UnhandledErrors(_Middleware):
     """Answers whatever a page didn't foresee, with the id that joins the answer to the log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +188,7 @@ class LoopbackOnly(_Gate):
         return None
 
 
-class OneHost(_Gate):
+class SingleHost(_Gate):
     """Refuses two hosts: a proxy before this server may go by the other one."""
 
     def refuse(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
@@ -235,10 +235,10 @@ class BodyLimits(_Gate):
         if not length.isascii() or not length.isdigit():
             return 400, f"`Content-Length` must be a whole number, got {length[:40]!r}"
         if len(length) > _MAX_DIGITS or int(length) > self._limits.body_bytes:
-            return 413, self._too_large()
+            return 413, self._explain_too_large()
         return None
 
-    def _too_large(self) -> str:
+    def _explain_too_large(self) -> str:
         return f"the body must have at most {self._limits.body_bytes:,} bytes; send less"
 
     def _bound(self, receive: Receive) -> Receive:
@@ -247,7 +247,7 @@ class BodyLimits(_Gate):
         deadline: float | None = None
         complete = False
 
-        async def bounded() -> Message:
+        async def receive_bounded() -> Message:
             nonlocal left, deadline, complete
             if complete:
                 return await receive()
@@ -262,11 +262,11 @@ class BodyLimits(_Gate):
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 if left < 0:
-                    raise HTTPException(413, self._too_large())
+                    raise HTTPException(413, self._explain_too_large())
                 complete = not message.get("more_body", False)
             return message
 
-        return bounded
+        return receive_bounded
 
 
 class Compression(_Middleware):

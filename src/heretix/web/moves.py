@@ -72,7 +72,7 @@ def submit_move(
     assert move.plan is not None, "a move that is made at once is no job"
     job_key = _job_key(move.name, episode_id, key)
     # First: by now it may have done what it was begun for, and the rules would refuse it.
-    if (known := app.jobs.under(visit.person, job_key)) is not None:
+    if (known := app.jobs.find_by_key(visit.person, job_key)) is not None:
         return known
     find_episode(app, episode_id)
     step = move.plan(app.actor(visit.name), episode_id)

@@ -126,7 +126,7 @@ async def _write_pages(
         if status != 200:
             # A link to what isn't here (a bundle of a record from elsewhere) leads to a page
             # that says so, on a server, too.
-            content, kind = _absent(path), "text/html"
+            content, kind = _render_absent(path), "text/html"
         if kind.startswith("text/html") and not path.endswith(".html"):
             text, found = _localise(content.decode(), path)
             content = text.encode()
@@ -168,7 +168,7 @@ def _localise(text: str, path: str) -> tuple[str, list[str]]:
     return _LINK.sub(link, _FORM.sub("", text)), found
 
 
-def _absent(path: str) -> bytes:
+def _render_absent(path: str) -> bytes:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Not here</title>'
         f"<main><h1>Not here</h1><p>{escape(path)} isn't in the store that this was made of.</p>"

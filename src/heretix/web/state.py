@@ -59,7 +59,7 @@ class RenderLock(asyncio.Lock):
 
 
 class LruCache(Generic[_T]):
-    """At most `size` values, the least recently used dropped first. Threads may share one."""
+    """A cache of `size` values; the least recently used goes first. Threads may share one."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -108,7 +108,7 @@ class PageCache:
 
         return self._records.get(execution_id, load)
 
-    def leading(self, execution_id: str) -> tuple[float, float] | None:
+    def find_leading_interval(self, execution_id: str) -> tuple[float, float] | None:
         """Tell the interval that stands in place of a number that hangs on the wording."""
         known = self.values.get(
             ("leading", execution_id), lambda: leading_interval(self.record(execution_id))
@@ -148,7 +148,7 @@ class Anomalies:
 
     @property
     def listed(self) -> tuple[Anomaly, ...]:
-        """Those that pass the gates and the control of false discoveries."""
+        """Anomalies that pass the gates and the control of false discoveries."""
         return tuple(anomaly for anomaly in self.found if anomaly.listed)
 
 
@@ -201,7 +201,7 @@ class AnomalyBoard:
                 self._work = None
 
 
-class CostlyWork:
+class WorkLimiter:
     """Turns at what takes long or much: so many at once in all, fewer a person. Whoever asks for
     more waits a short while, and is then told to come back."""
 
@@ -216,9 +216,9 @@ class CostlyWork:
         async with self._given_back:
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self._given_back.wait_for(lambda: not self._full(person))
+                    await self._given_back.wait_for(lambda: not self._is_full(person))
             except TimeoutError:
-                raise self._refusal(person) from None
+                raise self._make_refusal(person) from None
             self._under_way[person] += 1
         try:
             yield
@@ -229,10 +229,10 @@ class CostlyWork:
             async with self._given_back:
                 self._given_back.notify_all()
 
-    def _full(self, person: str) -> bool:
+    def _is_full(self, person: str) -> bool:
         return self._under_way[person] >= self.each or self._under_way.total() >= self.at_once
 
-    def _refusal(self, person: str) -> TooManyRequestsError:
+    def _make_refusal(self, person: str) -> TooManyRequestsError:
         who = "you" if self._under_way[person] >= self.each else "others"
         return TooManyRequestsError(
             f"exports, verifications and the like are made {self.each} at a time for each "
@@ -249,7 +249,7 @@ _PLANS: Final = 4
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppState:
-    """Everything that endpoints share, opened once a server."""
+    """State that endpoints share, opened once a server."""
 
     settings: Settings
     store: Store
@@ -267,7 +267,7 @@ class AppState:
     planning: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PLANS))
     """Plans that are made at the same time: gathering evidence may take seconds."""
     render_lock: RenderLock = field(default_factory=RenderLock)
-    costly: CostlyWork = field(default_factory=CostlyWork)
+    costly: WorkLimiter = field(default_factory=WorkLimiter)
     streams: OpenStreams = field(default_factory=OpenStreams)  # event streams that are open
     stopping: bool = False  # the server is about to end; open event streams end too
     _exchange: Exchange | None = None
@@ -301,7 +301,7 @@ class AppState:
 
     @property
     def exploration(self) -> ExplorationService:
-        """Everybody's standing and credits: one object, because it keeps the leaderboard."""
+        """Standing and credits of everybody: one object, because it keeps the leaderboard."""
         if self._exploration is None:
             self._exploration = ExplorationService(self.exchange)
         return self._exploration

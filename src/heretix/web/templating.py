@@ -231,7 +231,7 @@ def page(
         assets=assets,
         **values,
     )
-    response = fresh(request, html.encode("utf-8", "replace"), "text/html", status=status)
+    response = send_with_etag(request, html.encode("utf-8", "replace"), "text/html", status=status)
     for key, value in (headers or {}).items():
         response.headers[key] = value
     visit.set_cookies(response)
@@ -260,7 +260,7 @@ def etag_of(content: bytes) -> str:
     return f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
 
 
-def fresh(
+def send_with_etag(
     request: Request,
     content: bytes,
     media_type: str,
@@ -284,7 +284,7 @@ def prob(value: float | None, digits: int = 3) -> str:
     return NONE if value is None else f"{value:.{digits}f}"
 
 
-def signed(value: float | None, digits: int = 3) -> str:
+def write_signed(value: float | None, digits: int = 3) -> str:
     """Write a difference, with a real minus."""
     return NONE if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
@@ -324,7 +324,7 @@ def moment(text: str | None) -> Markup:
         return escape(text)
 
 
-def ticked(text: object) -> Markup:
+def mark_code(text: object) -> Markup:
     """Write a message with its subject, which stands in backticks, as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
@@ -349,7 +349,7 @@ def day(given: str | date | None) -> str:
     return words.day_words(at)
 
 
-def lasted(begun: str, ended: str) -> str:
+def time_between(begun: str, ended: str) -> str:
     """Write the length of time from one time stamp to another."""
     try:
         between = datetime.fromisoformat(ended) - datetime.fromisoformat(begun)
@@ -415,15 +415,15 @@ _FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "code": lambda value: CODES.get(value, value),
     "percent_of": lambda value: NONE if value is None else findings.chance(value),
     "short_model": findings.short_model,
-    "weighed": figures.weighed,
+    "emphasise": figures.emphasise,
     "count": lambda value: NONE if value is None else f"{value:,}",
     "day": day,
     "digest": lambda claim: sha256_text(claim)[:16],
     "duration": duration,
     "holder": holder,
-    "between": lambda ci: findings.between(*ci),
+    "between": lambda ci: findings.write_interval(*ci),
     "interval": lambda ci: NONE if ci is None else f"{ci[0]:.3f} – {ci[1]:.3f}",
-    "lasted": lasted,
+    "time_between": time_between,
     "lens_name": lambda code: LENSES[code].name if code in LENSES else code,
     "model_label": model_label,
     "moment": moment,
@@ -438,9 +438,9 @@ _FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "sentence": sentence,
     "shares": shares,
     "short_id": short_id,
-    "signed": signed,
+    "signed": write_signed,
     "span": span_text,
-    "ticked": ticked,
+    "mark_code": mark_code,
     "usd": usd,
     "when": when,
 }

@@ -65,7 +65,7 @@ def draw_judges(
     houses: Counter[str] = Counter()
     for model in ranked:
         house = state.provider_of(model)
-        if len(drawn) < count and houses[house] < state.most_of_one(count):
+        if len(drawn) < count and houses[house] < state.provider_limit(count):
             drawn.append(model)
             houses[house] += 1
     return tuple(drawn)
@@ -154,7 +154,7 @@ def commit(
     """Commit to evidence and to its direction without showing either. The least stake pays for the
     attempt if it fails."""
     require_sha256("commitment", commitment)
-    if denied := state.not_allowed(episode, state.State.CHALLENGE):
+    if denied := state.find_denial(episode, state.State.CHALLENGE):
         return denied
     at, until = max(at_ms, episode.clock_ms), episode.terms.close_until_ms
     if at > until:
@@ -195,7 +195,9 @@ def reveal(
     direction: state.Direction,
 ) -> state.Moved | state.Denied:
     """Show what a commitment hid, now that no bet can be made on it any more."""
-    if denied := state.not_allowed(episode, state.State.CHALLENGE) or _unknown(episode, number):
+    if denied := state.find_denial(episode, state.State.CHALLENGE) or _deny_unknown(
+        episode, number
+    ):
         return denied
     at, until = max(at_ms, episode.clock_ms), episode.terms.freeze_at_ms
     if at <= (close := episode.terms.close_until_ms):
@@ -217,7 +219,7 @@ def reveal(
         nonce=nonce,
         fate=state.Fate.REVEALED,
     )
-    return state.Moved(episode=replace(_with(episode, revealed), clock_ms=at))
+    return state.Moved(episode=replace(_replace_challenge(episode, revealed), clock_ms=at))
 
 
 def find_failure(episode: state.Episode, challenge: state.Challenge) -> ledger.Reason | None:
@@ -241,7 +243,7 @@ def judge_challenge(
 
     Without evidence to look at, unrevealed or a copy of an earlier bundle, it has failed.
     """
-    if denied := state.not_allowed(episode, state.State.FROZEN) or _unknown(episode, number):
+    if denied := state.find_denial(episode, state.State.FROZEN) or _deny_unknown(episode, number):
         return denied
     challenge, parameters = episode.challenges[number], episode.terms.parameters
     if next((c for c in episode.challenges if not c.is_judged), None) != challenge:
@@ -255,7 +257,7 @@ def judge_challenge(
         failure = find_gate_failure(evidence.gate, challenge.direction, parameters.gate)
     if failure is not None:
         _charge(statement, episode, challenge, failure)
-        after = _with(episode, replace(challenge, fate=state.Fate.FAILED))
+        after = _replace_challenge(episode, replace(challenge, fate=state.Fate.FAILED))
     else:
         assert evidence is not None
         assert challenge.bundle_sha256 is not None
@@ -276,12 +278,12 @@ def judge_challenge(
             pot, code = statement.pot(ledger.Escrow.CHALLENGE), ledger.Code.CHALLENGE_REFUND
             reason = ledger.Reason.of("challenge_short", step, number=number)
             statement.move(pot, challenge.account, challenge.stake, code, reason)
-            given_back = _with(episode, replace(challenge, fate=state.Fate.SHORT))
+            given_back = _replace_challenge(episode, replace(challenge, fate=state.Fate.SHORT))
             return state.Moved(episode=replace(given_back, clock_ms=at), group=statement.group())
         pot, bonds = statement.pot(ledger.Escrow.CHALLENGE), statement.pot(ledger.Escrow.BOND)
         reason = ledger.Reason.of("challenge_passed", number=number, step=step.number)
         statement.move(pot, bonds, challenge.stake, ledger.Code.BOND, reason)
-        accepted = _with(episode, replace(challenge, fate=state.Fate.ACCEPTED))
+        accepted = _replace_challenge(episode, replace(challenge, fate=state.Fate.ACCEPTED))
         after = replace(accepted, steps=(*episode.steps, step))
     return state.Moved(episode=replace(after, clock_ms=at), group=statement.group())
 
@@ -308,13 +310,13 @@ def _charge(
     statement.move(pot, challenge.account, rest, ledger.Code.CHALLENGE_REFUND, reason)
 
 
-def _unknown(episode: state.Episode, number: int) -> state.Denied | None:
+def _deny_unknown(episode: state.Episode, number: int) -> state.Denied | None:
     if 0 <= number < len(episode.challenges):
         return None
     return state.deny(state.Denial.UNKNOWN_CHALLENGE, number=number)
 
 
-def _with(episode: state.Episode, challenge: state.Challenge) -> state.Episode:
+def _replace_challenge(episode: state.Episode, challenge: state.Challenge) -> state.Episode:
     number = challenge.number
     before, after = episode.challenges[:number], episode.challenges[number + 1 :]
     return replace(episode, challenges=(*before, challenge, *after))

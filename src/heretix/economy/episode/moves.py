@@ -9,13 +9,13 @@ from heretix.economy.episode import state
 from heretix.economy.episode.challenges import draw_close, draw_judges, matches_seed
 from heretix.economy.episode.settlement import (
     Measurement,
+    find_void_reason,
     is_one_sided,
     pay_bond,
     settle,
-    void_reason,
 )
 from heretix.economy.ledger import AccountKind, Code, Escrow, Reason, ceil_part, client_group
-from heretix.economy.market import Position, Side, buy, market_of, seed_market, without
+from heretix.economy.market import Position, Side, buy, market_of, remove_positions, seed_market
 from heretix.economy.rewards import budget
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _find_due_of_measured(episode: state.Episode) -> Due:
 
 def open_episode(episode: state.Episode, at_ms: int) -> state.Moved | state.Denied:
     """Fix the terms; escrow the house's seed and the budget for rewards."""
-    if denied := state.not_allowed(episode, state.State.DRAFT):
+    if denied := state.find_denial(episode, state.State.DRAFT):
         return denied
     terms = episode.terms
     if at_ms > terms.challenge_from_ms:
@@ -91,7 +91,7 @@ def open_episode(episode: state.Episode, at_ms: int) -> state.Moved | state.Deni
     most = budget(terms.parameters.reward_scale, terms.c0_ppm)
     statement.move(fund, pot, most, Code.BUDGET, Reason("budget_escrowed"))
     opened = replace(
-        state.moved_to(episode, state.State.OPEN),
+        state.move_to(episode, state.State.OPEN),
         terms_hash=terms.hash(),
         market=market_of(positions),
         position_count=len(positions),
@@ -101,13 +101,13 @@ def open_episode(episode: state.Episode, at_ms: int) -> state.Moved | state.Deni
 
 
 def begin_challenge(episode: state.Episode, at_ms: int) -> state.Moved | state.Denied:
-    """From now on evidence can be committed."""
-    if denied := state.not_allowed(episode, state.State.OPEN):
+    """Open the episode for commitments to evidence."""
+    if denied := state.find_denial(episode, state.State.OPEN):
         return denied
     at, begin = max(at_ms, episode.clock_ms), episode.terms.challenge_from_ms
     if at < begin:
         return state.deny(state.Denial.TOO_EARLY, "challenges_begin", at_ms=begin, now_ms=at)
-    return state.Moved(episode=replace(state.moved_to(episode, state.State.CHALLENGE), clock_ms=at))
+    return state.Moved(episode=replace(state.move_to(episode, state.State.CHALLENGE), clock_ms=at))
 
 
 def stake(
@@ -121,7 +121,7 @@ def stake(
     min_shares: int,
 ) -> state.Moved | state.Denied:
     """Bet on a side. The stake is locked until the episode ends."""
-    if denied := state.not_allowed(episode, state.State.OPEN, state.State.CHALLENGE):
+    if denied := state.find_denial(episode, state.State.OPEN, state.State.CHALLENGE):
         return denied
     at, until = max(at_ms, episode.clock_ms), episode.terms.close_until_ms
     if at > until:
@@ -156,7 +156,7 @@ def freeze(
 
     `positions` must hold every bet from `close_from_ms` on; earlier ones can't be late.
     """
-    if denied := state.not_allowed(episode, state.State.CHALLENGE):
+    if denied := state.find_denial(episode, state.State.CHALLENGE):
         return denied
     terms = episode.terms
     at = max(at_ms, episode.clock_ms)
@@ -182,8 +182,8 @@ def freeze(
         judged.append(replace(challenge, fate=state.Fate.LATE))
     assert episode.market is not None
     frozen = replace(
-        state.moved_to(episode, state.State.FROZEN),
-        market=without(episode.market, late),
+        state.move_to(episode, state.State.FROZEN),
+        market=remove_positions(episode.market, late),
         challenges=tuple(judged),
         judges=draw_judges(seed, episode.id, terms.hold_outs, count=terms.parameters.judges),
         close_ms=close,
@@ -201,7 +201,7 @@ def measure(
 
     A measurement that voids the episode ends the measuring: no later one could repair it.
     """
-    if denied := _not_measurable(episode):
+    if denied := _find_measuring_denial(episode):
         return denied
     if not {reading.model for reading in measurement.readings} <= set(episode.judges):
         return state.deny(state.Denial.WRONG_JUDGES, judges=", ".join(episode.judges))
@@ -212,7 +212,7 @@ def measure(
         return state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=at)
     after = replace(episode, measurements=(*episode.measurements, measurement), clock_ms=at)
     if len(after.measurements) == 2 or _is_void(after):
-        after = replace(state.moved_to(after, state.State.MEASURED), measured_ms=at)
+        after = replace(state.move_to(after, state.State.MEASURED), measured_ms=at)
     return state.Moved(episode=after)
 
 
@@ -223,18 +223,18 @@ def conclude_unmeasured(
 
     Evidence is judged and paid whatever became of the market.
     """
-    if denied := _not_measurable(episode):
+    if denied := _find_measuring_denial(episode):
         return denied
     if is_measured_for(episode, positions):
         return state.deny(state.Denial.NOT_VOID, "worth_measuring")
     at = max(at_ms, episode.clock_ms)
     return state.Moved(
-        episode=replace(state.moved_to(episode, state.State.MEASURED), clock_ms=at, measured_ms=at)
+        episode=replace(state.move_to(episode, state.State.MEASURED), clock_ms=at, measured_ms=at)
     )
 
 
-def _not_measurable(episode: state.Episode) -> state.Denied | None:
-    if denied := state.not_allowed(episode, state.State.FROZEN):
+def _find_measuring_denial(episode: state.Episode) -> state.Denied | None:
+    if denied := state.find_denial(episode, state.State.FROZEN):
         return denied
     unjudged = any(not challenge.is_judged for challenge in episode.challenges)
     return state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges") if unjudged else None
@@ -246,14 +246,14 @@ def is_measured_for(episode: state.Episode, positions: Sequence[Position]) -> bo
 
 
 def _is_void(episode: state.Episode) -> bool:
-    return void_reason(episode.measurements, parameters=episode.terms.parameters) is not None
+    return find_void_reason(episode.measurements, parameters=episode.terms.parameters) is not None
 
 
 def close_episode(
     episode: state.Episode, at_ms: int, *, positions: Sequence[Position]
 ) -> state.Moved | state.Denied:
     """Settle, or void: the measurements decide which, when no dispute can come any more."""
-    if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
+    if denied := state.find_denial(episode, state.State.MEASURED, state.State.DISPUTED):
         return denied
     if episode.disputes and episode.disputes[-1].upheld is None:
         return state.deny(state.Denial.DISPUTE_PENDING, "dispute_unruled")
@@ -265,7 +265,7 @@ def close_episode(
         return state.deny(state.Denial.TOO_EARLY, "disputes_open", at_ms=due, now_ms=at)
     result = settle(episode, positions)
     target = state.State.SETTLED if result.outcome.void is None else state.State.VOID
-    ended = replace(state.moved_to(episode, target), clock_ms=at)
+    ended = replace(state.move_to(episode, target), clock_ms=at)
     return state.Moved(episode=ended, group=result.group, settlement=result)
 
 
@@ -283,7 +283,7 @@ def raise_dispute(
     episode: state.Episode, at_ms: int, *, key: str, account: str, ground: state.Ground, bond: int
 ) -> state.Moved | state.Denied:
     """Put a bond against the result, and have 2J+1 judges drawn anew."""
-    if denied := state.not_allowed(episode, state.State.MEASURED, state.State.DISPUTED):
+    if denied := state.find_denial(episode, state.State.MEASURED, state.State.DISPUTED):
         return denied
     parameters = episode.terms.parameters
     at, rounds = max(at_ms, episode.clock_ms), parameters.dispute_rounds
@@ -308,7 +308,7 @@ def raise_dispute(
     judges = draw_judges(episode.seed, episode.id, pool, count=count, round_=round_)
     after = replace(episode, disputes=(*episode.disputes, dispute), judges=judges, clock_ms=at)
     if episode.state is state.State.MEASURED:
-        after = state.moved_to(after, state.State.DISPUTED)
+        after = state.move_to(after, state.State.DISPUTED)
     return state.Moved(episode=after, group=statement.group())
 
 
@@ -327,7 +327,7 @@ def rule_on_dispute(
     draw of q and of the rate. A bond waits for the next ruling, or the end, to be paid out; this
     one decides on that of the round before.
     """
-    if denied := state.not_allowed(episode, state.State.DISPUTED):
+    if denied := state.find_denial(episode, state.State.DISPUTED):
         return denied
     dispute = episode.disputes[-1]
     if dispute.upheld is not None:

@@ -173,7 +173,7 @@ def is_one_sided(positions: Sequence[Position]) -> bool:
     return {position.side for position in positions if not position.house} != set(Side)
 
 
-def void_reason(
+def find_void_reason(
     measurements: Sequence[Measurement], *, parameters: Parameters
 ) -> VoidReason | None:
     """The first reason to void that the measurements so far give."""
@@ -207,7 +207,7 @@ def decide(
 ) -> Outcome:
     """Heretic (Orthodox) wins if both measurements are sure that the judges went up (down)."""
     one_sided = is_one_sided(positions)
-    void = void_reason(measurements, parameters=parameters)
+    void = find_void_reason(measurements, parameters=parameters)
     if void is None and one_sided and len(measurements) < 2:
         void = VoidReason.NO_OUTSIDE_STAKE
     if void is not None:

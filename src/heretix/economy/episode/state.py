@@ -138,10 +138,10 @@ class Terms(Record):
         # The panel of a dispute is the larger one; but a small one can have too many of one house.
         for count in (2 * self.parameters.judges + 1, self.parameters.judges):
             houses = Counter(provider_of(model) for model in self.hold_outs)
-            if sum(min(held, most_of_one(count)) for held in houses.values()) < count:
+            if sum(min(held, provider_limit(count)) for held in houses.values()) < count:
                 raise ConfigError(
                     f"`judge_pool` must hold {count} models that take no part in the lens, at most "
-                    f"{most_of_one(count)} counted for each provider, got {len(self.hold_outs)} "
+                    f"{provider_limit(count)} counted for each provider, got {len(self.hold_outs)} "
                     f"of {', '.join(sorted(houses)) or 'none'}; add models to draw from"
                 )
 
@@ -167,7 +167,7 @@ def provider_of(model: str) -> str:
     return provider if colon and provider not in _PLANTED else model
 
 
-def most_of_one(count: int) -> int:
+def provider_limit(count: int) -> int:
     """The most judges of one provider among so many: never a majority."""
     return (count - 1) // 2
 
@@ -364,13 +364,13 @@ Rule: TypeAlias = Callable[Concatenate[Episode, int, _P], Moved | Denied]
 """A rule takes an episode and the moment in milliseconds, and what else its move needs."""
 
 
-def moved_to(episode: Episode, target: State) -> Episode:
+def move_to(episode: Episode, target: State) -> Episode:
     """The episode in its next state. Callers have checked that it may get there."""
     assert target in TRANSITIONS[episode.state], f"{episode.state} -> {target}"
     return replace(episode, state=target)
 
 
-def not_allowed(episode: Episode, *states: State) -> Denied | None:
+def find_denial(episode: Episode, *states: State) -> Denied | None:
     """A refusal unless the episode is in one of these states, with the terms it opened with."""
     if episode.state not in states:
         wanted = " or ".join(state.value for state in states)

@@ -1,4 +1,4 @@
-"""From records to what the economy's rules are told: a belief, a gate, a judging measurement.
+"""Inputs of the economy's rules, made from records: a belief, a gate, a judging measurement.
 
 Everything follows from stored records and a seed, so that anyone who has them can work it out
 again. Differences are paired by wording, and one draw of wordings serves all models and sides:
@@ -138,7 +138,7 @@ def judge_reading(model: str, sides: Sides) -> JudgeReading:
 
     Both beliefs come from the wordings that it answered on both sides.
     """
-    before, after = _paired_centers(sides)
+    before, after = _pair_centers(sides)
     ids = {served.provider_model_id for record in sides for served in record.served}
     usages = [record.usage for record in sides]
     return JudgeReading(
@@ -179,7 +179,7 @@ def judging_measurement(judges: Mapping[str, Sides], *, seed: int) -> Measuremen
     )
 
 
-def with_absent(measurement: Measurement, judges: Sequence[str], terms: Terms) -> Measurement:
+def add_absent(measurement: Measurement, judges: Sequence[str], terms: Terms) -> Measurement:
     """The measurement with the judges that could not be reached: attempted, and no answer."""
     heard = {reading.model for reading in measurement.readings}
     absent = tuple(
@@ -210,7 +210,7 @@ def _replicas(sides: Mapping[str, Sides], *, seed: int) -> list[tuple[Floats, Fl
     return [(vector.replicas[f"{model}|0"], vector.replicas[f"{model}|1"]) for model in sides]
 
 
-def _paired_centers(sides: Sides) -> tuple[Decimal, Decimal] | tuple[None, None]:
+def _pair_centers(sides: Sides) -> tuple[Decimal, Decimal] | tuple[None, None]:
     if any(record.status != "ok" for record in sides):
         return None, None
     before, after = (order_templates(logits_by_stem(record)) for record in sides)
@@ -323,7 +323,7 @@ def _derive_judged(
     measurement = judging_measurement(sides, seed=seed_of(episode.id, stage))
     # A judge that couldn't be reached has no execution; who was drawn is checked elsewhere.
     judges = [reading["model"] for reading in told["readings"]]
-    return encode(with_absent(measurement, judges, episode.terms))
+    return encode(add_absent(measurement, judges, episode.terms))
 
 
 def _sides(records: Sequence[RunRecord], models: Sequence[str]) -> dict[str, Sides]:

@@ -17,7 +17,7 @@ from heretix.economy.ledger import Reason
 from heretix.evidence.bundle import load_bundle
 from heretix.evidence.text.fold import fold
 from heretix.evidence.text.injection import screen
-from heretix.measurement.experiments import irrelevant_documents, sham_items
+from heretix.measurement.experiments import list_irrelevant_documents, make_sham_items
 from heretix.measurement.service import Results, measure, prepare
 from heretix.plan import Evidence
 from heretix.prompts.bank import ShownItem, load_bank, load_frame
@@ -229,7 +229,7 @@ class Panel:
             nothing_new = Reason("nothing_new")
             return GateInputs(evidence=None, reason=nothing_new, left_out=after.left_out)
         fresh = after.items[len(before.items) :]
-        sham = sham_items(fresh, irrelevant_documents(terms.claim))
+        sham = make_sham_items(fresh, list_irrelevant_documents(terms.claim))
         placebo = ShownDocuments(items=(*before.items, *sham))
         sides = {BEFORE: before, AFTER: after, PLACEBO: placebo}
         found = await self._measure(episode.id, terms, terms.models, sides, stage, final=final)
@@ -263,7 +263,7 @@ class Panel:
         seed = seed_of(episode.id, stage)
         measurement = inputs.judging_measurement(inputs.pair_sides(found), seed=seed)
         return Judged(
-            measurement=inputs.with_absent(measurement, judges, terms),
+            measurement=inputs.add_absent(measurement, judges, terms),
             executions=_name_executions(found.values()),
         )
 

@@ -139,7 +139,7 @@ class JudgedChallenge:
 
 
 class EpisodeWorkflow:
-    """Have an episode's next step measured, and tell the exchange what came of it.
+    """Measure an episode's next step, and tell the exchange what came of it.
 
     Whatever the exchange would refuse anyway is refused before a single call is made.
     """
@@ -176,7 +176,7 @@ class EpisodeWorkflow:
 
     def require_frozen(self, episode_id: str) -> state.Episode:
         """Load the episode, if challenges can be judged now."""
-        return _in_state(self._exchange.episode(episode_id), state.State.FROZEN)
+        return _require_state(self._exchange.episode(episode_id), state.State.FROZEN)
 
     async def judge_next(self, episode_id: str, *, final: bool = False) -> JudgedChallenge | None:
         """Judge the earliest challenge that is left; None when there is none."""
@@ -209,7 +209,7 @@ class EpisodeWorkflow:
         return "second"
 
     async def measure(self, episode_id: str, *, final: bool = False) -> state.Episode:
-        """Have the judges measured, or conclude without: whichever is due."""
+        """Measure the judges, or conclude without: whichever is due."""
         stage = self.next_stage(episode_id)
         if stage is None:
             return self._exchange.conclude_unmeasured(episode_id)
@@ -219,7 +219,7 @@ class EpisodeWorkflow:
 
     def require_disputed(self, episode_id: str) -> state.Episode:
         """Load the episode, if its last dispute waits for a ruling."""
-        episode = _in_state(self._exchange.episode(episode_id), state.State.DISPUTED)
+        episode = _require_state(self._exchange.episode(episode_id), state.State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
             raise _refuse(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
         return episode
@@ -227,7 +227,7 @@ class EpisodeWorkflow:
     async def rule(
         self, episode_id: str, *, ground_confirmed: bool | None = None, final: bool = False
     ) -> state.Episode:
-        """Have the larger panel measure, and rule on the dispute.
+        """Measure with the larger panel, and rule on the dispute.
 
         Whether a recomputation differs can be worked out, and is unless somebody says so.
         """
@@ -257,7 +257,7 @@ class EpisodeWorkflow:
         return not all(found.ok for found in recheck(self._exchange.store, episode, told))
 
     async def _judge(self, episode: state.Episode, stage: str, *, final: bool) -> Judged:
-        """Have the judges measured first-hand: for samples of others the rules would void it."""
+        """Measure the judges first-hand: for samples of others the rules would void it."""
         judged = await self._panel.judge(episode, stage, final=final)
         shared = sum(reading.from_cache for reading in judged.measurement.readings)
         if shared:
@@ -268,7 +268,7 @@ class EpisodeWorkflow:
         return judged
 
 
-def _in_state(episode: state.Episode, wanted: state.State) -> state.Episode:
+def _require_state(episode: state.Episode, wanted: state.State) -> state.Episode:
     if episode.state is not wanted:
         wrong = state.deny(state.Denial.WRONG_STATE, wanted=wanted.value, state=episode.state.value)
         raise _refuse(episode, wrong)

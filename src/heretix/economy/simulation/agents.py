@@ -476,7 +476,7 @@ class EvidenceThief(Attacker):
 
 
 class RedundantFlooder(Attacker):
-    """Says one thing in many wordings, from many accounts, to be paid for each."""
+    """An attacker that says one thing in many wordings, from many accounts, to be paid for each."""
 
     strategy = "flood"
     crew = 5

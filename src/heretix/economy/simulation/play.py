@@ -285,13 +285,13 @@ class Simulation:
         count = min(self.setup.attacks_at_once, len(self._attacks))
         turns = (self._attacks[(number * count + n) % len(self._attacks)] for n in range(count))
         seated = [*self._regulars, *turns]
-        before = {strategy: self._gained(strategy) for strategy in seated}
+        before = {strategy: self._sum_gains(strategy) for strategy in seated}
         claim = self.world.claim(number, earlier=self._earlier)
         table = Table(self.books, self.world, claim, self.setup.parameters)
         _play(table, [agent for strategy in seated for agent in self.agents[strategy]])
         found = []
         for strategy in seated:
-            seats, amount = len(self.agents[strategy]), self._gained(strategy) - before[strategy]
+            seats, amount = len(self.agents[strategy]), self._sum_gains(strategy) - before[strategy]
             found.append(Result(episode=number, strategy=strategy, seats=seats, amount=amount))
         # All at once: an interrupted episode leaves no trace in the report.
         self.results += found
@@ -303,7 +303,7 @@ class Simulation:
         self.episodes += 1
         state = self.books.ledger.state
         self._hash, self._transfers = state.last_hash, state.last_seq
-        self._fund = self.books.gained([house_account(AccountKind.EPC_FUND, PLAY.code).id])
+        self._fund = self.books.sum_gains([house_account(AccountKind.EPC_FUND, PLAY.code).id])
         return table
 
     def report(self) -> Report:
@@ -336,8 +336,8 @@ class Simulation:
             wealth=_wealth(self.results, self.episodes),
         )
 
-    def _gained(self, strategy: str) -> int:
-        return sum(self.books.gained(agent.accounts) for agent in self.agents[strategy])
+    def _sum_gains(self, strategy: str) -> int:
+        return sum(self.books.sum_gains(agent.accounts) for agent in self.agents[strategy])
 
 
 def simulate(episodes: int, setup: Setup | None = None) -> Report:

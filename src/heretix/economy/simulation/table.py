@@ -83,7 +83,7 @@ class Books:
         self._issue(account.id, purse)
         return account.id
 
-    def gained(self, accounts: Iterable[str]) -> int:
+    def sum_gains(self, accounts: Iterable[str]) -> int:
         """Gains of some accounts beyond what they were given."""
         return sum(self.ledger.balance(name) - self._issued[name] for name in accounts)
 
@@ -232,7 +232,7 @@ class Table:
         return True
 
     def buy_judge(self, model: str, shift: float) -> None:
-        """Have a model answer as its owner likes, should it be drawn."""
+        """Buy a judge, which then answers as its owner likes, should it be drawn."""
         self._bought[model] = shift
 
     # What the operator does.
@@ -244,7 +244,7 @@ class Table:
         self.now_ms = max(self.now_ms, begun + int(share * window))
 
     def begin(self) -> None:
-        """Let challenges begin."""
+        """Begin the time for challenges."""
         self._must(moves.begin_challenge)
 
     def freeze(self) -> None:

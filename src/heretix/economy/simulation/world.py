@@ -115,7 +115,7 @@ def sign_of(direction: Direction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that is decided by the seed."""
+    """The world that a seed decides."""
 
     seed: int
     nature: Nature
@@ -133,7 +133,7 @@ class World:
         if earlier is not None and self.chance("reopened", number) < nature.reopened:
             was, paid = earlier
             told = (*was.paid, *paid)
-            moved = self.together(told, LENS) - self.together(was.paid, LENS)
+            moved = self.combine_effects(told, LENS) - self.combine_effects(was.paid, LENS)
             at = logit(was.c0_ppm / PPM) + moved
             c0 = clip_belief(_ppm(sigmoid(at)))
             return replace(was, number=number, c0_ppm=c0, paid=told)
@@ -163,7 +163,7 @@ class World:
         return self._bundle("order", *labels, orders=sign)
 
     def rumour(self, sign: int, *labels: str | int) -> Bundle:
-        """Something that convinces every model until it is rebutted."""
+        """A rumour, which convinces every model until it is rebutted."""
         bundle = self._bundle("rumour", *labels, spread=self.nature.finding_spread)
         return replace(bundle, common=sign * self.nature.finding_most, fades=True)
 
@@ -186,7 +186,9 @@ class World:
             self.seed, "alone", bundle.content, model
         )
 
-    def together(self, bundles: Sequence[Bundle], model: str, *, later: bool = False) -> float:
+    def combine_effects(
+        self, bundles: Sequence[Bundle], model: str, *, later: bool = False
+    ) -> float:
         """Effect of several bundles together; with `later`, after rumours were rebutted."""
         told = set[str]()
         total = self.nature.any_text if bundles else 0.0
@@ -202,7 +204,11 @@ class World:
         """Measurement at home, open to anyone: the effect on a model that is shown the rest, with
         its error."""
         error = self.nature.gate_sd * normal(self.seed, "probe", model, *labels)
-        return self.together([*shown, bundle], model) - self.together(shown, model) + error
+        return (
+            self.combine_effects([*shown, bundle], model)
+            - self.combine_effects(shown, model)
+            + error
+        )
 
     def leaning(self, model: str, claim: Claim) -> float:
         """Difference of a judge's belief from the lens's before any evidence."""
@@ -214,11 +220,14 @@ class World:
         """The lens with a bundle on top of what was accepted before, paired with it without, and
         with irrelevant text instead."""
         shown, sd = [*claim.paid, *accepted], self.nature.gate_sd
-        before, after = self.together(shown, LENS), self.together([*shown, bundle], LENS)
-        placebo = after - self.together([*shown, _PLACEBO], LENS)
+        before, after = (
+            self.combine_effects(shown, LENS),
+            self.combine_effects([*shown, bundle], LENS),
+        )
+        placebo = after - self.combine_effects([*shown, _PLACEBO], LENS)
         moved = after - before + sd * normal(self.seed, "gate", claim.number, challenge)
         placebo += sd * normal(self.seed, "placebo", claim.number, challenge)
-        start = logit(claim.c0_ppm / PPM) + before - self.together(claim.paid, LENS)
+        start = logit(claim.c0_ppm / PPM) + before - self.combine_effects(claim.paid, LENS)
         half = _Z95 * self.nature.gate_sd
         width = sigmoid(start + moved + half) - sigmoid(start + moved - half)
         return BroughtEvidence(
@@ -245,8 +254,8 @@ class World:
         nature, readings, shifts = self.nature, [], []
         for judge in judges:
             error = nature.judge_sd * normal(self.seed, "judge", judge, claim.number, stage)
-            shift = self.together([*claim.paid, *accepted], judge, later=later) + error
-            shift -= self.together(claim.paid, judge, later=later)
+            shift = self.combine_effects([*claim.paid, *accepted], judge, later=later) + error
+            shift -= self.combine_effects(claim.paid, judge, later=later)
             if later and accepted:
                 shift += nature.drift_sd * normal(self.seed, "drift", judge, claim.number, stage)
             shift = bought.get(judge, shift)

@@ -21,7 +21,7 @@ from pydantic import Field, StringConstraints, Tag, TypeAdapter, ValidationError
 from heretix.core.canonical import sha256_hex
 from heretix.core.errors import PolicyError
 from heretix.core.validation import explain, find_faults
-from heretix.core.yaml_lines import Document, YamlFault, hint, listed, load
+from heretix.core.yaml_lines import Document, YamlFault, hint, list_names, load
 from heretix.evidence.policy.policy import (
     Entry,
     Kind,
@@ -225,7 +225,9 @@ def _read_policy(text: str, source: str, folder: Path) -> _Draft:
     try:
         document = load(text)
         if document.values is None:
-            raise YamlFault(1, f"is empty; a policy has {listed(tuple(_PolicyFile.model_fields))}")
+            raise YamlFault(
+                1, f"is empty; a policy has {list_names(tuple(_PolicyFile.model_fields))}"
+            )
         extends_line = document.line_of(("extends",))
         file = _validate(_PolicyFile, document, (), faults)
     except YamlFault as fault:
@@ -254,7 +256,7 @@ def _validate(
     known = [field.alias or name for name, field in model.model_fields.items()]
     if not isinstance(value, dict):
         what = "a rule" if path else "the policy"
-        problem = f"{what} must hold keys ({listed(known)}), got {value!r}"
+        problem = f"{what} must hold keys ({list_names(known)}), got {value!r}"
         raise YamlFault(document.line_of(path), problem)
     try:
         return model.model_validate(value, by_name=False)
@@ -277,7 +279,7 @@ class _RuleReader:
             return None
         given = [kind for kind in Kind if getattr(file, kind) is not None]
         if len(given) != 1:
-            kinds = listed(tuple(Kind))
+            kinds = list_names(tuple(Kind))
             raise self._fault(f"`{file.id}` must have exactly one of {kinds}, got {len(given)}")
         kind, facts = given[0], _texts(file.facts)
         entries: tuple[Entry, ...] = ()
@@ -285,7 +287,9 @@ class _RuleReader:
         if file.list is not None:
             entries, skipped = self._list(file, file.list)
         elif file.cls is None:
-            raise self._fault(f"`{file.id}` has no `class`; one of {listed(tuple(SourceClass))}")
+            raise self._fault(
+                f"`{file.id}` has no `class`; one of {list_names(tuple(SourceClass))}"
+            )
         elif kind is not Kind.ANY:
             entries = tuple(self._members(kind, getattr(file, kind), file.cls))
         elif file.any is not True:
@@ -489,20 +493,20 @@ _SHOWN: Final = 5  # Examples that a message gives; a list may have thousands
 
 
 def check_policy(policy: Policy) -> tuple[Problem, ...]:
-    """Everything doubtful about a policy, in the order of its rules."""
+    """List what is doubtful about a policy, in the order of its rules."""
     return tuple(
         Problem(level, rule.source, line, message)
         for order, rule in enumerate(policy.rules)
         for doubts in (
-            _unreachable(policy, order, rule),
-            _contradictions(rule),
-            _wrong_kind(rule),
+            _find_unreachable(policy, order, rule),
+            _find_contradictions(rule),
+            _find_wrong_kind(rule),
         )
         for level, line, message in doubts
     )
 
 
-def _unreachable(policy: Policy, order: int, rule: Rule) -> _Doubts:
+def _find_unreachable(policy: Policy, order: int, rule: Rule) -> _Doubts:
     """Entries that earlier rules decide about. An overlay does that on purpose to its base."""
     everything = next((r for r in policy.rules[:order] if r.kind is Kind.ANY), None)
     if everything is not None:
@@ -527,7 +531,7 @@ def _unreachable(policy: Policy, order: int, rule: Rule) -> _Doubts:
         message = f"`{rule.id}` can never apply: earlier rules decide all of it: {names}"
         yield Level.ERROR, rule.line, message
     elif deciders:
-        differs = f"; with another class: {_some(other_class)}" if other_class else ""
+        differs = f"; with another class: {_join_some(other_class)}" if other_class else ""
         message = (
             f"`{rule.id}`: earlier rules decide {deciders.total()} of {len(rule.entries)} entries: "
             f"{names}{differs}"
@@ -535,7 +539,7 @@ def _unreachable(policy: Policy, order: int, rule: Rule) -> _Doubts:
         yield Level.WARNING if other_class else Level.NOTE, rule.line, message
 
 
-def _contradictions(rule: Rule) -> _Doubts:
+def _find_contradictions(rule: Rule) -> _Doubts:
     """Patterns that one list gives two classes, and rows of it that are left out."""
     first: dict[str, Entry] = {}
     conflicts = [
@@ -545,15 +549,17 @@ def _contradictions(rule: Rule) -> _Doubts:
         if (earlier := first.setdefault(entry.pattern, entry)).cls is not entry.cls
     ]
     if conflicts:
-        message = f"`{rule.id}` contradicts itself, and the first line counts: {_some(conflicts)}"
+        message = (
+            f"`{rule.id}` contradicts itself, and the first line counts: {_join_some(conflicts)}"
+        )
         yield Level.WARNING, rule.line, message
     if rule.skipped:
-        rows = _some([f"line {problem.line}: {problem.message}" for problem in rule.skipped])
+        rows = _join_some([f"line {problem.line}: {problem.message}" for problem in rule.skipped])
         message = f"`{rule.id}`: {len(rule.skipped)} rows of its list are left out: {rows}"
         yield Level.WARNING, rule.line, message
 
 
-def _wrong_kind(rule: Rule) -> _Doubts:
+def _find_wrong_kind(rule: Rule) -> _Doubts:
     """Domains that are suffixes, suffixes that are domains, and platforms taken for publishers."""
     for entry in rule.entries:
         host = entry.host
@@ -573,6 +579,6 @@ def _wrong_kind(rule: Rule) -> _Doubts:
             yield Level.WARNING, entry.line, message
 
 
-def _some(items: Sequence[str]) -> str:
+def _join_some(items: Sequence[str]) -> str:
     more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
     return "; ".join(items[:_SHOWN]) + more

@@ -40,7 +40,7 @@ class SourceClass(StrEnum):
     PROVIDED = "provided"  # Given by the user
 
 
-def admitted(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
+def list_admitted_classes(lens: str, *, flagged: bool = False) -> frozenset[SourceClass]:
     """Source classes that `lens` lets in, with `flagged` those too that it takes on request."""
     record = LENSES[lens]
     return frozenset(map(SourceClass, record.admits | (record.on_request if flagged else set())))
@@ -56,7 +56,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something about a policy, and where."""
+    """A doubt about a policy, and its place."""
 
     level: Level
     source: str
@@ -95,7 +95,7 @@ class Entry:
 
     @property
     def specificity(self) -> tuple[int, int]:
-        """Of two entries of one rule that match, the greater counts."""
+        """Rank of an entry: of two of one rule that match, the greater counts."""
         return self.host.count("."), len(self.prefix)
 
     def covers_path(self, path: str) -> bool:
@@ -218,7 +218,7 @@ class Policy:
 
     @cached_property
     def sha256(self) -> str:
-        """Of everything that the policy says, and the hashes of the lists it uses."""
+        """Hash of everything that the policy says, and of the hashes of the lists it uses."""
         return sha256_json(
             {"version": self.version, "rules": [rule.content() for rule in self.rules]}
         )
@@ -232,7 +232,7 @@ class Policy:
         return Classification(match.cls, match.rule.id, match.facts, publisher_of(address))
 
     def explain(self, url: str) -> Explanation:
-        """Everything behind `classify(url)`."""
+        """Explain everything behind `classify(url)`."""
         address = read_address(url)
         matches = {} if address is None else self._matches(address)
         orders = sorted(matches)

@@ -262,7 +262,7 @@ def publisher_of(address: Address | None) -> str:
     host = next(aliases, address.host)
     base = _carrier_base(host)
     if base is not None:
-        return _carried(base, host, address.path)
+        return _name_carried(base, host, address.path)
     if host.startswith("["):
         return host
     name = _split(host)
@@ -313,7 +313,7 @@ def _carrier_base(host: str) -> str | None:
     return None
 
 
-def _carried(base: str, host: str, path: str) -> str:
+def _name_carried(base: str, host: str, path: str) -> str:
     carrier = _CARRIERS[base]
     segments = path.strip("/").split("/")
     first = segments[0].lower()

@@ -61,11 +61,11 @@ class Search(Protocol):
         ...
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
-        """At most `k` hits, best first."""
+        """Find at most `k` hits, best first."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 

@@ -210,9 +210,9 @@ class LiveSearch:
         except aiohttp.ClientResponseError as exc:
             # Its `repr` shows the headers that were sent, the key among them, so the error is
             # raised outside of this block: it then keeps neither a cause nor a context.
-            failure = http.transport_error(self._target, exc)
+            failure = http.make_transport_error(self._target, exc)
         except (aiohttp.ClientError, OSError) as exc:
-            raise http.transport_error(self._target, exc) from exc
+            raise http.make_transport_error(self._target, exc) from exc
         else:
             if len(payload) > _MAX_ANSWER_BYTES:
                 raise errors.ServerError(f"`{self.name}` answered with more than can be right")
@@ -281,7 +281,7 @@ class BraveSearch(LiveSearch):
     def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Put filters into the query as operators, as far as they fit."""
         params = {
-            "q": with_sites(question, max_chars=400, max_words=50),
+            "q": add_site_operators(question, max_chars=400, max_words=50),
             "count": str(min(question.k, 20)),
             "result_filter": "web",
             "text_decorations": "false",
@@ -315,7 +315,7 @@ class BraveSearch(LiveSearch):
 
 
 class ExaSearch(LiveSearch):
-    """At most 100 hits a query, with the pages' text."""
+    """Search by Exa: at most 100 hits a query, with the pages' text."""
 
     name = "exa"
     base_url = "https://api.exa.ai"
@@ -365,7 +365,7 @@ class SearxngSearch(LiveSearch):
 
     def content(self, question: Question, page: int) -> Mapping[str, Any]:
         """Pages are counted from 1."""
-        query = with_sites(question, max_chars=1000, max_words=100)
+        query = add_site_operators(question, max_chars=1000, max_words=100)
         return {"q": query, "format": "json", "pageno": str(page + 1)}
 
     def remedy(self, error: errors.RejectedError) -> str | None:
@@ -376,7 +376,7 @@ class SearxngSearch(LiveSearch):
 
 
 class TavilySearch(LiveSearch):
-    """At most 20 hits a query, with the pages' text; dates come with news only.
+    """Search by Tavily: at most 20 hits a query, with their text; dates come with news only.
     https://docs.tavily.com/api-reference/endpoint/search"""
 
     name = "tavily"
@@ -424,7 +424,7 @@ def _strip_tags(value: object) -> str:
     return html.unescape(_TAG.sub("", http.as_text(value) or ""))
 
 
-def with_sites(question: Question, *, max_chars: int, max_words: int) -> str:
+def add_site_operators(question: Question, *, max_chars: int, max_words: int) -> str:
     """The query with `site:` operators, as far as they fit; hits are filtered afterwards anyway."""
     query = " ".join(question.query.split()[:max_words])[:max_chars]
     wanted = " OR ".join(f"site:{domain}" for domain in question.include)

@@ -41,7 +41,7 @@ class FullTextSearch:
         self._read_before: dict[str, Document | None] = {}
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
-        """As in `Search`; a page that turns out to be too new, or elsewhere, is dropped."""
+        """Search as `Search` says; a page that proves too new, or elsewhere, is dropped."""
         hits = await self._inner.search(query, k, **filters)
         read = await asyncio.gather(*map(self._read, hits))
         return narrow(read, k=k, **filters)
@@ -81,7 +81,7 @@ class RecordingSearch:
         self.name = inner.name
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
-        """As in `Search`."""
+        """Search as `Search` says."""
         hits = await self._inner.search(query, k, **filters)
         question = _question(self.name, query, k, **filters)
         # Read-only mappings are written as what they hold.
@@ -108,7 +108,7 @@ class ReplaySearch:
         self.name = name
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
-        """As in `Search`, or a `RecordError` for a question that was never recorded."""
+        """Search as `Search` says; a question that was never recorded is a `RecordError`."""
         path = answer_path(self._folder, _question(self.name, query, k, **filters))
         try:
             record = json.loads(path.read_bytes())
@@ -125,7 +125,7 @@ class ReplaySearch:
         raise RecordError(f"`{path}` was changed since it was recorded; record it again")
 
     async def aclose(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""
 
 
 @cache

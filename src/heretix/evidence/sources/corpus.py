@@ -25,7 +25,7 @@ from heretix.evidence.document import Document
 from heretix.evidence.policy.publisher import host_of, read_domains
 from heretix.evidence.search import MAX_K, Filters, Hit
 from heretix.evidence.sources.extract import Failure
-from heretix.evidence.text.fold import is_unspaced, paired, spaced
+from heretix.evidence.text.fold import is_unspaced, pair_characters, space_characters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -217,7 +217,7 @@ def corpus_path(folder: Path, name: str) -> Path:
     return folder / f"{name}{SUFFIX}"
 
 
-def corpus_names(folder: Path) -> list[str]:
+def find_corpora(folder: Path) -> list[str]:
     """The corpora in `folder`."""
     return sorted(path.stem for path in folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 
@@ -303,8 +303,8 @@ class Corpus:
         where, values = _filters(as_of, read_domains(include), read_domains(exclude))
         with self._lock, _map_faults(self.path):
             # Nothing but letters and digits gets through: no syntax of FTS5 does.
-            words = _WORD.findall(spaced(unicodedata.normalize("NFC", query).lower()))
-            terms = dict.fromkeys(word[:_MAX_TERM_CHARS] for word in paired(words))
+            words = _WORD.findall(space_characters(unicodedata.normalize("NFC", query).lower()))
+            terms = dict.fromkeys(word[:_MAX_TERM_CHARS] for word in pair_characters(words))
             expression, chosen = self._expression(list(terms)[:_MAX_TERMS])
             if not expression:
                 return []
@@ -461,12 +461,12 @@ def _index_text(title: str, text: str) -> tuple[str, str]:
     words stand in for one: they mustn't count four times."""
     line = text.partition("\n")[0]
     stand_in = title == text or (title != line and line.startswith(title))
-    return "" if stand_in else spaced(title), spaced(text)
+    return "" if stand_in else space_characters(title), space_characters(text)
 
 
 def _quote_term(term: str) -> str:
     """A phrase of FTS5: characters that are indexed one by one must follow each other."""
-    return f'"{spaced(term).strip()}"'
+    return f'"{space_characters(term).strip()}"'
 
 
 def _filters(
@@ -564,8 +564,8 @@ class LocalSearch:
         return f"local:{self.corpus.path.stem}"
 
     async def search(self, query: str, k: int, **filters: Unpack[Filters]) -> list[Hit]:
-        """As in `Search`; every hit comes with its document."""
+        """Search as `Search` says; every hit comes with its document."""
         return await asyncio.to_thread(self.corpus.search, query, k, **filters)
 
     async def aclose(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""

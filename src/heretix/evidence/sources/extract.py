@@ -126,7 +126,7 @@ def one_line(text: str) -> str:
     return clean_text(" ".join(text.split()))[:_LINE_CHARS].strip()
 
 
-def plain(value: object) -> str:
+def write_plain(value: object) -> str:
     """A scalar as text; nothing for lists, mappings and null."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -212,7 +212,7 @@ def _find_publication(tree: Any, url: str | None) -> tuple[date | None, str | No
         element
         for element in tree.iter("meta", "script")
         if element.get("type") == "application/ld+json"
-        or (element.tag == "meta" and not _dates_change(element))
+        or (element.tag == "meta" and not _is_change_date(element))
     )
     found = read_date(find_date(metadata, **_DATE_OPTIONS))
     if found and _states_day(metadata, found):
@@ -229,7 +229,7 @@ def _find_publication(tree: Any, url: str | None) -> tuple[date | None, str | No
             element.tag in {"time", "abbr"}
             or any(_DATE_CUE.search(element.get(key) or "") for key in ("class", "id", "itemprop"))
         )
-        and not _dates_change(element)
+        and not _is_change_date(element)
         and len(element.text_content()) <= _DATE_TEXT_CHARS
     )
     marked = _page_of(islice(elements, _MAX_DATE_ELEMENTS))
@@ -237,7 +237,7 @@ def _find_publication(tree: Any, url: str | None) -> tuple[date | None, str | No
     return (found, "htmldate") if found and _states_day(marked, found) else (None, None)
 
 
-def _dates_change(element: Any) -> bool:
+def _is_change_date(element: Any) -> bool:
     return _CHANGED.search(" ".join(element.attrib.values())) is not None
 
 
@@ -326,8 +326,8 @@ def read_pdf(data: bytes, *, name: str, limits: Limits) -> Extract:
         published = None  # A clock that was never set.
     return Extract(
         text="\n\n".join(parts),
-        title=plain(title),
-        author=one_line(plain(author)) or None,
+        title=write_plain(title),
+        author=one_line(write_plain(author)) or None,
         published=published,
         published_method="pdf" if published else None,
         meta={
@@ -429,25 +429,29 @@ def media_type_of(name: str) -> str | None:
     return _SUFFIXES.get(PurePath(name).suffix.lower())
 
 
-def stated_fields(record: Mapping[str, Any], *, text: str) -> Extract:
+def read_stated_fields(record: Mapping[str, Any], *, text: str) -> Extract:
     """Read what front matter, or a record, says of a text; other plain values become `meta`."""
     known = {"text", "title", "author", "authors", "published", "date", "url"}
     stated = next((record[key] for key in ("published", "date") if record.get(key)), None)
     published = read_date(stated)
-    meta = {one_line(str(k)): plain(v) for k, v in record.items() if k not in known and plain(v)}
+    meta = {
+        one_line(str(k)): write_plain(v)
+        for k, v in record.items()
+        if k not in known and write_plain(v)
+    }
     if stated is not None and published is None:
         # Kept for the reader to see: a year alone is no date to filter by.
-        meta["published_as_stated"] = plain(stated)
+        meta["published_as_stated"] = write_plain(stated)
     author = record.get("author") or record.get("authors")
     if isinstance(author, list):
-        author = ", ".join(plain(one) for one in author)
+        author = ", ".join(write_plain(one) for one in author)
     return Extract(
         text=text,
-        title=one_line(plain(record.get("title"))),
-        author=one_line(plain(author)) or None,
+        title=one_line(write_plain(record.get("title"))),
+        author=one_line(write_plain(author)) or None,
         published=published,
         published_method="stated" if published else None,
-        url=plain(record.get("url")) or None,
+        url=write_plain(record.get("url")) or None,
         meta=meta,
     )
 
@@ -530,7 +534,7 @@ def _read_plain(text: str, name: str) -> Extract:
             raise UnreadableError(f"`{name}` has front matter that isn't YAML; correct it") from exc
         # Otherwise two rules with text in between, not front matter.
         if isinstance(record, dict):
-            found = stated_fields(record, text=text[matter.end() :])
+            found = read_stated_fields(record, text=text[matter.end() :])
     if found.title:
         return found
     # The first heading, or a first line short enough to be one.

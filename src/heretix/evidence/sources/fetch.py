@@ -23,7 +23,7 @@ from heretix.core import errors
 from heretix.core.clock import utc_second
 from heretix.evidence.sources import extract
 from heretix.evidence.sources.extract import DEFAULT_LIMITS, Failure, Limits
-from heretix.providers.http import stated_wait_s
+from heretix.providers.http import read_wait_s
 from heretix.version import VERSION
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Fetcher:
     async def _read(self, url: str, target: URL, response: aiohttp.ClientResponse) -> Page:
         status, limits = response.status, self.options.limits
         if status in {429, 503}:
-            wait_s = stated_wait_s(response.headers, {})
+            wait_s = read_wait_s(response.headers, {})
             message = f"`{url}` answered {status}"
             raise errors.RateLimitedError(message, status=status, retry_after_s=wait_s)
         if status != 200:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from heretix.core.errors import UnreadableError, UsageError
-from heretix.core.event_loop import attentive
+from heretix.core.event_loop import run_attentively
 from heretix.core.validation import explain
 from heretix.evidence.sources import extract
 from heretix.evidence.sources.extract import DEFAULT_LIMITS, Failure, Limits
@@ -55,7 +55,7 @@ class _Record(BaseModel):
         return url
 
 
-def documents_from(
+def read_documents(
     sources: Iterable[str | Path],
     *,
     limits: Limits = DEFAULT_LIMITS,
@@ -77,7 +77,7 @@ def documents_from(
             continue
         path = Path(source)
         for file in _walk(path) if path.is_dir() else (path,):
-            listed = _listed_urls(file)
+            listed = _read_listed_urls(file)
             urls += listed
             if not listed:
                 yield from _from_file(file, limits)
@@ -98,7 +98,7 @@ def _is_url(source: str | Path) -> bool:
 
 def read_file(path: Path, *, limits: Limits = DEFAULT_LIMITS) -> Document:
     """One file as a document."""
-    data = _bytes_of(path, limits)
+    data = _read_bytes(path, limits)
     media_type = extract.media_type_of(path.name)
     found = extract.extract(data, name=path.name, media_type=media_type, limits=limits)
     meta = {"path": str(path.resolve())}
@@ -126,7 +126,7 @@ def _from_file(path: Path, limits: Limits) -> Iterator[Document | Failure]:
             yield from _from_lines(path, limits)
         elif suffix == _JSON:
             try:
-                value = json.loads(_bytes_of(path, limits))
+                value = json.loads(_read_bytes(path, limits))
             except (ValueError, RecursionError) as exc:
                 raise UnreadableError(f"`{path.name}` isn't JSON: {exc}") from exc
             for number, record in enumerate(value if isinstance(value, list) else [value], start=1):
@@ -161,7 +161,7 @@ def _from_record(raw: bytes, place: str, limits: Limits) -> Document | Failure:
     except (ValueError, RecursionError):
         return Failure(place, "must be a JSON object, and isn't JSON")
     text = record.text
-    found = extract.stated_fields(record.model_dump(), text=text[: limits.max_text_chars])
+    found = extract.read_stated_fields(record.model_dump(), text=text[: limits.max_text_chars])
     meta = {} if len(text) <= limits.max_text_chars else {"truncated": "true"}
     if not found.url:
         meta["path"] = place
@@ -170,7 +170,7 @@ def _from_record(raw: bytes, place: str, limits: Limits) -> Document | Failure:
     return extract.make_document(found, raw=raw, url=found.url, meta=meta)
 
 
-def _listed_urls(path: Path) -> list[str]:
+def _read_listed_urls(path: Path) -> list[str]:
     """The addresses in a file that holds nothing else; lines that begin with # are remarks."""
     if path.suffix.lower() not in _LISTS:
         return []
@@ -184,7 +184,7 @@ def _listed_urls(path: Path) -> list[str]:
     return found if all(_URL.fullmatch(line) for line in found) else []
 
 
-def _bytes_of(path: Path, limits: Limits) -> bytes:
+def _read_bytes(path: Path, limits: Limits) -> bytes:
     size = path.stat().st_size
     if size > limits.max_bytes:
         raise UnreadableError(
@@ -203,7 +203,7 @@ def _fetch(
         fetcher = Fetcher(options or FetchOptions(limits=limits))
         pages = fetcher.documents(urls)
         try:
-            while (page := runner.run(attentive(_next(pages)))) is not None:
+            while (page := runner.run(run_attentively(_next(pages)))) is not None:
                 yield page
         finally:
             runner.run(pages.aclose())

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from heretix.evidence.text.fold import Span, paired, words
+from heretix.evidence.text.fold import Span, pair_characters, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def is_readable(text: str) -> bool:
     return bool(letters) and 10 * sum(map(str.isascii, letters)) >= 9 * len(letters)
 
 
-def sentences(text: str) -> list[Span]:
+def split_sentences(text: str) -> list[Span]:
     """The sentences of `text`, in order, without the white space between them."""
     spans: list[Span] = []
     start = 0
@@ -72,19 +72,21 @@ def sentences(text: str) -> list[Span]:
     return spans
 
 
-def content_words(text: str) -> frozenset[str]:
+def find_content_words(text: str) -> frozenset[str]:
     """The words of `text` that say what it is about, cut to stems. A name of two letters, such as
     AI or 5G, is a word; a letter by itself isn't."""
-    return frozenset(_stem(w) for w in paired(words(text)) if len(w) > 1 and w not in _STOPWORDS)
+    return frozenset(
+        _stem(w) for w in pair_characters(words(text)) if len(w) > 1 and w not in _STOPWORDS
+    )
 
 
 def cut_excerpts(text: str, *, about: str, max_chars: int, most: int) -> list[Excerpt]:
-    """At most so many passages of `text` that say most about `about`, the best first. Of all runs
+    """Cut the few passages of `text` that say most about `about`, the best first. Of all runs
     of whole sentences that fit, the first with the most words of `about` in it is the best; its
     best sentence is the quote. The next ones lie beside it. A text without words has none."""
     spans, pieces = _parts(text, max_chars)
-    wanted = content_words(about)
-    scores = [Counter(map(_stem, paired(words(text[s.start : s.end])))) for s in spans]
+    wanted = find_content_words(about)
+    scores = [Counter(map(_stem, pair_characters(words(text[s.start : s.end])))) for s in spans]
     found: list[Excerpt] = []
     left = [(0, len(spans))] if spans else []
     while left and len(found) < most:
@@ -106,7 +108,7 @@ def _parts(text: str, max_chars: int) -> tuple[list[Span], frozenset[Span]]:
     """Sentences, and pieces of those that are too long to be shown whole; the pieces again."""
     spans: list[Span] = []
     pieces: list[Span] = []
-    for span in sentences(text):
+    for span in split_sentences(text):
         start = span.start
         if span.end - start <= max_chars:
             spans.append(span)
@@ -116,7 +118,7 @@ def _parts(text: str, max_chars: int) -> tuple[list[Span], frozenset[Span]]:
             end = _word_end(text, start, start + max_chars) if long else span.end
             pieces.append(Span(start, end))
             spans.append(pieces[-1])
-            start = _past_space(text, end)
+            start = _skip_space(text, end)
     return spans, frozenset(pieces)
 
 
@@ -160,7 +162,7 @@ def _best_run(
     return best, best_hits
 
 
-def _past_space(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     while at < len(text) and text[at].isspace():
         at += 1
     return at

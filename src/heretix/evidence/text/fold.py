@@ -47,12 +47,12 @@ def is_unspaced(word: str) -> bool:
     return len(word) == 1 and _CHARACTER.match(word) is not None
 
 
-def spaced(text: str) -> str:
+def space_characters(text: str) -> str:
     """`text` with room around each character of such a script, so that an index sees them."""
     return text if text.isascii() else _CHARACTER.sub(r" \g<0> ", text)
 
 
-def paired(words: Sequence[str]) -> Iterator[str]:
+def pair_characters(words: Sequence[str]) -> Iterator[str]:
     """`words` with neighbouring characters of such scripts joined two by two."""
     before = ""
     for word, after in pairwise((*words, "")):
@@ -204,7 +204,7 @@ def find_quote(text: str, quote: str) -> Span | None:
         if (
             span is not None
             and fold(text[span.start : span.end]) == needle
-            and _on_borders(folded.text, at, end, text, span)
+            and _is_on_borders(folded.text, at, end, text, span)
         ):
             return span
         # Going on at the next word, and not at the next letter, keeps repetitions linear.
@@ -242,26 +242,26 @@ def _joins(char: str) -> bool:
     )
 
 
-def _on_borders(folded: str, start: int, end: int, text: str, span: Span) -> bool:
+def _is_on_borders(folded: str, start: int, end: int, text: str, span: Span) -> bool:
     """The quote at `folded[start:end]`, `text[span]`, begins and ends where words do."""
     return not (
-        _inside_word(folded[start - 1 : start + 1] if start else "")
-        or _inside_word(folded[end - 1 : end + 1])
+        _is_inside_word(folded[start - 1 : start + 1] if start else "")
+        or _is_inside_word(folded[end - 1 : end + 1])
         or _CUT_BEFORE.search(folded[max(start - 2, 0) : start + 1])
         or _CUT_AFTER.match(folded, end - 1, end + 2)
         # Folded dashes look like hyphens, but only a hyphen makes one word of two.
-        or _hyphenated(text[max(span.start - 2, 0) : span.start + 1])
-        or _hyphenated(text[span.end - 1 : span.end + 2])
+        or _is_hyphenated(text[max(span.start - 2, 0) : span.start + 1])
+        or _is_hyphenated(text[span.end - 1 : span.end + 2])
     )
 
 
-def _inside_word(pair: str) -> bool:
+def _is_inside_word(pair: str) -> bool:
     if len(pair) < 2 or not re.fullmatch(r"\w\w", pair):
         return False
     return pair.isdigit() or not _UNSPACED.search(pair)
 
 
-def _hyphenated(three: str) -> bool:
+def _is_hyphenated(three: str) -> bool:
     return len(three) == 3 and three[1] in _HYPHENS and three[0].isalpha() and three[2].isalpha()
 
 

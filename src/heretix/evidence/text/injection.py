@@ -50,7 +50,7 @@ class InjectionFlag:
     end: int
 
 
-def _search(cues: str, *parts: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
+def _compile_cues(cues: str, *parts: str) -> tuple[tuple[str, ...], re.Pattern[str]]:
     """A pattern for lower case, tried only on texts that hold one of the words it can't do without.
     Most texts hold none, and looking for plain words is a hundred times as fast."""
     return tuple(cues.split(",")), re.compile("|".join(f"(?:{part})" for part in parts))
@@ -112,7 +112,7 @@ _START: Final = r"(?:^|[.!?:;,] ?|\bplease |\bkindly |\bnow |\bjust |\bsimply )"
 
 # Looked for in folded text, so that wide letters, odd spaces and invisible characters don't help.
 _FOLDED: Final = {
-    InjectionKind.OVERRIDE: _search(
+    InjectionKind.OVERRIDE: _compile_cues(
         "you,task,guid,instruct,prompt,directi,command,above,previous,prior,earlier,preceding,"
         "orders,message,question,your ,contradict,disagree,otherwise,reprogram,paragraph,passage,"
         "consigne,anweisung,vorgabe,regel,"
@@ -204,7 +204,7 @@ _FOLDED: Final = {
         r"(?:忽略|無視|无视|忽视|不要理会)[^\u3002.!?]{0,20}(?:指令|指示|命令|提示)",
         r"(?:指示|命令|指令)を(?:すべて|全て)?無視",
     ),
-    InjectionKind.ROLE: _search(
+    InjectionKind.ROLE: _compile_cues(
         "<,[,##,begin,assistant,override, mode,role,system,''',instructions,orders,message,tool_,"
         "function_call",
         r"[\"']role[\"'] ?: ?[\"'](?:system|assistant|developer)\b|\brole=[\"']?(?:system"
@@ -236,7 +236,7 @@ _FOLDED: Final = {
         r"\b(?:enter|enable|activate|switch (?:in)?to) (?:developer|admin|god|dan|jailbreak)"
         r" mode\b|\b(?:enter|enable|activate) debug mode(?= and\b| now\b|[,:])",
     ),
-    InjectionKind.ANSWER: _search(
+    InjectionKind.ANSWER: _compile_cues(
         "prob,{,answer,respon,reply,output,return,say,likelihood,confidence,claim,"
         "statement,credence,you,antwo,répond,respo,rispond,svara,ответ,отвеч,відпов,回答,答,输出,輸出,"
         "返回,cevap,yanıt,odpowied,odpov,jawab,trả lời,답,أجب,جواب,उत्तर,evaluator,grader,scorer,"
@@ -423,7 +423,7 @@ _FOLDED: Final = {
         r"(?![^.!?]{0,20}\b(?:true|correct|likely|certain) ?(?:or|nor|/))[^.!?]{0,25}"
         r"\b(?:true|false|certain|proven|refuted|correct|incorrect|likely|unlikely)\b",
     ),
-    InjectionKind.ADDRESS: _search(
+    InjectionKind.ADDRESS: _compile_cues(
         ' ai,"ai,(ai,llm,gpt,bot,model,assistant,evaluator,summari,operator,administrator,'
         "developer,crawlers,automated,excerpt,items,snippets,your ,als ki,modèle,ии,"
         "нейросет,documents,texts,passage,this one,"
@@ -507,7 +507,7 @@ _FOLDED: Final = {
         rf"\byou are (?:now )?{_MACHINE}[^.!?]{{0,60}}\b(?:must|should|will|have to)\b",
         r"\b(?:reveal|print|repeat|show)\b[^.!?]{0,20}\b(?:your|the) system prompt\b",
     ),
-    InjectionKind.MARKER: _search("<<", r"<<\s*(?:e\d{1,3}|end)\b[^<>]{0,120}>>"),
+    InjectionKind.MARKER: _compile_cues("<<", r"<<\s*(?:e\d{1,3}|end)\b[^<>]{0,120}>>"),
 }
 # Cyrillic and Greek letters, and a few of phonetics, that pass for Latin ones. For the screen only:
 # nothing that is shown, quoted or hashed is spelt anew.
@@ -618,14 +618,14 @@ def _find(text: str) -> Iterator[tuple[InjectionKind, int, int]]:
             if any(cue in padded for cue in cues):
                 for match in pattern.finditer(lowered):
                     yield kind, match.start(), match.end()
-    plain, spelt = _bare(text), _bare(latin)
+    plain, spelt = _strip_accents(text), _strip_accents(latin)
     views = dict.fromkeys((plain, _latinise(plain)))
     told = [place for one in views for place in _find_orders(one)]
     told += _find_spelt_apart(spelt)
     if not told:
         # Accents that join no letter, vowel marks of Arabic and Hebrew.
         unmarked = (_MARKS.sub("", plain),) if _MARKS.search(plain) else ()
-        readings = (*unmarked, *_undo_ciphers(spelt), *_undo_turning(plain))
+        readings = (*unmarked, *_undo_ciphers(spelt), *_undo_upside_down(plain))
         told = [(0, len(text))] * any(next(_find_orders(one), None) for one in readings)
     for start, end in told:
         yield InjectionKind.OVERRIDE, start, end
@@ -766,7 +766,7 @@ class _Stems(NamedTuple):
 def _stems(name: str, column: int) -> _Stems:
     file = resources.files("heretix.evidence.text") / name
     lines = [
-        [_bare(part) for part in line.split("|")]
+        [_strip_accents(part) for part in line.split("|")]
         for line in unicodedata.normalize("NFKC", file.read_text("utf-8")).splitlines()
         if not line.startswith("#")
     ]
@@ -929,7 +929,7 @@ def _base(char: str) -> str:
     return first if first < "\u0600" and unicodedata.category(first)[0] == "L" else char
 
 
-def _bare(text: str) -> str:
+def _strip_accents(text: str) -> str:
     """`text` in lower case without accents, of the same length where no mark stands alone."""
     if text.isascii():
         return text.lower()
@@ -1004,12 +1004,12 @@ def _undo_ciphers(text: str) -> Iterator[str]:
             yield text.translate(table)
     if len(_PIG_LATIN.findall(text)) >= _FEW:
         yield _PIG_LATIN.sub(lambda word: _from_pig_latin(word[0]), text)
-    mended = _LONG_WORD.sub(lambda word: _mend(word[0]), text)
+    mended = _LONG_WORD.sub(lambda word: _correct_slips(word[0]), text)
     if mended != text:
         yield mended
 
 
-def _undo_turning(text: str) -> Iterator[str]:
+def _undo_upside_down(text: str) -> Iterator[str]:
     """The reading of a `text` written upside down, from its end."""
     if not text.isascii() and sum(char in _FLIPPED_ONLY for char in text) >= _FEW:
         yield text.translate(_FLIPPED)[::-1]
@@ -1042,7 +1042,7 @@ _WELL_SPELT: Final = (
 
 
 @lru_cache(maxsize=16_384)
-def _mend(word: str) -> str:
+def _correct_slips(word: str) -> str:
     """The word of an order that `word` mistypes: letters swapped, left out, doubled or mixed up
     between the first and the last."""
     for right in _WELL_SPELT:

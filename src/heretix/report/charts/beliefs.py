@@ -15,15 +15,15 @@ from heretix.belief.estimator import (
 )
 from heretix.core.errors import NoEstimateError, RecordError
 from heretix.core.lenses import LENSES, NUL, RPL
-from heretix.measurement.vector import lens_records, metrics_by_model, unchanged_runs
+from heretix.measurement.vector import lens_records, metrics_by_model, select_unchanged_runs
 from heretix.report.charts import figure as fig
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, IntervalRow, Part
 from heretix.report.charts.theme import LIGHT, SHAPES, Theme
 from heretix.report.words import (
     PLACEBO,
-    counted,
     missing_reason,
     no_estimate_reason,
+    plural,
     warning_word,
 )
 
@@ -73,7 +73,7 @@ def template_forest(run: RunRecord, *, theme: Theme = LIGHT) -> Chart:
             ),
         ],
         description=(
-            f"Forest plot of {counted(len(rows), 'wording')} of the claim '{run.claim}', measured "
+            f"Forest plot of {plural(len(rows), 'wording')} of the claim '{run.claim}', measured "
             f"with {run.model}: their means from {rows[-1]['prob']:.3f} to {rows[0]['prob']:.3f}; "
             f"{trimmed} are trimmed. The estimate is {belief.prob_true_rpl:.3f}, 95% interval "
             f"{lo:.3f} to {hi:.3f}."
@@ -101,7 +101,7 @@ def run_subtitle(run: RunRecord) -> str:
             run.model,
             f"lens {run.lens}",
             f"n = {usage.compliant} of {usage.attempted} answers",
-            counted(run.aggregation.n_templates, "wording"),
+            plural(run.aggregation.n_templates, "wording"),
             warning_word(run),
         ]
     )
@@ -321,7 +321,7 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
             ci95=run.aggregates.ci95,
             t_ends=_ends_by_t(run.beside),
             reason=missing_reason(run.reason),
-            note=fig.join_parts([warning_word(run), _clamped(run.beside)]),
+            note=fig.join_parts([warning_word(run), _label_clamped(run.beside)]),
         )
         for run, (label, detail) in zip(runs, run_names(runs), strict=True)
     ]
@@ -339,10 +339,10 @@ def model_comparison(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Char
         fig.interval_panel(rows, axis=fig.prob_axis(), theme=theme, reference=0.5),
         title=title,
         subtitle=[
-            f"n = {counted(len(runs), 'run')}, {counted(answers, 'answer')}; bars: 95% intervals",
+            f"n = {plural(len(runs), 'run')}, {plural(answers, 'answer')}; bars: 95% intervals",
             fig.join_parts([legend, _THIN]),
         ],
-        description=f"Beliefs of {counted(len(runs), 'run')} side by side: {said}.",
+        description=f"Beliefs of {plural(len(runs), 'run')} side by side: {said}.",
         theme=theme,
         wide=True,
     )
@@ -359,9 +359,11 @@ def run_names(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
         lens = f"{run.lens} {_variant(run)}".strip() if several_lenses else ""
         model = run.model if several_models or not (several_claims or several_lenses) else ""
         if several_claims:
-            names.append((fig.drawable(run.claim), fig.join_parts([fig.drawable(model), lens])))
+            names.append(
+                (fig.strip_controls(run.claim), fig.join_parts([fig.strip_controls(model), lens]))
+            )
         else:
-            names.append((fig.join_parts([fig.drawable(model), lens]), ""))
+            names.append((fig.join_parts([fig.strip_controls(model), lens]), ""))
     counts = Counter(names)
     return [
         (first, fig.join_parts([second, run.execution_id[:13]]))
@@ -390,7 +392,7 @@ def _ends_by_t(beside: BesideRecord | None) -> tuple[float, float] | None:
     return beside.template_t.ci95 if beside and beside.template_t else None
 
 
-def _clamped(beside: BesideRecord | None) -> str:
+def _label_clamped(beside: BesideRecord | None) -> str:
     return "clamp-sensitive" if beside and beside.clamp_sensitive else ""
 
 
@@ -409,7 +411,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
     """Draw a model's belief under every lens, and the split of what moved it. A lens that couldn't
     be measured has a row with the reason. An artifact that holds only runs will do: what lies
     between them is derived."""
-    model, claim = chosen_model(artifact, model), claim_of(artifact)
+    model, claim = choose_model(artifact, model), claim_of(artifact)
     lines = [
         line
         for line in artifact.lenses or lens_records(artifact.runs, claim, [])
@@ -427,7 +429,7 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
             reason=missing_reason(line.reason),
             note="quotes made up: not to be trusted"
             if line.trusted is False
-            else _clamped(line.beside),
+            else _label_clamped(line.beside),
         )
         for line in lines
     ]
@@ -437,7 +439,9 @@ def belief_vector(artifact: Artifact, model: str | None = None, *, theme: Theme 
     panels = [{**beliefs, "title": _heading("Belief under each lens", theme)}]
     panels += [] if metrics is None else [_effects_panel(metrics, theme)]
     usage = {
-        run.lens: run.usage for run in unchanged_runs(artifact.runs, claim) if run.model == model
+        run.lens: run.usage
+        for run in select_unchanged_runs(artifact.runs, claim)
+        if run.model == model
     }
     n = ", ".join(f"{lens} {used.compliant}" for lens, used in usage.items())
     said = "; ".join(
@@ -464,7 +468,7 @@ def claim_of(artifact: Artifact) -> str:
     return artifact.claim or artifact.runs[0].claim
 
 
-def chosen_model(artifact: Artifact, model: str | None) -> str:
+def choose_model(artifact: Artifact, model: str | None) -> str:
     """Return the model asked for, or the artifact's first."""
     models = list(dict.fromkeys(run.model for run in artifact.runs))
     if model is None:
@@ -489,17 +493,17 @@ def _effects_panel(metrics: MetricsRecord, theme: Theme) -> Part:
 
 def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
     beside = metrics.beside
-    said = {lens: PLACEBO[beside.made_by(lens)] for lens in beside.placebo} if beside else {}
+    said = {lens: PLACEBO[beside.find_cause(lens)] for lens in beside.placebo} if beside else {}
     if metrics.wrapper_effect is not None:
         t = beside.wrapper_effect if beside else None
         yield _effect("NUL − RPL · wrapper, the frame alone", metrics.wrapper_effect, t, NUL, theme)
-    for lens, effect in _in_order(metrics.evidence_effect):
+    for lens, effect in _sort_effects(metrics.evidence_effect):
         t = beside.evidence_effect[lens] if beside else None
         label = f"{lens} − NUL · the evidence"
         yield _effect(label, effect, t, lens, theme, note=said.get(lens, ""))
     if metrics.wrapper_effect is None:
         # Without the empty frame the two can't be told apart, and the label says so.
-        for lens, effect in _in_order(metrics.movement):
+        for lens, effect in _sort_effects(metrics.movement):
             t = beside.movement[lens] if beside else None
             label = f"{lens} − RPL · wrapper and evidence"
             yield _effect(label, effect, t, lens, theme, note=said.get(lens, ""))
@@ -512,7 +516,7 @@ def _effects(metrics: MetricsRecord, theme: Theme) -> Iterator[IntervalRow]:
         )
 
 
-def _in_order(effects: Mapping[str, MetricRecord]) -> list[tuple[str, MetricRecord]]:
+def _sort_effects(effects: Mapping[str, MetricRecord]) -> list[tuple[str, MetricRecord]]:
     return [(lens, effects[lens]) for lens in LENSES if lens in effects]
 
 
@@ -605,7 +609,7 @@ def _experiment_chart(
     nothing: str,
     theme: Theme,
 ) -> Chart:
-    model, claim = chosen_model(artifact, model), claim_of(artifact)
+    model, claim = choose_model(artifact, model), claim_of(artifact)
     rows = [
         _lens_row(
             record.lens,
@@ -620,7 +624,7 @@ def _experiment_chart(
         for record, label, detail in records
         if record.model == model
     ]
-    n = f"n = {counted(len(rows), 'variant')}"
+    n = f"n = {plural(len(rows), 'variant')}"
     if not rows:
         return fig.notice(
             nothing, title=claim, subtitle=[model], description="Experiments.", theme=theme

@@ -14,7 +14,7 @@ from heretix.economy.market import Market, Side
 from heretix.report.charts import figure as fig
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, Part, Rows
 from heretix.report.charts.theme import LIGHT, SERIES_DASHES, SERIES_SHAPES, SHAPES, Theme
-from heretix.report.words import counted
+from heretix.report.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -60,11 +60,11 @@ def market_history(
         {"vconcat": panels, "spacing": 18},
         title=title,
         subtitle=[
-            f"n = {counted(bets, 'bet')} · {money:,.2f} {currency.code} in all",
+            f"n = {plural(bets, 'bet')} · {money:,.2f} {currency.code} in all",
             f"After the last bet {said}; a price squared is the probability it implies",
             "▲ Heretic: the belief moves up. ▼ Orthodox: it moves down.",
         ],
-        description=f"Prices and pools of a market after {counted(bets, 'bet')}: {said}.",
+        description=f"Prices and pools of a market after {plural(bets, 'bet')}: {said}.",
         theme=theme,
     )
 
@@ -170,7 +170,7 @@ def credited_path(
         layers.append(fig.text_layer(row, {"x": {"value": WIDTH}, "y": y}, **name))
     said = f"durable belief q = {durable:.1%}" if durable is not None else missing
     start, end = rows[0]["belief"], rows[-1]["belief"]
-    steps = counted(len(episode.steps), "accepted step")
+    steps = plural(len(episode.steps), "accepted step")
     return fig.figure(
         {"width": WIDTH, "height": HEIGHT, "layer": layers},
         title=episode.terms.claim,
@@ -365,7 +365,7 @@ def _labels(
     low, high = _range(rows)
     ends = [HEIGHT * (high - last[_name(name)]) / (high - low) for name in ordered]
     key = []
-    for name, end, place in zip(ordered, ends, _wealth_apart(ends), strict=True):
+    for name, end, place in zip(ordered, ends, _space_labels(ends), strict=True):
         look, wealth = looks[name], last[_name(name)]
         # The end of a grey line can't be read off where many lie together.
         final = "" if quiet else f"{wealth:,.1f}".replace("-", "−")
@@ -396,7 +396,7 @@ def _labels(
     return layers
 
 
-def _wealth_apart(ends: Sequence[float]) -> list[float]:
+def _space_labels(ends: Sequence[float]) -> list[float]:
     """Find places for labels, in the order of their ends, a line of text apart."""
     places: list[float] = []
     for end in ends:

@@ -57,13 +57,13 @@ def figure(
     chars = int(_SUBTITLE_CHARS * room)
     return {
         "$schema": SCHEMA,
-        "description": drawable(description),
+        "description": strip_controls(description),
         "title": {
             "text": wrap_text(title, int(_TITLE_CHARS * room), lines=2),
             "subtitle": [part for line in subtitle if line for part in wrap_text(line, chars)],
         },
         # Unbroken, for whoever has another width to break them to.
-        "usermeta": {"subtitle": [drawable(line) for line in subtitle if line]},
+        "usermeta": {"subtitle": [strip_controls(line) for line in subtitle if line]},
         "config": theme.config(),
         **body,
     }
@@ -151,7 +151,7 @@ def notice_panel(text: str, theme: Theme) -> Part:
 
 def wrap_text(text: str, chars: int, *, lines: int = 3) -> list[str]:
     """Break text into lines of at most so many characters; what doesn't fit ends in an ellipsis."""
-    clean = drawable(text)
+    clean = strip_controls(text)
     return textwrap.wrap(clean, chars, max_lines=lines, placeholder=" …") or [""]
 
 
@@ -162,11 +162,11 @@ def number(value: float, *, signed: bool = False) -> str:
 
 def shorten(text: str, chars: int) -> str:
     """Cut text to one line of at most so many characters."""
-    clean = drawable(text)
+    clean = strip_controls(text)
     return clean if len(clean) <= chars else clean[: chars - 1].rstrip() + "…"
 
 
-def drawable(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Put text on one line without control characters: they have no place in a drawing, and some
     would turn the reading direction of what stands beside them."""
     shown = (
@@ -223,7 +223,7 @@ def interval_panel(
     """Make a panel of rows, in the order given; `reference` is a line they are read against."""
     y = row_axis(len(rows))
     known = [
-        _known(place, row, theme, signed=signed)
+        _make_known_row(place, row, theme, signed=signed)
         for place, row in enumerate(rows)
         if row.value is not None
     ]
@@ -238,7 +238,7 @@ def interval_panel(
         line = {"color": theme.muted, "strokeDash": [3, 3]}
         at = {"x": {**axis, "field": "value"}}
         layers.append(layer("rule", [{"value": reference}], at, **line))
-    layers += [*row_labels(labels, y, theme), *_drawn(known, axis, y, theme)]
+    layers += [*row_labels(labels, y, theme), *_draw_rows(known, axis, y, theme)]
     if missing:
         look = small_text(theme, align="left", fontStyle="italic", dx=6) | {"color": theme.warn}
         start = {**axis, "datum": axis["scale"]["domain"][0]}
@@ -277,7 +277,7 @@ def row_labels(labels: Sequence[tuple[str, str]], y: Part, theme: Theme) -> list
     return [part for part in layers if part["data"]["values"]]
 
 
-def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
+def _make_known_row(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
     assert row.value is not None
     said = number(row.value, signed=signed)
     if row.lo is not None and row.hi is not None:
@@ -290,14 +290,14 @@ def _known(place: int, row: IntervalRow, theme: Theme, *, signed: bool) -> Part:
         "hi": row.hi,
         **(dict(zip(("t_lo", "t_hi"), row.t_ends, strict=True)) if row.t_ends else {}),
         "said": said,
-        "note": drawable(row.note),
+        "note": strip_controls(row.note),
         "colour": row.colour,
         "fill": theme.paper if row.hollow else row.colour,
         "shape": row.shape,
     }
 
 
-def _drawn(rows: Rows, axis: Part, y: Part, theme: Theme) -> list[Part]:
+def _draw_rows(rows: Rows, axis: Part, y: Part, theme: Theme) -> list[Part]:
     told = ("label", "nominal", "row"), ("said", "nominal", "value [95% interval]")
     colour, beside = literal("colour"), {"x": {"value": WIDTH + 14}, "y": y}
     spans = [row for row in rows if row["lo"] is not None and row["hi"] is not None]

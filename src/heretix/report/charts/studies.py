@@ -12,7 +12,7 @@ from heretix.core.lenses import LENSES, RPL
 from heretix.report.charts import figure as fig
 from heretix.report.charts.figure import HEIGHT, WIDTH, Chart, Part, Rows
 from heretix.report.charts.theme import LIGHT, SERIES_SHAPES, Theme
-from heretix.report.words import counted, missing_reason
+from heretix.report.words import missing_reason, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ def drift(runs: Sequence[RunRecord], *, theme: Theme = LIGHT) -> Chart:
     missing = [row for row in rows if row["prob"] is None]
     first = ordered[0]
     answers = sum(run.usage.called for run in ordered)
-    layers = _known(known, x, served, theme.colour(first.lens))
+    layers = _draw_known(known, x, served, theme.colour(first.lens))
     if missing:
         # A failed execution stands at the foot of its day: it has no height.
         look = fig.small_text(theme, fontStyle="italic", baseline="bottom", dy=-4)
         said = [{**row, "text": "no estimate"} for row in missing]
         foot = {"x": x, "y": {"value": HEIGHT}, "tooltip": {"field": "reason"}}
         layers.append(fig.text_layer(said, foot, "text", **look | {"color": theme.warn}))
-    n = f"n = {counted(len(ordered), 'execution')}, {counted(answers, 'new answer')}"
+    n = f"n = {plural(len(ordered), 'execution')}, {plural(answers, 'new answer')}"
     told = "; ".join(
         f"{row['at'][:10]} {'no estimate' if row['prob'] is None else format(row['prob'], '.3f')}"
         for row in rows[:20]
@@ -101,7 +101,7 @@ def _axis(rows: Rows) -> Part:
     return {**axis, "field": "execution"}
 
 
-def _known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part]:
+def _draw_known(rows: Rows, x: Part, served: Sequence[str], colour: str) -> list[Part]:
     y = {**fig.prob_axis(), "field": "prob"}
     at, span = {"x": x, "y": y}, {"x": x, "y": {**y, "field": "lo"}, "y2": {"field": "hi"}}
     shapes = [SERIES_SHAPES[number % len(SERIES_SHAPES)] for number in range(len(served))]

@@ -41,7 +41,7 @@ from heretix.web.moves import (
 )
 from heretix.web.problems import refusals
 from heretix.web.state import App
-from heretix.web.templating import fresh
+from heretix.web.templating import send_with_etag
 
 # Moments are milliseconds since 1970, beliefs parts per million, amounts whole minor units.
 
@@ -240,8 +240,8 @@ class LeastStake(BaseModel):
     amount: int
 
 
-router = resource.reads("episodes")
-changes = resource.writes("episodes")
+router = resource.make_read_router("episodes")
+changes = resource.make_write_router("episodes")
 
 
 @router.get("/episodes")
@@ -314,7 +314,7 @@ def get_episode_record(
     Its ETag changes with every move, of other episodes too: the newest proof is of all events."""
     found = read_episode(lambda of: app.exchange.record(of, against=against), episode_id)
     text = canonical_json(found)
-    return fresh(request, text.encode("utf-8", "backslashreplace"), "application/json")
+    return send_with_etag(request, text.encode("utf-8", "backslashreplace"), "application/json")
 
 
 @router.get("/episodes/{episode_id}/verify", dependencies=[Costly])
@@ -343,7 +343,7 @@ def least_challenge(app: App, episode_id: EpisodeId, person: Explorer) -> LeastS
     return LeastStake(amount=least)
 
 
-operations = resource.writes("operations", role=Role.OPERATOR)
+operations = resource.make_write_router("operations", role=Role.OPERATOR)
 _VIEWS: Final[dict[str, Any]] = {
     "challenge": ChallengeView,
     "dispute": DisputeView,

@@ -18,7 +18,7 @@ from heretix.web.state import App
 if TYPE_CHECKING:
     from heretix.evidence.policy.policy import Policy
 
-router = resource.reads("evidence")
+router = resource.make_read_router("evidence")
 
 
 class BundleView(BaseModel):
@@ -97,7 +97,7 @@ def list_anomalies(
     known = app.anomalies.read()
     found = [a for a in known.found if listed is None or a.listed is listed]
     some = resource.slice_of(found, AnomalyView.model_validate, limit=limit, cursor=cursor)
-    taken = app.exploration.credited_to(one.claim for one in some.items)
+    taken = app.exploration.find_credited(one.claim for one in some.items)
     items = [one.model_copy(update={"credited_to": taken.get(one.claim)}) for one in some.items]
     return AnomalyPage(items=items, next=some.next, complete=known.complete)
 

@@ -19,8 +19,8 @@ from heretix.web.events import EVENT_SCHEMA, event_stream
 from heretix.web.problems import PREFIX
 from heretix.web.state import App
 
-planning = resource.reads("planning")
-plans = resource.reads("planning", role=Role.EXPLORER)
+planning = resource.make_read_router("planning")
+plans = resource.make_read_router("planning", role=Role.EXPLORER)
 
 
 class LocalModel(BaseModel):
@@ -86,8 +86,8 @@ async def plan_measurement(app: App, measure: MeasureRequest) -> PlanView:
     return PlanView.model_validate(plan.as_dict())
 
 
-router = resource.reads("jobs")
-changes = resource.writes("jobs")
+router = resource.make_read_router("jobs")
+changes = resource.make_write_router("jobs")
 
 JobId = Annotated[str, Path(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 

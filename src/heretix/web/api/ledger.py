@@ -19,8 +19,8 @@ from heretix.web.moves import read_episode
 from heretix.web.problems import refusals
 from heretix.web.state import App
 
-router = resource.reads("ledger")
-exploration = resource.writes("exploration")
+router = resource.make_read_router("ledger")
+exploration = resource.make_write_router("exploration")
 
 
 class TransferView(BaseModel):

@@ -20,19 +20,19 @@ from heretix.web.api.resource import (
     Page,
     Ref,
     View,
+    make_read_router,
+    make_write_router,
     page_of,
     read_cursor,
-    reads,
     slice_of,
-    writes,
 )
 from heretix.web.auth import CurrentVisit, Operator, Reader
 from heretix.web.state import App, AppState
 
-router = reads("people")
-changes = writes("people", role=Role.READER)
-accounts = reads("accounts", role=Role.OPERATOR)
-limits = writes("accounts", role=Role.OPERATOR)
+router = make_read_router("people")
+changes = make_write_router("people", role=Role.READER)
+accounts = make_read_router("accounts", role=Role.OPERATOR)
+limits = make_write_router("accounts", role=Role.OPERATOR)
 MOST: Final = 10**9
 
 

@@ -25,7 +25,7 @@ from heretix.core.yaml_lines import hint
 from heretix.web.auth import identify_visitor, require
 from heretix.web.problems import operation_of, refusals
 from heretix.web.state import app_state
-from heretix.web.templating import fresh
+from heretix.web.templating import send_with_etag
 
 FOR_EVER: Final = "private, max-age=31536000, immutable"
 NOT_CHANGED: Final[dict[int | str, dict[str, Any]]] = {
@@ -98,19 +98,21 @@ class ReadRoute(APIRoute):
         return link
 
 
-def reads(tag: str, *, role: Role = Role.READER, route: type[APIRoute] = ReadRoute) -> APIRouter:
+def make_read_router(
+    tag: str, *, role: Role = Role.READER, route: type[APIRoute] = ReadRoute
+) -> APIRouter:
     """Make a router whose operations go by the names of their functions."""
     return APIRouter(
         tags=[tag],
         # Who asks comes first: strangers are told nothing else.
-        dependencies=[require(role), Depends(once_each)],
+        dependencies=[require(role), Depends(check_query)],
         responses=refusals(403) if role > Role.READER else None,
         route_class=route,
         generate_unique_id_function=lambda found: found.name,
     )
 
 
-async def once_each(request: Request) -> None:
+async def check_query(request: Request) -> None:
     """Refuse a parameter that nobody knows, and one that is given twice: which is meant can't be
     told."""
     given = Counter(name for name, _ in request.query_params.multi_items())
@@ -184,7 +186,9 @@ def send_unchanging(request: Request, text: str, etag: str, *, exact: bool = Tru
     for again."""
     content = text.encode("utf-8", "backslashreplace")
     keep = FOR_EVER if exact else "private, no-cache"
-    return fresh(request, content, "application/json", etag=f'"{etag}"', cache_control=keep)
+    return send_with_etag(
+        request, content, "application/json", etag=f'"{etag}"', cache_control=keep
+    )
 
 
 def _is_storable(key: str) -> bool:
@@ -209,12 +213,12 @@ _Given = Annotated[
 ]
 
 
-async def given_key(key: _Given) -> str:
+async def require_key(key: _Given) -> str:
     """Require the key of a write."""
     return key
 
 
-Key = Annotated[str, Depends(given_key)]
+Key = Annotated[str, Depends(require_key)]
 
 
 class WriteRoute(APIRoute):
@@ -272,8 +276,8 @@ def _add_location(response: Response) -> Response:
     return response
 
 
-def writes(tag: str, *, role: Role = Role.EXPLORER) -> APIRouter:
+def make_write_router(tag: str, *, role: Role = Role.EXPLORER) -> APIRouter:
     """Make a router of writes."""
-    router = reads(tag, role=role, route=WriteRoute)
-    router.dependencies.append(Depends(given_key))
+    router = make_read_router(tag, role=role, route=WriteRoute)
+    router.dependencies.append(Depends(require_key))
     return router

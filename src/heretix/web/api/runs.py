@@ -28,7 +28,7 @@ from heretix.web.state import App, AppState
 if TYPE_CHECKING:
     from heretix.measurement.verify import Comparison
 
-router = resource.reads("runs")
+router = resource.make_read_router("runs")
 
 
 class RunDetail(BaseModel):
@@ -78,7 +78,7 @@ def list_claims(
     )
 
 
-executions = resource.reads("executions")
+executions = resource.make_read_router("executions")
 
 
 class DifferenceView(resource.View):
@@ -141,7 +141,7 @@ def _read_stored(app: AppState, ref: str) -> StoredRecord:
     )
 
 
-comparisons = resource.reads("compare")
+comparisons = resource.make_read_router("compare")
 
 RefQuery = Annotated[str, Query(pattern=r"^[0-9A-Za-z][0-9A-Za-z_-]*$", max_length=100)]
 
@@ -170,7 +170,7 @@ def compare_runs(app: App, a: RefQuery, b: RefQuery) -> ComparisonView:
     return ComparisonView.model_validate(asdict(cast("Comparison", found)))
 
 
-exports = resource.reads("export")
+exports = resource.make_read_router("export")
 _TURN = threading.Lock()
 _MOST_REST_S = 0.5
 

@@ -26,7 +26,7 @@ def sign_in_page(
     """Show the form."""
     if visit.is_local:
         return RedirectResponse("/", 303)
-    return page(request, "sign_in.html", next=_inside(to), name="", problem=None)
+    return page(request, "sign_in.html", next=_keep_inside(to), name="", problem=None)
 
 
 @router.post("/sign-in")
@@ -44,9 +44,14 @@ def sign_in(
         session = app.people.sign_in(name, password, address=visit.address, replacing=before)
     except (SignInError, TooManyRequestsError) as exc:
         return page(
-            request, "sign_in.html", status=status_of(exc), next=_inside(to), name=name, problem=exc
+            request,
+            "sign_in.html",
+            status=status_of(exc),
+            next=_keep_inside(to),
+            name=name,
+            problem=exc,
         )
-    response = RedirectResponse(_inside(to), 303)
+    response = RedirectResponse(_keep_inside(to), 303)
     visit.open_session(response, session)
     return response
 
@@ -79,7 +84,7 @@ def issue_token(
     days: Annotated[str, Form(max_length=6)] = "",
 ) -> Response:
     """Make a token; it is shown this once."""
-    _needs_session(visit)
+    _require_session(visit)
     try:
         wanted = Role(role) if role else None
         expires_in_s = 86_400 * float(days) if days.strip() else None
@@ -95,7 +100,7 @@ def revoke_token(
     app: App, person: Reader, visit: CurrentVisit, token_id: Annotated[str, Path(max_length=80)]
 ) -> Response:
     """Make a token worthless."""
-    _needs_session(visit)
+    _require_session(visit)
     app.people.tokens.revoke(token_id, by=person, address=visit.address)
     return RedirectResponse("/account", 303)
 
@@ -110,7 +115,7 @@ def change_password(
     new: Annotated[str, Form(max_length=2000)],
 ) -> Response:
     """Set another password; all sessions end, this one too."""
-    _needs_session(visit)
+    _require_session(visit)
     try:
         app.people.change_password(person, old, new, address=visit.address)
     except (SignInError, AccountError, TooManyRequestsError) as exc:
@@ -147,7 +152,7 @@ def _account(
     )
 
 
-def _needs_session(visit: Visit) -> None:
+def _require_session(visit: Visit) -> None:
     """Refuse tokens, which mustn't make tokens: a finder could keep the account for ever."""
     if visit.is_local:
         raise AccessError(
@@ -158,7 +163,7 @@ def _needs_session(visit: Visit) -> None:
         raise AccessError("tokens and passwords are changed in a browser, after signing in")
 
 
-def _inside(target: str) -> str:
+def _keep_inside(target: str) -> str:
     """Keep the way on within this server: no sign-in may lead anybody to another one."""
     plain = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if plain and target.isprintable() and "\\" not in target else "/"

@@ -177,13 +177,13 @@ def _admin(
 
 def _place(app: AppState) -> dict[str, Any]:
     """Tell what this server is made of: corpora, plug-ins, providers."""
-    from heretix.core.plugins import SWITCH, find_plugins, switched_off
+    from heretix.core.plugins import SWITCH, find_plugins, is_switched_off
     from heretix.measurement.gather import corpora_folder
 
     return {
         "corpora": _corpora(corpora_folder(app.settings)),
         "plugins": find_plugins(),
-        "plugins_off": SWITCH if switched_off() else "",
+        "plugins_off": SWITCH if is_switched_off() else "",
         "allowed": app.settings.explorer_providers,
         "places": app.costly,
     }
@@ -191,10 +191,10 @@ def _place(app: AppState) -> dict[str, Any]:
 
 def _corpora(folder: FilePath) -> list[tuple[str, int | None]]:
     """List the corpora with how many documents each holds; None where it can't be read."""
-    from heretix.evidence.sources.corpus import Corpus, corpus_names, corpus_path
+    from heretix.evidence.sources.corpus import Corpus, corpus_path, find_corpora
 
     found: list[tuple[str, int | None]] = []
-    for name in corpus_names(folder):
+    for name in find_corpora(folder):
         try:
             with Corpus.open(corpus_path(folder, name), create=False) as corpus:
                 found.append((name, corpus.stats().documents))

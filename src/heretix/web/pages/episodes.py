@@ -28,7 +28,7 @@ from heretix.report.share import share_episode
 from heretix.web.auth import Costly, Reader, require
 from heretix.web.moves import EpisodeId, read_episode
 from heretix.web.state import App, AppState, app_state
-from heretix.web.templating import fresh, page
+from heretix.web.templating import page, send_with_etag
 
 _STEPS: Final = {  # Steps of an operator: the name of the move, and the label of its button
     "open": ("open", "Open it"),
@@ -288,7 +288,7 @@ def record(request: Request, app: App, episode_id: EpisodeId) -> Response:
     """Send the whole record of an episode, to verify it elsewhere."""
     whole = read_episode(app.exchange.record, episode_id)
     content = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-    response = fresh(request, content.encode(), "application/json")
+    response = send_with_etag(request, content.encode(), "application/json")
     response.headers["content-disposition"] = f'attachment; filename="{episode_id}.json"'
     return response
 

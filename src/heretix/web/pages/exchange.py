@@ -18,7 +18,7 @@ from heretix.economy.ledger import user_account
 from heretix.web.auth import Costly, Explorer, Reader, require
 from heretix.web.pages.episodes import purse_of
 from heretix.web.state import App, AppState, app_state
-from heretix.web.templating import fresh, page
+from heretix.web.templating import page, send_with_etag
 
 router = APIRouter(include_in_schema=False)  # Heads are for everybody, the rest is for readers
 _READERS: Final = [require(Role.READER)]
@@ -125,7 +125,7 @@ def newest_head(request: Request, app: App) -> Response:
     found = _sign_heads(app, limit=1)
     if not found:
         raise RecordError(_UNSIGNED)
-    response = fresh(request, dump_head(found[0]).encode(), "application/json")
+    response = send_with_etag(request, dump_head(found[0]).encode(), "application/json")
     response.headers["content-disposition"] = 'attachment; filename="head.json"'
     return response
 

@@ -62,7 +62,7 @@ def method(
     except (ConfigError, NoEstimateError) as exc:
         problem, given = exc, DEFAULT_ANSWERS
         example = WorkedExample.of(given)
-    lenses = app.cache.values.get("lens example", lambda: LensExample.shifted(DEFAULT_ANSWERS))
+    lenses = app.cache.values.get("lens example", lambda: LensExample.from_answers(DEFAULT_ANSWERS))
     typed = answers or "\n".join(" ".join(f"{p:g}" for p in line) for line in given)
     return page(
         request, "method.html", example=example, lenses=lenses, typed=typed, problem=problem
@@ -116,7 +116,7 @@ def home(request: Request, app: App) -> Response:
             for claim in claims
             if (row := row_of(claim, found))
         ]
-        rows = [_lead(app, row) for row in rows]
+        rows = [_add_leading_interval(app, row) for row in rows]
         hero = _hero(app, anomalies, found, rows)
     return page(
         request,
@@ -170,13 +170,13 @@ def row_of(claim: str, found: Sequence[RunSummary]) -> ClaimRow | None:
     )
 
 
-def _lead(app: AppState, row: ClaimRow) -> ClaimRow:
+def _add_leading_interval(app: AppState, row: ClaimRow) -> ClaimRow:
     """Give a belief that stands alone the interval that its sentence begins with: by Student's t,
     where that alone says that the wording decides. Summaries hold the published one only."""
     if len(row.marks) != 1 or row.wide:
         return row
     (mark,) = row.marks
-    ends = app.cache.leading(row.execution_id)
+    ends = app.cache.find_leading_interval(row.execution_id)
     return replace(row, marks=(replace(mark, ci=ends),)) if ends else row
 
 
@@ -262,7 +262,7 @@ def search(
         shown, more = claims[:PAGE_SIZE], len(claims) > PAGE_SIZE
         texts = [one.claim for one in shown]
         found = app.store.read(select_runs_of_claims, texts, limit=PAGE_SIZE * _RUNS)
-        rows = [_lead(app, _listed(one, found, words)) for one in shown]
+        rows = [_add_leading_interval(app, _choose_row(one, found, words)) for one in shown]
     last = shown[-1] if more else None
     return page(
         request,
@@ -275,7 +275,7 @@ def search(
     )
 
 
-def _listed(one: ClaimSummary, found: Sequence[RunSummary], words: str) -> ClaimRow:
+def _choose_row(one: ClaimSummary, found: Sequence[RunSummary], words: str) -> ClaimRow:
     """Choose what stands for a claim among those found: what has the words, if its text hasn't."""
     runs = [run for run in found if run.claim == one.claim]
     low = words.lower()

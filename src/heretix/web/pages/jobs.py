@@ -20,7 +20,7 @@ from heretix.report.findings import belief_finding
 from heretix.report.words import DROP_PHRASES
 from heretix.web.auth import CurrentVisit, Explorer, Reader
 from heretix.web.events import event_stream
-from heretix.web.forms import MeasureForm, describe_models, suggested_models
+from heretix.web.forms import MeasureForm, describe_models, suggest_models
 from heretix.web.pages.home import picture_of
 from heretix.web.pages.runs import between_of, claim_view
 from heretix.web.state import App, AppState, app_state
@@ -95,7 +95,7 @@ def _page(
         "measure.html",
         form=form,
         lenses=WITHOUT_FILES,
-        models=suggested_models(app.settings),
+        models=suggest_models(app.settings),
         cards=cards,
         problem=problem,
         wanted=wanted,
@@ -136,7 +136,7 @@ def job(request: Request, app: App, job_id: JobId, person: Reader) -> Response:
         found = app.jobs.get(job_id, by=person)
         runs = app.jobs.runs(job_id, by=person)
         said = _findings(app, runs) if found.state.ended else []
-        place = app.jobs.queue_place(found) if found.state is JobState.QUEUED else None
+        place = app.jobs.find_queue_place(found) if found.state is JobState.QUEUED else None
     return page(request, "job.html", job=found, runs=runs, found=said, place=place)
 
 

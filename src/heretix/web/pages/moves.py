@@ -16,14 +16,14 @@ from starlette.responses import RedirectResponse, Response
 from heretix.accounts import Person, Role
 from heretix.core import errors
 from heretix.economy.episode.challenges import SECRET_BYTES
-from heretix.economy.episode.sealed_file import Secret, dump_secret, load_secret
+from heretix.economy.episode.secret_file import Secret, dump_secret, load_secret
 from heretix.economy.episode.state import Direction
 from heretix.economy.judging.workflow import PRACTICE_JUDGES, PRACTICE_MODELS
 from heretix.economy.ledger import parse_amount
 from heretix.economy.market import MAX_POOL, Side
 from heretix.economy.moves import MOVES, REVEAL, Move, reach_ppm, reveal_fields
 from heretix.web.auth import CurrentVisit, Explorer, Visit, require
-from heretix.web.forms import EpisodeForm, EvidenceForm, uploaded_text
+from heretix.web.forms import EpisodeForm, EvidenceForm, read_uploaded_text
 from heretix.web.moves import (
     EpisodeId,
     find_episode,
@@ -194,7 +194,7 @@ async def reveal(
         async with request.form() as data:
             part, pasted = data.get("file"), data.get("pasted")
             if isinstance(part, UploadFile) and part.filename:
-                text = await uploaded_text(part)
+                text = await read_uploaded_text(part)
             elif isinstance(pasted, str) and pasted.strip():
                 text = pasted
             else:
@@ -242,7 +242,7 @@ def _seal(request: Request, person: Person, episode_id: str, form: EvidenceForm)
                 f"`stake` must be at least {money(least, currency)}, got {form.stake}"
             )
         direction = Direction.DOWN if form.direction == "down" else Direction.UP
-        bundle, shown = form.bring(found.terms.claim)
+        bundle, shown = form.make_bundle(found.terms.claim)
     except (errors.UsageError, errors.InsufficientEvidenceError) as exc:
         return _form(request, person, episode_id, form, exc)
     nonce = secrets.token_bytes(SECRET_BYTES)

@@ -41,7 +41,7 @@ from heretix.store.runs import (
 )
 from heretix.web.auth import Costly, require, require_role
 from heretix.web.state import App, AppState, app_state
-from heretix.web.templating import fragment, fresh, page
+from heretix.web.templating import fragment, page, send_with_etag
 
 if TYPE_CHECKING:
     from heretix.evidence.bundle import Bundle
@@ -60,7 +60,7 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimView:
-    """Everything measured of a claim, around the run in focus."""
+    """Measurements of a claim, around the run in focus."""
 
     vector: tuple[RunSummary, ...]
     """The latest run of each lens, of the same model; the one in focus stands for its lens."""
@@ -240,7 +240,7 @@ def artifact(request: Request, app: App, ref: Ref) -> Response:
         execution_id, _ = _resolve(app, ref)
         record = app.cache.record(execution_id)
     text = artifact_json(Artifact.of([record]))
-    response = fresh(request, text.encode("utf-8", "replace"), "application/json")
+    response = send_with_etag(request, text.encode("utf-8", "replace"), "application/json")
     response.headers["content-disposition"] = f'attachment; filename="{execution_id}.json"'
     return response
 
@@ -342,8 +342,10 @@ def _page(
     def overview() -> Markup:
         over_time = None
         if len(executions) > 1 or len(view.found) > sum(len(row.cells) for row in view.rows):
-            again = kept.get(_key_of_time(record, executions), lambda: _again(app, executions))
-            over_time = _over_time(view, {} if variant else {record.lens: again})
+            again = kept.get(
+                _key_of_time(record, executions), lambda: _read_earlier(app, executions)
+            )
+            over_time = _draw_over_time(view, {} if variant else {record.lens: again})
         return fragment(
             "_overview.html",
             run=record,
@@ -385,7 +387,7 @@ def _leads(
     cells = [run for row in view.rows for run in row.cells.values()]
     at_hand = {record.execution_id, *(run.execution_id for run in view.vector)}
     return {
-        run.execution_id: app.cache.leading(run.execution_id)
+        run.execution_id: app.cache.find_leading_interval(run.execution_id)
         if run.execution_id in at_hand
         else (run.ci_lo, run.ci_hi)
         for run in cells
@@ -402,7 +404,7 @@ def _key_of_time(record: RunRecord, executions: Sequence[ExecutionSummary]) -> H
 _Points = list[tuple[datetime, float, tuple[float, float]]]
 
 
-def _again(app: AppState, executions: Sequence[ExecutionSummary]) -> _Points:
+def _read_earlier(app: AppState, executions: Sequence[ExecutionSummary]) -> _Points:
     """Read what earlier executions of a recipe gave, the latest dozen of them."""
     if len(executions) < 2:
         return []
@@ -415,7 +417,7 @@ def _again(app: AppState, executions: Sequence[ExecutionSummary]) -> _Points:
     ]
 
 
-def _over_time(view: ClaimView, again: Mapping[str, Any]) -> tuple[list[Line], Markup] | None:
+def _draw_over_time(view: ClaimView, again: Mapping[str, Any]) -> tuple[list[Line], Markup] | None:
     """Draw the beliefs that were measured more than once, those of the model in focus first."""
     often: dict[tuple[str, str, str], _Points] = {}
     for run in view.found:
@@ -479,7 +481,7 @@ def _between(app: AppState, record: RunRecord, view: ClaimView) -> Between:
         moves=moves,
         placebo={
             lens: PLACEBO[
-                beside.made_by(lens) if beside and lens in beside.placebo else "unchecked"
+                beside.find_cause(lens) if beside and lens in beside.placebo else "unchecked"
             ]
             for lens in moves
         },
@@ -487,7 +489,7 @@ def _between(app: AppState, record: RunRecord, view: ClaimView) -> Between:
             "_between.html",
             metrics=metrics,
             experiments=artifact.experiments or [],
-            bundles=[_stored_bundle(app, run) for run in view.vector if run.bundle_id],
+            bundles=[_load_stored_bundle(app, run) for run in view.vector if run.bundle_id],
         ),
     )
 
@@ -501,7 +503,7 @@ def mark_of(run: RunSummary, label: str) -> Mark:
     return Mark(label=label, prob=run.prob_true_rpl, ci=(run.ci_lo, run.ci_hi), lens=lens)
 
 
-def _stored_bundle(app: AppState, run: RunSummary) -> tuple[RunSummary, "Bundle | None"]:
+def _load_stored_bundle(app: AppState, run: RunSummary) -> tuple[RunSummary, "Bundle | None"]:
     """Load the bundle that a run was shown; a record from elsewhere can name one not here."""
     with suppress(RecordError):
         return run, app.cache.bundle(str(run.bundle_id))

@@ -13,14 +13,14 @@ from heretix.core.lenses import LENSES, NUL, SHOWING
 from heretix.report.figures import belief_mark
 from heretix.report.findings import belief_finding, short_model
 from heretix.report.share import (
-    Shared,
+    ShareCard,
     card_png,
     card_svg,
     cite_bibtex,
     share_episode,
     share_panel,
-    shared_html,
     table_csv,
+    write_share_html,
 )
 from heretix.store.panels import select_panel
 from heretix.store.runs import select_runs_of_digest
@@ -35,7 +35,7 @@ from heretix.web.pages.runs import (
     mark_of,
 )
 from heretix.web.state import App, AppState
-from heretix.web.templating import address_of, fresh, page
+from heretix.web.templating import address_of, page, send_with_etag
 
 if TYPE_CHECKING:
     from heretix.report.figures import Mark
@@ -60,7 +60,7 @@ _CLAIM_COLUMNS = (
 )
 
 
-def find_shared(app: AppState, kind: Kind, key: str) -> Shared:
+def find_shared(app: AppState, kind: Kind, key: str) -> ShareCard:
     """Find what can be shared under an address, as of one moment."""
     with app.store.snapshot():
         if kind == "panels":
@@ -75,7 +75,7 @@ def find_shared(app: AppState, kind: Kind, key: str) -> Shared:
         return share_claim(app, key)
 
 
-def share_claim(app: AppState, digest: str) -> Shared:
+def share_claim(app: AppState, digest: str) -> ShareCard:
     """Make what can be shared of a claim: the finding of the model that was shown most."""
     runs = app.store.read(select_runs_of_digest, digest) if len(digest) >= DIGEST else []
     focus = focus_of(runs)
@@ -103,7 +103,7 @@ def share_claim(app: AppState, digest: str) -> Shared:
     note = ", ".join(f"{LENSES[lens].label} {said}" for lens, said in checked.items())
     others = any(row.model != record.model and row.cells.keys() & set(SHOWING) for row in view.rows)
     elsewhere = "; what moved the others stands on their pages" if others else ""
-    return Shared(
+    return ShareCard(
         kind="claim",
         key=digest[:DIGEST],
         about=record.claim,
@@ -141,12 +141,15 @@ async def share(request: Request, app: App, kind: Kind, key: Key, what: What) ->
             return made
         if what == "data.csv":
             return table_csv(shared)
-        texts = {"card.svg": card_svg, "report.html": lambda s: shared_html(s, address=address)}
+        texts = {
+            "card.svg": card_svg,
+            "report.html": lambda s: write_share_html(s, address=address),
+        }
         text = texts[what](shared) if what in texts else cite_bibtex(shared, address)
         return text.encode("utf-8", "replace")
 
     content = await asyncio.to_thread(make)
-    response = fresh(request, content, _MEDIA[what])
+    response = send_with_etag(request, content, _MEDIA[what])
     if what in {"report.html", "card.png"}:
         # The file has its style inside; for a picture the browser makes a page with one.
         response.headers["content-security-policy"] = _ALONE

@@ -17,7 +17,7 @@ from heretix.economy.episode.moves import find_due
 from heretix.economy.episode.state import Fate, Ground, State
 from heretix.economy.market import Side
 from heretix.jobs import JobState, Worker
-from heretix.jobs.keeper import Keeper
+from heretix.jobs.scheduler import EpisodeScheduler
 from heretix.jobs.worker import _MOST_LOSSES, MoveRunner
 from heretix.store.jobs import update_job
 from heretix.store.schema import events
@@ -132,11 +132,11 @@ def test_operators_may_act_by_hand(town):
     town.clock.hold(episode.terms.freeze_at_ms)
     town.exchange.freeze(episode.id)
     job = town.ask("judge", town.exchange.episode(episode.id))
-    keeper = Keeper(town.store, town.settings, clock=town.clock)
-    assert keeper.keep() == 0
+    scheduler = EpisodeScheduler(town.store, town.settings, clock=town.clock)
+    assert scheduler.make_due_moves() == 0
     assert town.work() == 1
     assert town.jobs.get(job.id, by=LOCAL).state is JobState.DONE
-    assert keeper.keep() == 1
+    assert scheduler.make_due_moves() == 1
     assert town.work() == 1
     assert len(town.exchange.episode(episode.id).measurements) == 1
 
@@ -145,10 +145,10 @@ def test_many_workers_make_each_move_once(town):
     """They look at the same moment; one job measures, and the chain tells of each move once."""
     episode = town.revealed()
     people = 4
-    keepers = [Keeper(town.store, town.settings, clock=town.clock) for _ in range(people)]
+    keepers = [EpisodeScheduler(town.store, town.settings, clock=town.clock) for _ in range(people)]
     with ThreadPoolExecutor(people) as pool:
         while hold_due(town, episode) is not None:
-            list(pool.map(lambda keeper: keeper.keep(), keepers))
+            list(pool.map(lambda scheduler: scheduler.make_due_moves(), keepers))
             town.work()
     assert town.exchange.episode(episode.id).state is State.SETTLED
     assert moves(town) == {"begin_challenge": 1, "freeze": 1, "judge": 1, "measure": 2, "settle": 1}
@@ -165,11 +165,11 @@ def test_a_measurement_that_fails_is_tried_again_later_and_not_for_ever(town, mo
     episode = town.judged()
     monkeypatch.setattr(MoveRunner, "run", fail)
     wall = [NOW / 1000]
-    keeper = Keeper(town.store, town.settings, clock=town.clock, wall=lambda: wall[0])
+    scheduler = EpisodeScheduler(town.store, town.settings, clock=town.clock, wall=lambda: wall[0])
 
     def tries():
         """Whether it begins now; it fails at this moment."""
-        begun = keeper.keep()
+        begun = scheduler.make_due_moves()
         town.work()
         (job,) = (job for job in town.jobs.list(by=LOCAL) if job.request.move == "measure")
         # Workers write when a job has failed by the time of the machine.
@@ -180,11 +180,11 @@ def test_a_measurement_that_fails_is_tried_again_later_and_not_for_ever(town, mo
     assert tries() == 1
     for minutes in (10, 20, 40, 80):
         wall[0] += 60 * minutes - 1
-        assert keeper.keep() == 0
+        assert scheduler.make_due_moves() == 0
         wall[0] += 1
         assert tries() == 1
     wall[0] += 10**7
-    assert keeper.keep() == 0
+    assert scheduler.make_due_moves() == 0
     assert town.exchange.episode(episode.id).measurements == ()
 
 
@@ -192,8 +192,8 @@ def test_a_measurement_whose_workers_were_killed_is_tried_again(town):
     """However often it was taken up: they were killed, and it never failed by itself."""
     episode = town.judged()
     wall = [NOW / 1000]
-    keeper = Keeper(town.store, town.settings, clock=town.clock, wall=lambda: wall[0])
-    assert keeper.keep() == 1
+    scheduler = EpisodeScheduler(town.store, town.settings, clock=town.clock, wall=lambda: wall[0])
+    assert scheduler.make_due_moves() == 1
     (job,) = (job for job in town.jobs.list(by=LOCAL) if job.request.move == "measure")
     gone = {"state": "running", "worker": "elsewhere/7/1/x", "lease_until": 1.0}
     with town.store.writing() as connection:
@@ -203,7 +203,7 @@ def test_a_measurement_whose_workers_were_killed_is_tried_again(town):
     with town.store.writing() as connection:
         update_job(connection, job.id, {"updated_at": utc_text(wall[0])})
     wall[0] += 600
-    assert keeper.keep() == 1
+    assert scheduler.make_due_moves() == 1
     town.work()
     assert len(town.exchange.episode(episode.id).measurements) == 1
 
@@ -212,18 +212,18 @@ def test_one_episode_that_cannot_be_moved_keeps_no_other_from_its_time(town, cap
     """What is wrong with it is logged once; the others go on."""
     broken = town.opened().id
     other = town.opened(claim="Daylight saving time saves electricity.")
-    keeper = Keeper(town.store, town.settings, clock=town.clock)
-    load = keeper._exchange.episode
+    scheduler = EpisodeScheduler(town.store, town.settings, clock=town.clock)
+    load = scheduler._exchange.episode
 
     def refuse(episode_id):
         if episode_id == broken:
             raise ProviderError("its record is torn")
         return load(episode_id)
 
-    monkeypatch.setattr(keeper._exchange, "episode", refuse)
+    monkeypatch.setattr(scheduler._exchange, "episode", refuse)
     town.clock.hold(other.terms.freeze_at_ms)
     for _ in range(2):
-        keeper.keep()
+        scheduler.make_due_moves()
     assert town.exchange.episode(other.id).state is State.MEASURED
     assert town.exchange.episode(broken).state is State.CHALLENGE
     assert caplog.text.count("its record is torn") == 1

@@ -56,8 +56,8 @@ _MEASURED: Final[Mapping[str, Move]] = {
 _log: Final = logging.getLogger(__name__)
 
 
-class Keeper:
-    """Keeps the episodes of a store to their times."""
+class EpisodeScheduler:
+    """A scheduler that makes the moves that are due in the episodes of a store."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Keeper:
         self._told: dict[str, str] = {}
         """By episode: the problem that the log has last."""
 
-    def keep(self) -> int:
+    def make_due_moves(self) -> int:
         """Make every move that is due; how many were made or begun."""
         made, now = 0, self._clock.now_ms()
-        for row in self._store.read(queries.live_episodes):
+        for row in self._store.read(queries.select_live_episodes):
             episode_id, *stands = row
             if stands[0] == State.CHALLENGE and self._notifier.active:
                 self._notifier.tell(self._exchange.episode(episode_id), now)
@@ -116,12 +116,12 @@ class Keeper:
             made += 1
 
     def _begin(self, episode: Episode, step: DueStep) -> bool:
-        """Have a measurement made, unless a job moves the episode on already."""
+        """Queue a measurement, unless a job moves the episode on already."""
         if self._jobs.find_moving(episode.id) is not None:
             return False
         key = f"due {episode.id} {step} {len(episode.disputes)}"
         try:
-            if (known := self._jobs.under(LOCAL, key)) is not None:
+            if (known := self._jobs.find_by_key(LOCAL, key)) is not None:
                 return self._try_again(known)
             move = _MEASURED[step]
             actor = Actor(
