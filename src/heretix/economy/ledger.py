@@ -549,7 +549,7 @@ def episode_of(row: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainProof(Record):
-    """Where a chain ended as of one event, and what leads from there to the top of the tree over
+    """End of a chain as of one event, and what leads from there to the top of the tree over
     all chains."""
 
     seq: int
