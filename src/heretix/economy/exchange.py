@@ -1522,7 +1522,7 @@ class Exchange:
                 paid = queries.select_groups(connection, episode_id, "settle")
             moved = moves.close_episode(found, self.clock.now_ms(), positions=positions)
             if isinstance(moved, Denied):
-                raise _refuse(found, moved)
+                raise refuse_move(found, moved)
             assert moved.group is not None, "the seed is always there to be given back"
             *parts, last = ledger.split_group(moved.group, PAYMENTS_AT_ONCE)
             for part in (part for part in parts if part.id not in paid):
@@ -1835,7 +1835,7 @@ class EpisodeMove:
 
     def refuse(self, denied: Denied) -> RefusedError:
         """Return the error that tells of a refused move."""
-        return _refuse(self.episode, denied)
+        return refuse_move(self.episode, denied)
 
     def find_earlier(self, key: str, asked: Mapping[str, Any], *, subject: int) -> int | None:
         """Find the number of what this move made before, under a person's key or its group's id.
@@ -1890,11 +1890,6 @@ class EpisodeMove:
         rows = [{"number": n, "account": account, **own, **event} for n, account, event in found]
         queries.insert_reputation_events(self.connection, rows)
         self.transaction.record("reputation_events", rows)
-
-
-def _refuse(episode: Episode, denied: Denied) -> RefusedError:
-    currency = episode.terms.currency
-    return refuse_move(episode.id, denied.denial.value, denied.reason, currency)
 
 
 def _account_id(who: str, currency: str) -> str:

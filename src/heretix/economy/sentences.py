@@ -17,6 +17,7 @@ from heretix.economy.market import MICRO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from heretix.economy.episode.state import Denied, Episode
     from heretix.economy.ledger import Reason
 
 PAYMENTS: Final[Mapping[str, str]] = {
@@ -262,9 +263,9 @@ def sentence(reason: Reason, surface: Surface | None = None) -> str:
     return said if reason.because is None else f"{said}: {sentence(reason.because, surface)}"
 
 
-def refuse_move(episode_id: str, status: str, reason: Reason, currency: str) -> RefusedError:
+def refuse_move(episode: Episode, denied: Denied) -> RefusedError:
     """Return the error that tells of a refused move of an episode."""
-    said = sentence(reason, Surface(currency))
+    status, said = denied.denial.value, sentence(denied.reason, Surface(episode.terms.currency))
     return RefusedError(
-        f"`{episode_id}` refused the move ({status}): {said}", status=status, reason=reason
+        f"`{episode.id}` refused the move ({status}): {said}", status=status, reason=denied.reason
     )

@@ -194,7 +194,7 @@ class EpisodeWorkflow:
         """Name the judging measurement that is due now; None when there is none to make."""
         episode = self.require_frozen(episode_id)
         if not all(challenge.is_judged for challenge in episode.challenges):
-            raise _refuse(episode, state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges"))
+            raise refuse_move(episode, state.deny(state.Denial.OUT_OF_ORDER, "unjudged_challenges"))
         if not is_measured_for(episode, self._exchange.positions(episode_id)):
             return None
         if not episode.measurements:
@@ -203,7 +203,7 @@ class EpisodeWorkflow:
         due = episode.frozen_ms + episode.terms.parameters.durability_ms
         now = max(self._exchange.clock.now_ms(), episode.clock_ms)
         if now < due:
-            raise _refuse(
+            raise refuse_move(
                 episode, state.deny(state.Denial.TOO_EARLY, "second_due", at_ms=due, now_ms=now)
             )
         return "second"
@@ -221,7 +221,7 @@ class EpisodeWorkflow:
         """Load the episode, if its last dispute waits for a ruling."""
         episode = _require_state(self._exchange.episode(episode_id), state.State.DISPUTED)
         if episode.disputes[-1].upheld is not None:
-            raise _refuse(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
+            raise refuse_move(episode, state.deny(state.Denial.DISPUTE_PENDING, "no_dispute"))
         return episode
 
     async def rule(
@@ -271,9 +271,5 @@ class EpisodeWorkflow:
 def _require_state(episode: state.Episode, wanted: state.State) -> state.Episode:
     if episode.state is not wanted:
         wrong = state.deny(state.Denial.WRONG_STATE, wanted=wanted.value, state=episode.state.value)
-        raise _refuse(episode, wrong)
+        raise refuse_move(episode, wrong)
     return episode
-
-
-def _refuse(episode: state.Episode, denied: state.Denied) -> RefusedError:
-    return refuse_move(episode.id, denied.denial.value, denied.reason, episode.terms.currency)
