@@ -20,6 +20,14 @@ class Role(StrEnum):
     EXPLORER = "explorer"  # measure, within quotas, and take part in episodes
     OPERATOR = "operator"  # look after people, jobs and episodes
 
+    @classmethod
+    def parse(cls, text: str) -> Role:
+        """Read a role as people write it."""
+        try:
+            return cls(text.strip().lower())
+        except ValueError as exc:
+            raise AccountError(f"`role` must be one of {', '.join(cls)}, got {text!r}") from exc
+
     def __lt__(self, other: object) -> bool:
         return _rank(self) < _rank(other)
 

@@ -14,7 +14,7 @@ from heretix.cli import options as opt
 from heretix.cli import output
 
 if TYPE_CHECKING:
-    from heretix.accounts import People, Person, Quotas, Role, Token
+    from heretix.accounts import People, Person, Quotas, Token
 
 app = typer.Typer(
     help="Accounts of the web app: who may do what, and who did what.", no_args_is_help=True
@@ -43,11 +43,11 @@ def add(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Make an account. The password is asked for, or read from a line of standard input."""
-    from heretix.accounts import check_name
+    from heretix.accounts import Role, check_name
 
     # Said before anybody has typed a password.
     check_name(name)
-    wanted = _role(role or "reader")
+    wanted = Role.parse(role or "reader")
     password = None if no_password else _password()
     with _people(db, create=True) as people:
         _show(people.add(name, role=wanted, password=password), as_json=as_json)
@@ -84,8 +84,10 @@ def set_role(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Let a person do more, or less."""
+    from heretix.accounts import Role
+
     with _people(db) as people:
-        _show(people.set_role(name, _role(role)), as_json=as_json)
+        _show(people.set_role(name, Role.parse(role)), as_json=as_json)
 
 
 @app.command("password")
@@ -165,7 +167,7 @@ def tokens(
     as_json: opt.JsonOption = False,
 ) -> None:
     """List a person's API tokens, make one, or end one."""
-    from heretix.accounts import LOCAL
+    from heretix.accounts import LOCAL, Role
 
     with _people(db) as people:
         person = people.find(name)
@@ -175,7 +177,7 @@ def tokens(
             issued = people.tokens.issue(
                 person,
                 label=new,
-                role=_role(role) if role is not None else None,
+                role=Role.parse(role) if role is not None else None,
                 expires_in_s=None if days is None else days * 86_400.0,
                 by=LOCAL,
             )
@@ -246,17 +248,6 @@ def _password() -> str:
             "one, or give it as a line of standard input"
         )
     return check_password(line.rstrip("\r\n"))
-
-
-def _role(text: str) -> Role:
-    from heretix.accounts import Role
-    from heretix.core.errors import AccountError
-
-    try:
-        return Role(text.strip().lower())
-    except ValueError as exc:
-        known = ", ".join(role.value for role in Role)
-        raise AccountError(f"`role` must be one of {known}, got {text!r}") from exc
 
 
 def _read_limit(option: str, text: str, scale: float | None) -> int | None:

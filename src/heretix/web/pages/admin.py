@@ -49,14 +49,15 @@ def add_person(
 ) -> Response:
     """Make an account; a fresh explorer has daily limits."""
     try:
-        if not app.people.count() and (role != Role.OPERATOR or not password):
+        wanted = Role.parse(role)
+        if not app.people.count() and (wanted is not Role.OPERATOR or not password):
             raise AccountError(
                 "`role` of the first account must be operator, with a password: from then on "
                 "nobody comes in without an account"
             )
         app.people.add(
             name.strip(),
-            role=_role(role),
+            role=wanted,
             password=password or None,
             by=person,
             address=visit.address,
@@ -88,8 +89,8 @@ def change_person(
             running_jobs=_number("running_jobs", running_jobs),
             usd_micros_per_day=_number("usd_per_day", usd_per_day, 1_000_000),
         )
-        if role and _role(role) is not found.role:
-            app.people.set_role(found.name, _role(role), **by)
+        if role and (wanted := Role.parse(role)) is not found.role:
+            app.people.set_role(found.name, wanted, **by)
         if quotas != found.quotas:
             app.people.set_quotas(found.name, quotas, **by)
         if bool(active) is not found.active:
@@ -201,14 +202,6 @@ def _corpora(folder: FilePath) -> list[tuple[str, int | None]]:
         except HeretixError:
             found.append((name, None))
     return found
-
-
-def _role(text: str) -> Role:
-    try:
-        return Role(text)
-    except ValueError as exc:
-        known = ", ".join(Role)
-        raise AccountError(f"`role` must be one of {known}, got {text!r}") from exc
 
 
 def _number(name: str, text: str, scale: int = 1) -> int | None:
