@@ -18,13 +18,12 @@ from sqlalchemy import (
     update,
 )
 
-from heretix.store.db import conflict_insert, filter_given
+from heretix.store.db import Row, conflict_insert, filter_given, select_first, select_rows
 from heretix.store.schema import attempts, audit, idempotency, people, sessions, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import Select
     from sqlalchemy.sql.dml import ReturningInsert
 
 _SESSION: Final = select(
@@ -43,9 +42,6 @@ _TOKEN: Final = select(
 ).join(people, people.c.person_id == tokens.c.person_id)
 
 
-Row = dict[str, Any]
-
-
 def insert_person(connection: Connection, row: dict[str, Any]) -> bool:
     """Add an account; False when the name is taken."""
     insertion = conflict_insert(connection.dialect.name, people).on_conflict_do_nothing()
@@ -56,18 +52,18 @@ def select_person_by_name(
     connection: Connection, folded_name: str, *, lock: bool = False
 ) -> Row | None:
     """Read the account of a folded name; with `lock`, nobody else changes it in the meantime."""
-    return _first(connection, select(people).filter_by(folded_name=folded_name), lock=lock)
+    return select_first(connection, select(people).filter_by(folded_name=folded_name), lock=lock)
 
 
 def select_person(connection: Connection, person_id: str, *, lock: bool = False) -> Row | None:
     """Read the account of an id; with `lock`, nobody else changes it in the meantime."""
-    return _first(connection, select(people).filter_by(person_id=person_id), lock=lock)
+    return select_first(connection, select(people).filter_by(person_id=person_id), lock=lock)
 
 
 def select_people(connection: Connection, *, limit: int, after: str) -> list[Row]:
     """Read accounts by name, from the one behind a folded name."""
     query = select(people).where(people.c.folded_name > after).order_by(people.c.folded_name)
-    return _all(connection, query.limit(limit))
+    return select_rows(connection, query.limit(limit))
 
 
 def count_people(connection: Connection) -> int:
@@ -96,7 +92,7 @@ def insert_session(connection: Connection, row: dict[str, Any]) -> None:
 
 def select_session(connection: Connection, token_sha256: str) -> Row | None:
     """Read a session with the account that it belongs to."""
-    return _first(connection, _SESSION.where(sessions.c.token_sha256 == token_sha256))
+    return select_first(connection, _SESSION.where(sessions.c.token_sha256 == token_sha256))
 
 
 def update_session_seen(connection: Connection, token_sha256: str, seen_at: float) -> None:
@@ -129,18 +125,18 @@ def insert_token(connection: Connection, row: dict[str, Any]) -> None:
 
 def select_token_with_person(connection: Connection, token_sha256: str) -> Row | None:
     """Read a token with the account that it belongs to."""
-    return _first(connection, _TOKEN.where(tokens.c.token_sha256 == token_sha256))
+    return select_first(connection, _TOKEN.where(tokens.c.token_sha256 == token_sha256))
 
 
 def select_token(connection: Connection, token_id: str) -> Row | None:
     """Read a token by its public id."""
-    return _first(connection, select(tokens).filter_by(token_id=token_id))
+    return select_first(connection, select(tokens).filter_by(token_id=token_id))
 
 
 def select_tokens(connection: Connection, person_id: str | None) -> list[Row]:
     """Read tokens, the newest first: of one person, or of all."""
     query = filter_given(select(tokens), person_id=person_id)
-    return _all(connection, query.order_by(tokens.c.created_at.desc(), tokens.c.token_id))
+    return select_rows(connection, query.order_by(tokens.c.created_at.desc(), tokens.c.token_id))
 
 
 def update_token(connection: Connection, token_id: str, values: dict[str, Any]) -> None:
@@ -189,23 +185,13 @@ def select_audit_entries(
     query = filter_given(select(audit), who=who, what=what)
     if before is not None:
         query = query.where(audit.c.seq < before)
-    return _all(connection, query.order_by(audit.c.seq.desc()).limit(limit))
+    return select_rows(connection, query.order_by(audit.c.seq.desc()).limit(limit))
 
 
 def count_audit_entries(connection: Connection, what: str, subject: str) -> int:
     """Count how often something was done to a subject."""
     query = select(func.count()).select_from(audit).filter_by(what=what, subject=subject)
     return int(connection.scalar(query) or 0)
-
-
-def _first(connection: Connection, query: Select[Any], *, lock: bool = False) -> Row | None:
-    rows = connection.execute(query.with_for_update() if lock else query)
-    row = rows.mappings().first()
-    return None if row is None else dict(row)
-
-
-def _all(connection: Connection, query: Select[Any]) -> list[Row]:
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 @cache
@@ -235,7 +221,7 @@ def insert_reply(connection: Connection, row: dict[str, Any]) -> bool:
 
 def select_reply(connection: Connection, scope: str, key: str) -> Row | None:
     """Read what is known of a key; nobody else changes it in the meantime."""
-    return _first(connection, select(idempotency).where(_match_key(scope, key)), lock=True)
+    return select_first(connection, select(idempotency).where(_match_key(scope, key)), lock=True)
 
 
 def update_reply(

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+Row = dict[str, Any]
 
 BUSY_TIMEOUT_MS: Final = 10_000
 """Time to wait for another process's lock before saying so."""
@@ -335,6 +336,18 @@ def conflict_insert(dialect: str, table: Table) -> ConflictInsert:
 def has_rows(connection: Connection, table: Table) -> bool:
     """Tell whether a table holds anything: what most stores never use isn't loaded for them."""
     return connection.scalar(select(literal(1)).select_from(table).limit(1)) is not None
+
+
+def select_first(connection: Connection, query: Select[Any], *, lock: bool = False) -> Row | None:
+    """Read the first row; with `lock`, nobody else changes it in the meantime."""
+    rows = connection.execute(query.with_for_update() if lock else query)
+    row = rows.mappings().first()
+    return None if row is None else dict(row)
+
+
+def select_rows(connection: Connection, query: Select[Any]) -> list[Row]:
+    """Read all rows."""
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def filter_given(query: Select[Any], **wanted: object) -> Select[Any]:

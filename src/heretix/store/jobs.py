@@ -13,10 +13,13 @@ from sqlalchemy import Connection, and_, case, delete, func, or_, select, tuple_
 
 from heretix.store.db import (
     KEYS_PER_STATEMENT,
+    Row,
     chunked,
     conflict_insert,
     database_now,
     filter_given,
+    select_first,
+    select_rows,
 )
 from heretix.store.samples import is_gone
 from heretix.store.schema import episodes, job_runs, jobs, runs, samples
@@ -24,9 +27,7 @@ from heretix.store.schema import episodes, job_runs, jobs, runs, samples
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from sqlalchemy import ColumnElement, Select
-
-Row = dict[str, Any]
+    from sqlalchemy import ColumnElement
 
 _ACTIVE: Final = ("queued", "running")
 _LATEST_RUNS: Final = 10
@@ -41,13 +42,12 @@ def insert_job(connection: Connection, row: Row) -> bool:
 
 def select_job(connection: Connection, job_id: str, *, lock: bool = False) -> Row | None:
     """Read a job; with `lock`, nobody else changes it in the meantime."""
-    query = select(jobs).filter_by(job_id=job_id)
-    return _first(connection, query.with_for_update() if lock else query)
+    return select_first(connection, select(jobs).filter_by(job_id=job_id), lock=lock)
 
 
 def select_job_by_key(connection: Connection, owner_id: str, key: str) -> Row | None:
     """Read the job that an owner submitted under a key."""
-    return _first(connection, select(jobs).filter_by(owner_id=owner_id, key=key))
+    return select_first(connection, select(jobs).filter_by(owner_id=owner_id, key=key))
 
 
 def select_job_of_episode(connection: Connection, episode_id: str) -> Row | None:
@@ -57,7 +57,7 @@ def select_job_of_episode(connection: Connection, episode_id: str) -> Row | None
     query = select(jobs).where(
         jobs.c.state.in_(_ACTIVE), jobs.c.request_json.contains(named, autoescape=True)
     )
-    return _first(connection, query)
+    return select_first(connection, query)
 
 
 def lock_episode(connection: Connection, episode_id: str) -> None:
@@ -83,7 +83,7 @@ def select_jobs(
             return []
         query = query.where(tuple_(jobs.c.created_at, jobs.c.job_id) < tuple_(*at))
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc()).limit(limit)
-    return _all(connection, query)
+    return select_rows(connection, query)
 
 
 def count_jobs(connection: Connection) -> dict[str, int]:
@@ -240,7 +240,7 @@ def save_job_runs(connection: Connection, rows: Sequence[Row]) -> None:
 def select_job_runs(connection: Connection, job_id: str) -> list[Row]:
     """Read what a job has measured, in the order in which it was finished."""
     query = select(job_runs).filter_by(job_id=job_id)
-    return _all(connection, query.order_by(job_runs.c.finished_at, job_runs.c.run_id))
+    return select_rows(connection, query.order_by(job_runs.c.finished_at, job_runs.c.run_id))
 
 
 def select_revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row]:
@@ -249,7 +249,7 @@ def select_revisions(connection: Connection, job_ids: Sequence[str]) -> list[Row
     return [
         row
         for chunk in chunked(job_ids, KEYS_PER_STATEMENT)
-        for row in _all(connection, query.where(jobs.c.job_id.in_(chunk)))
+        for row in select_rows(connection, query.where(jobs.c.job_id.in_(chunk)))
     ]
 
 
@@ -311,12 +311,3 @@ def _order_by_fewest_under_way(connection: Connection) -> list[ColumnElement[int
     )
     counts = {row.owner_id: row.under_way for row in connection.execute(running)}
     return [case(counts, value=jobs.c.owner_id, else_=0)] if counts else []
-
-
-def _first(connection: Connection, query: Select[Any]) -> Row | None:
-    row = connection.execute(query).mappings().first()
-    return None if row is None else dict(row)
-
-
-def _all(connection: Connection, query: Select[Any]) -> list[Row]:
-    return [dict(row) for row in connection.execute(query).mappings()]
