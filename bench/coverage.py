@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -22,10 +21,10 @@ from rich.table import Table
 
 from heretix.belief.estimator import estimate
 from heretix.belief.logodds import sigmoid
+from heretix.studies.calibration import wilson
 
 TEMPLATES = (5, 8, 16)
 REPLICATES = (2, 3)
-Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +52,6 @@ class Cell:
     """Mean width of the intervals, in probability."""
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95% interval of a proportion (Wilson 1927)."""
-    share = successes / trials
-    spread = Z95**2 / trials
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z95 / (1 + spread) * math.sqrt(share * (1 - share) / trials + spread / (4 * trials))
-    return middle - half, middle + half
-
-
 def simulate(world: World, *, T: int, R: int, B: int, seed: int) -> tuple[bool, float]:
     """One measurement: whether its interval holds the truth, and its width."""
     rng = np.random.default_rng([T, R, seed])
@@ -84,7 +74,7 @@ def study(world: World, *, B: int, sims: int, seed: int, progress: Progress) -> 
             covered += hit
             width += one_width
             progress.advance(task)
-        lo, hi = wilson(covered, sims)
+        lo, hi = wilson(covered / sims, sims)
         cells.append(
             Cell(
                 T=T,

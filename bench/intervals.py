@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from coverage import wilson
 from heretix.belief.estimator import estimate
 from heretix.belief.logodds import sigmoid
 from heretix.belief.paired import paired_difference
 from heretix.belief.student import paired_template_t, paired_template_t_trimmed, template_t
+from heretix.studies.calibration import wilson
 
 TEMPLATES = (8, 16)
 REPLICATES = (1, 2, 3)
@@ -163,7 +163,7 @@ def study(
             progress.advance(task)
         for name, results in seen.items():
             hits = sum(hit for hit, _ in results)
-            lo, hi = wilson(hits, len(results))
+            lo, hi = wilson(hits / len(results), len(results))
             rows.append(
                 Coverage(
                     setting=setting.name,

@@ -28,7 +28,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from scipy.stats import binomtest
 
 from heretix.belief.metrics import (
     BeliefVector,
@@ -47,6 +46,7 @@ from heretix.belief.metrics import (
 )
 from heretix.belief.paired import unpaired_difference
 from heretix.providers.sim import Planted
+from heretix.studies.calibration import wilson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,15 +77,10 @@ class Rate:
     @classmethod
     def of(cls, name: str, hits: list[bool]) -> Rate:
         """The rate of `hits`."""
-        lo, hi = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
-        return cls(
-            name=name,
-            count=sum(hits),
-            trials=len(hits),
-            rate=sum(hits) / len(hits),
-            wilson_lo=float(lo),
-            wilson_hi=float(hi),
-        )
+        count, trials = sum(hits), len(hits)
+        rate = count / trials
+        lo, hi = wilson(rate, trials)
+        return cls(name=name, count=count, trials=trials, rate=rate, wilson_lo=lo, wilson_hi=hi)
 
 
 @dataclass

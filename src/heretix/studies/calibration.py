@@ -383,7 +383,7 @@ def _bins(rows: _Rows) -> tuple[Bin, ...]:
 def _bin(rows: _Rows, place: int, here: NDArray[np.bool_]) -> Bin:
     n = int(here.sum())
     share = float(rows.outcomes[here].mean()) if n else None
-    ends = (None, None) if share is None else _wilson(share, len(set(rows.claims[here].tolist())))
+    ends = (None, None) if share is None else wilson(share, len(set(rows.claims[here].tolist())))
     return Bin(
         lo=place / BINS,
         hi=(place + 1) / BINS,
@@ -395,7 +395,7 @@ def _bin(rows: _Rows, place: int, here: NDArray[np.bool_]) -> Bin:
     )
 
 
-def _wilson(share: float, trials: int) -> tuple[float, float]:
+def wilson(share: float, trials: int) -> tuple[float, float]:
     """95% interval of a share (Wilson 1927)."""
     spread = _Z95**2 / trials
     middle = (share + spread / 2) / (1 + spread)

@@ -204,7 +204,6 @@ def _ends_of(run: RunRecord) -> Part:
 # The reliability diagram: of claims believed to a degree, how many are true?
 
 _SIDE_PX: Final = 320
-_Z95: Final = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,24 +277,20 @@ def reliability_diagram(
 
 
 def _bin(number: int, members: Sequence[tuple[float, bool]], bins: int) -> ReliabilityBin:
-    n, true = len(members), sum(is_true for _, is_true in members)
-    lo, hi = _wilson(true, n)
+    from heretix.studies.calibration import wilson
+
+    n = len(members)
+    share = sum(is_true for _, is_true in members) / n
+    lo, hi = wilson(share, n)
     return ReliabilityBin(
         lo=number / bins,
         hi=(number + 1) / bins,
         n=n,
         mean_prob=math.fsum(prob for prob, _ in members) / n,
-        share_true=true / n,
+        share_true=share,
         share_lo=lo,
         share_hi=hi,
     )
-
-
-def _wilson(hits: int, n: int) -> tuple[float, float]:
-    share, z2 = hits / n, _Z95**2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    reach = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def _reliability_layers(found: Sequence[ReliabilityBin], theme: Theme) -> list[Part]:
