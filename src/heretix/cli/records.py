@@ -227,6 +227,9 @@ _NO_TRANSFER: Final = (
     "no money was moved here yet; give somebody an account with `heretix ledger join NAME` first"
 )
 
+SearchArgument = Annotated[
+    str | None, typer.Argument(help="Only claims, models and ids with this text.")
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -237,11 +240,7 @@ OutOption = Annotated[
 
 @export_app.command("runs", short_help="One row a run: claim, model, lens, belief, interval.")
 def export_runs(
-    search: Annotated[
-        str | None, typer.Argument(help="Only claims, models and ids with this text.")
-    ] = None,
-    out: OutOption = None,
-    db: opt.DbOption = None,
+    search: SearchArgument = None, out: OutOption = None, db: opt.DbOption = None
 ) -> None:
     """One row a run: claim, model, lens, size, belief, interval, stability."""
     _export("runs", search, out, db)
@@ -249,11 +248,7 @@ def export_runs(
 
 @export_app.command("executions", short_help="One row an invocation: belief, calls, tokens, cost.")
 def executions(
-    search: Annotated[
-        str | None, typer.Argument(help="Only claims, models and ids with this text.")
-    ] = None,
-    out: OutOption = None,
-    db: opt.DbOption = None,
+    search: SearchArgument = None, out: OutOption = None, db: opt.DbOption = None
 ) -> None:
     """One row an invocation, the history: claim, `claim_id`, belief, calls, tokens, cost."""
     _export("executions", search, out, db)
@@ -307,9 +302,7 @@ def inspect_log(
 
 @export_app.command("training", short_help="One row an answer, as chat messages with the label.")
 def training(
-    search: Annotated[
-        str | None, typer.Argument(help="Only claims, models and ids with this text.")
-    ] = None,
+    search: SearchArgument = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="FILE.jsonl; without it, JSON Lines here."),
