@@ -10,15 +10,14 @@ import math
 import time
 import uuid
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from heretix.core import errors
-from heretix.core.validation import explain
+from heretix.core.validation import explain, make_adapter
 from heretix.economy.episode.state import Challenge, Direction, Dispute, Episode, Ground
 from heretix.economy.exchange import EpisodeSummary
 from heretix.economy.exploration_service import Standing
@@ -650,17 +649,12 @@ def _part(name: str) -> str:
     return quote(name, safe="")
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _read(kind: type[T], values: Mapping[str, Any]) -> T:
     """Read a record of a kind; a newer server may say more than this client knows."""
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     known = {name: values[name] for name in names if name in values}
     try:
-        record: T = _adapter(kind).validate_json(json.dumps(known))  # type: ignore[arg-type]
+        record: T = make_adapter(kind).validate_json(json.dumps(known))  # type: ignore[arg-type]
     except ValidationError as exc:
         problem = explain(exc.errors(include_url=False)[0])
         raise errors.RecordError(

@@ -1,8 +1,9 @@
-"""Sentences for what pydantic finds wrong: the place, the rule, the value got."""
+"""Validation by pydantic: its adapters, and sentences for what it finds wrong."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from heretix.core.lenses import SHOWING, SHOWN_AS
@@ -11,7 +12,7 @@ from heretix.core.yaml_lines import Document, YamlFault, hint, list_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
 _GOT_CHARS: Final = 80
 _LISTED_MAX: Final = 16
@@ -62,6 +63,14 @@ PATTERNS: Final = {
     "HOST:PORT",
 }
 """Rules of text that are told in words instead of a pattern."""
+
+
+@cache
+def make_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Make pydantic's adapter of a type, once."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def explain(error: Any, known: Sequence[str] = ()) -> str:

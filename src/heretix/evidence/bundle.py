@@ -6,23 +6,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from heretix.core.canonical import sha256_json, sha256_text
 from heretix.core.errors import InsufficientEvidenceError, RecordError
 from heretix.core.lenses import Limits  # noqa: TC001 - pydantic looks it up
-from heretix.core.validation import explain
+from heretix.core.validation import explain, make_adapter
 from heretix.evidence.policy.policy import SourceClass  # noqa: TC001 - pydantic looks it up
 from heretix.evidence.text.fold import fold
 
 if TYPE_CHECKING:
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import ConfigDict
 
 BUNDLE_SCHEMA: Final = "heretix-bundle/2"
 _STRICT: Final[ConfigDict] = {"extra": "forbid", "strict": True}
@@ -192,7 +192,7 @@ class Shortfall:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Shortfall:
         """Read what `to_json` gave."""
-        found: Shortfall = _adapter(cls).validate_python(value)  # type: ignore[arg-type]
+        found: Shortfall = make_adapter(cls).validate_python(value)  # type: ignore[arg-type]
         return found
 
 
@@ -330,7 +330,7 @@ def read_bundle(value: object, source: str = "the bundle") -> Bundle:
         )
     try:
         # Strict about types, and dates are text only in JSON.
-        bundle: Bundle = _adapter(Bundle).validate_json(json.dumps(content))
+        bundle: Bundle = make_adapter(Bundle).validate_json(json.dumps(content))
     except ValidationError as exc:
         raise RecordError(f"`{source}` isn't a bundle: {explain(exc.errors()[0])}") from exc
     for number, item in enumerate(bundle.items, start=1):
@@ -345,10 +345,3 @@ def read_bundle(value: object, source: str = "the bundle") -> Bundle:
             f"its content gives {bundle.bundle_id}"
         )
     return bundle
-
-
-@cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(cast("type[Any]", kind))

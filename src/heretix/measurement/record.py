@@ -9,7 +9,6 @@ import os
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
@@ -19,13 +18,13 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
     model_serializer,
 )
 
 from heretix.core.canonical import canonical_json, sha256_hex
 from heretix.core.errors import ConfigError, RecordError
 from heretix.core.lenses import LensCode
+from heretix.core.validation import make_adapter
 from heretix.plan import PrecisionStep
 from heretix.prompts.bank import ShownItem
 from heretix.sample import Attempt
@@ -337,12 +336,8 @@ class SampleRecord(Attempt):
 def read_sample(content: Any) -> SampleRecord:
     """Read a sample that stands outside of a run."""
     # Not strict: what was JSON has the text of an enum's member, and not the member.
-    return _sample_adapter().validate_python(content, strict=False)
-
-
-@cache
-def _sample_adapter() -> TypeAdapter[SampleRecord]:
-    return TypeAdapter(SampleRecord)
+    sample: SampleRecord = make_adapter(SampleRecord).validate_python(content, strict=False)
+    return sample
 
 
 class ReasonRecord(_Record):

@@ -8,11 +8,11 @@ import asyncio
 import json
 import os
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from heretix.core.canonical import canonical_json, sha256_json
 from heretix.core.errors import ProviderError, RecordError, UnreadableError
+from heretix.core.validation import make_adapter
 from heretix.evidence.policy.publisher import read_domains
 from heretix.evidence.search import Filters, Hit, Search, narrow
 from heretix.evidence.sources.extract import DATE_CONFIDENCE
@@ -20,8 +20,6 @@ from heretix.evidence.sources.extract import DATE_CONFIDENCE
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from pydantic import TypeAdapter
 
     from heretix.evidence.document import Document
     from heretix.evidence.sources.fetch import Fetcher
@@ -85,7 +83,9 @@ class RecordingSearch:
         hits = await self._inner.search(query, k, **filters)
         question = _question(self.name, query, k, **filters)
         # Read-only mappings are written as what they hold.
-        plain = _hits().dump_python(hits, mode="json", warnings=False, fallback=dict)
+        plain = make_adapter(list[Hit]).dump_python(
+            hits, mode="json", warnings=False, fallback=dict
+        )
         record = {
             "schema": SCHEMA,
             "question": question,
@@ -114,7 +114,8 @@ class ReplaySearch:
             record = json.loads(path.read_bytes())
             hits, stated = record["hits"], (record["schema"], record["hits_sha256"])
             if stated == (SCHEMA, sha256_json(hits)):
-                return _hits().validate_python(hits)
+                found: list[Hit] = make_adapter(list[Hit]).validate_python(hits)
+                return found
         except FileNotFoundError as exc:
             raise RecordError(
                 f"`{query}` must be among the recorded searches of {self.name} in {self._folder}, "
@@ -126,13 +127,6 @@ class ReplaySearch:
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""
-
-
-@cache
-def _hits() -> TypeAdapter[list[Hit]]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(list[Hit])
 
 
 def _question(name: str, query: str, k: int, **filters: Unpack[Filters]) -> dict[str, Any]:
