@@ -31,7 +31,7 @@ from heretix.economy.episode.state import Parameters, Terms
 from heretix.economy.exchange import UNDRAWN, Exchange
 from heretix.economy.market import Side
 from heretix.store import Store
-from postgres import temporary_postgres
+from postgres import measure_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,13 +54,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.growth:
         return print_growth({bets: measure_growth(bets) for bets in options.growth}, options)
-    figures: dict[str, dict[str, Any]] = {}
-    with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        figures["sqlite"] = measure(str(Path(directory) / "heretix.sqlite"), options)
-        url = options.postgres or stack.enter_context(temporary_postgres())
-        if url is not None:
-            figures["postgresql"] = measure(url, options)
+    figures = measure_both(measure, options)
     if options.json:
         print(json.dumps({"bets": options.bets, "processes": options.processes} | figures))
     else:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of their own for the benchmarks that want one."""
+"""A PostgreSQL of their own for the benchmarks that want one, and a measurement on both."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import contextlib
 import sys
 import tempfile
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+
+
+def measure_both(measure: Callable[..., Any], options: Namespace) -> dict[str, Any]:
+    """Measure on a new SQLite file and, where there is one, on PostgreSQL."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        figures = {"sqlite": measure(f"{directory}/heretix.sqlite", options)}
+        url = options.postgres or stack.enter_context(temporary_postgres())
+        if url is not None:
+            figures["postgresql"] = measure(url, options)
+    return figures
 
 
 @contextlib.contextmanager

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import hashlib
 import json
 import statistics
-import tempfile
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from heretix.sample import Sample
 from heretix.store import ExecutionStart, SampleWriter, Store
 from heretix.store.runs import start_executions
 from heretix.store.samples import save_samples, select_answers
-from postgres import temporary_postgres
+from postgres import measure_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,13 +39,7 @@ def main() -> None:
     parser.add_argument("--postgres", metavar="URL", help="an empty database to use")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    figures: dict[str, dict[str, float]] = {}
-    with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        figures["sqlite"] = measure(str(Path(directory) / "heretix.sqlite"), options)
-        url = options.postgres or stack.enter_context(temporary_postgres())
-        if url is not None:
-            figures["postgresql"] = measure(url, options)
+    figures = measure_both(measure, options)
     if options.json:
         print(json.dumps({"samples": options.samples, "batch": options.batch, "per_s": figures}))
         return
