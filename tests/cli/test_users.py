@@ -68,7 +68,7 @@ def test_mistakes_are_told(users):
 def test_roles_quotas_and_state_are_set(users):
     """What isn't named stays as it is; `none` takes a limit away."""
     users("add", "Ada", "--no-password")
-    users("role", "ada", "operator")
+    users("role", "ada", " Operator ")
     users("quota", "ada", "--jobs-per-day", "5", "--usd-per-day", "1.25")
     users("quota", "ada", "--running-jobs", "2", "--jobs-per-day", "none")
     users("disable", "ada")

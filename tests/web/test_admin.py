@@ -37,7 +37,7 @@ def test_an_operator_makes_and_changes_accounts(accounts_site):
     found = people.find("nina")
     assert (found.role, found.active) == (Role.READER, True)
     assert found.quotas == Quotas(jobs_per_day=7, usd_micros_per_day=500_000)
-    assert root.post("/admin/people/nina", {"role": "reader"}, form="/admin").status_code == 303
+    assert root.post("/admin/people/nina", {"role": " Reader"}, form="/admin").status_code == 303
     assert not people.find("nina").active
     text = root.get("/admin").text
     for what in ("person.add", "person.role", "person.quotas", "person.disable"):
