@@ -127,13 +127,8 @@ def watching_pull(name: str) -> Iterator[Callable[[int, int], None]]:
             f"pulling {name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB", style="dim", markup=False
         )
         return
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.DownloadColumn(),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=console, transient=True) as progress:
+    columns = (bars.BarColumn(), bars.DownloadColumn(), bars.TimeRemainingColumn())
+    with output.progress("{task.description}", *columns) as progress:
         task = progress.add_task(f"pulling {name}", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

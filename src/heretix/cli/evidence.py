@@ -253,7 +253,7 @@ def add_to_corpus(
     as_json: opt.JsonOption = False,
 ) -> None:
     """Add documents. What is there already is skipped; what changed is replaced."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
+    from rich.progress import SpinnerColumn
 
     from heretix.evidence.sources.corpus import Corpus
     from heretix.evidence.sources.intake import check_sources, read_documents
@@ -265,11 +265,8 @@ def add_to_corpus(
     fetch = replace(
         Network().make_fetch_options(opt.read_settings(None)), allow_private=allow_private
     )
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
-    with (
-        Corpus.open(path) as opened,
-        Progress(*columns, console=output.err_console(), transient=True) as progress,
-    ):
+    columns = (SpinnerColumn(), "{task.description}")
+    with Corpus.open(path) as opened, output.progress(*columns) as progress:
         task = progress.add_task("reading")
         report = opened.add(
             read_documents(sources, fetch=fetch),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console, RenderableType
+    from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
 
@@ -41,6 +42,13 @@ def err_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, width=_width())
+
+
+def progress(*columns: str | ProgressColumn, console: Console | None = None) -> Progress:
+    """Make bars of progress that go when they end; what else is told meanwhile needs `console`."""
+    from rich.progress import Progress
+
+    return Progress(*columns, console=console or err_console(), transient=True)
 
 
 def _width() -> int | None:

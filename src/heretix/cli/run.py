@@ -468,15 +468,15 @@ def _bar(console: Console) -> Iterator[Callable[[Tally], None]]:
     from rich import progress as bars
 
     columns = (
-        bars.TextColumn("{task.fields[doing]}"),
+        "{task.fields[doing]}",
         bars.BarColumn(bar_width=24),
         bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),
-        bars.TextColumn("eta"),
+        "eta",
         bars.TimeRemainingColumn(),
         bars.TextColumn("{task.fields[notes]}", style="dim"),
     )
-    with bars.Progress(*columns, console=console, transient=True) as progress:
+    with output.progress(*columns, console=console) as progress:
         task = progress.add_task("measuring", total=None, notes="", doing="measuring")
         yield lambda t: progress.update(
             task, completed=t.done, total=t.total, notes=t.notes(), doing=t.doing

@@ -644,11 +644,7 @@ def _watching_steps() -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda step: console.print(step, style="dim", markup=False)
         return
-    columns = (
-        bars.BarColumn(bar_width=24),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.description}"),
-    )
-    with bars.Progress(*columns, console=console, transient=True) as progress:
+    columns = (bars.BarColumn(bar_width=24), bars.MofNCompleteColumn(), "{task.description}")
+    with output.progress(*columns) as progress:
         task = progress.add_task("beginning", total=STEPS)
         yield lambda step: progress.update(task, advance=1, description=step)

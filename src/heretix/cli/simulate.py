@@ -122,14 +122,14 @@ def _search(seed: int, attacks: int, out: Path | None, *, as_json: bool) -> None
     """Look for attacks that pay, and show the best found."""
     from dataclasses import asdict
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     from heretix.economy.ledger import PLAY
     from heretix.economy.simulation.search import Plan, search
 
     plan = Plan(seed=seed, attacks=attacks)
     columns = ("searching", BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=output.err_console(), transient=True) as progress:
+    with output.progress(*columns) as progress:
         task = progress.add_task("", total=attacks + min(attacks, plan.finalists))
         found = search(plan, tried=lambda: progress.advance(task))
     content = json.dumps({"plan": asdict(plan), "found": [asdict(one) for one in found]}, indent=2)
@@ -159,11 +159,11 @@ def _search(seed: int, attacks: int, out: Path | None, *, as_json: bool) -> None
 
 def _run(simulation: Simulation, episodes: int) -> bool:
     """Play; False when the user has had enough."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     columns = ("simulating", BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=output.err_console(), transient=True) as progress:
+        with output.progress(*columns) as progress:
             for _ in progress.track(range(episodes)):
                 simulation.play_next()
     except KeyboardInterrupt:
