@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from invariants import breaches, replay, reversal
 from playing import economy_settings
 
-from heretix.core.errors import UsageError
+from heretix.core.canonical import digest, sha256_text
+from heretix.core.errors import RecordError, UsageError
 from heretix.economy.ledger import (
     GENESIS,
     MAX_AMOUNT,
@@ -19,18 +20,22 @@ from heretix.economy.ledger import (
     Code,
     Draft,
     Escrow,
+    Event,
     Group,
     Ledger,
     LedgerState,
     Refused,
     Status,
     apply,
+    body_hash,
     check_balances,
     check_stakes,
     client_group,
     escrow_account,
     house_account,
     link,
+    root_hash,
+    transfer_hash,
     user_account,
     verify,
 )
@@ -372,6 +377,41 @@ def test_each_invariant_names_its_breach():
         )
     }
     assert rules == {"no_overdraft", "one_currency", "replay"}
+
+
+_TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+
+
+@economy_settings(max_examples=100)
+@given(_TEXT, _TEXT, st.none() | _TEXT, st.integers())
+def test_what_is_hashed_is_the_digest_of_a_record(text, other, episode, number):
+    """Though it is spelt out by hand, whatever quotes and line ends it holds."""
+    asked = {
+        "amount": number,
+        "code": "stake",
+        "credit": other,
+        "currency": "PLAY",
+        "debit": text,
+        "episode": episode,
+    }
+    one = Draft(id="t", **asked | {"code": Code.STAKE})
+    assert body_hash(one, other) == digest(asked | {"group": other})
+    place = {"id": text, "prev_hash": other, "seq": number}
+    found = transfer_hash(id_=text, body=other, seq=number, prev_hash=other)
+    assert found == digest(place | {"body_hash": other})
+    event = Event(
+        chain=text, number=number, move=other, rows_json=text, at_ms=number, prev_hash=other
+    )
+    rows = sha256_text(text)
+    assert event.hash() == digest([text, number, other, rows, number, other])
+    assert root_hash(seq=number, event=text, prev_root=other) == digest([number, text, other])
+
+
+@pytest.mark.parametrize("wrong", [1.0, b"t"])
+def test_nothing_inexact_is_hashed(wrong):
+    """Other numbers could be spelt in many ways."""
+    with pytest.raises(RecordError, match="`record` must be text, an integer"):
+        root_hash(seq=wrong, event="", prev_root="")
 
 
 @economy_settings(max_examples=100)

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from heretix.core.canonical import (
@@ -413,13 +414,15 @@ class LedgerTransaction:
 
 
 @cache
-def _fields(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _fields(kind: Any, *but: str) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in but)
 
 
-def _read(to: Callable[..., _T], row: RowMapping, **given: Any) -> _T:
+def _read(to: Callable[..., _T], row: RowMapping | Mapping[str, Any], **given: Any) -> _T:
     """Read a record from the columns that go by its fields' names, but for what is given."""
-    return to(**given, **{name: row[name] for name in _fields(to) if name not in given})
+    for name in _fields(to, *given):
+        given[name] = row[name]
+    return to(**given)
 
 
 def read_account(row: RowMapping) -> ledger.Account:
@@ -427,7 +430,7 @@ def read_account(row: RowMapping) -> ledger.Account:
     return _read(ledger.Account, row, kind=_read_word(ledger.AccountKind, row["kind"], row["id"]))
 
 
-def read_transfer(row: RowMapping) -> ledger.Transfer:
+def read_transfer(row: RowMapping | Mapping[str, Any]) -> ledger.Transfer:
     """Read a transfer from its row."""
     code = _read_word(ledger.Code, row["code"], row["id"])
     return _read(ledger.Transfer, row, group=row["group_id"], code=code)
@@ -829,7 +832,7 @@ def verify_ledger(connection: Connection) -> ledger.LedgerReport:
 
     replay = _EventReplay(breaches)
     rows = replay.compare_transfers(
-        queries.stream_events(connection), queries.stream_transfers(connection)
+        queries.stream_events(connection), queries.stream_table(connection, "transfers")
     )
 
     def pass_on() -> Iterator[ledger.Transfer]:
@@ -873,7 +876,7 @@ def verify_chain(connection: Connection, episode_id: str) -> ledger.LedgerReport
     replay, count = _EventReplay(breaches, episode_id), 0
     for transfer in replay.compare_transfers(
         queries.stream_events(connection, chain=episode_id),
-        queries.stream_transfers(connection, episode=episode_id),
+        queries.stream_table(connection, "transfers", episode=episode_id),
     ):
         count += 1
         for name, change in ((transfer["debit"], -1), (transfer["credit"], 1)):
@@ -924,14 +927,14 @@ class _EventReplay:
         }
 
     def compare_transfers(
-        self, events: Iterable[RowMapping], stored: Iterable[RowMapping]
-    ) -> Iterator[RowMapping]:
+        self, events: Iterable[RowMapping], stored: Iterable[dict[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
         """Pass stored transfers on; name the first that isn't what the events tell in its place."""
         told, differs = self._replay(events), False
         for row in stored:
             expected = next(told, None)
-            if not differs and not self._broken and dict(row) != expected:
-                self._breach("transfers", row["id"], expected, dict(row))
+            if not differs and not self._broken and row != expected:
+                self._breach("transfers", row["id"], expected, row)
                 differs = True
             yield row
         for left in told:
@@ -946,18 +949,19 @@ class _EventReplay:
             self._follow(event, row)
             if self._broken:
                 continue
+            chain = event.chain
             for name, rows in json.loads(event.rows_json).items():
                 for written in rows:
-                    if (ledger.episode_of(written) or COMMON) != event.chain:
-                        detail = f"a row of {name} stands in another's chain, {event.chain}"
+                    if (ledger.episode_of(written) or COMMON) != chain:
+                        detail = f"a row of {name} stands in another's chain, {chain}"
                         self._breaches.append(ledger.Breach("events", str(row["seq"]), detail))
                 if name == "transfers":
                     yield from rows
                     continue
-                view, key = self._views[name], _key(name)
+                view, place_of = self._views[name], _key(name)
                 for written in rows:
-                    place = tuple(written[column] for column in key)
-                    view[place] = view.get(place, {}) | written
+                    place = place_of(written)
+                    view[place] = view[place] | written if place in view else written
 
     def _follow(self, event: ledger.Event, row: RowMapping) -> None:
         """Check an event's link to the one before it in its chain, and to the root before it."""
@@ -986,10 +990,11 @@ class _EventReplay:
         for name, view in self._views.items():
             # Transfers give balances, and a seed is what the terms commit to.
             aside = {"accounts": "balance", "episodes": "secret"}.get(name)
-            for row in queries.stream_table(connection, name, episode=self._episode):
-                place = tuple(row[column] for column in _key(name))
-                stored, expected = dict(row), view.pop(place, None)
-                secret = stored.pop(aside, None) if aside else None
+            place_of = _key(name)
+            for stored in queries.stream_table(connection, name, episode=self._episode):
+                place = place_of(stored)
+                expected = view.pop(place, None)
+                secret = stored.pop(aside) if aside else None
                 if stored != expected:
                     self._breach(name, "/".join(map(str, place)), expected, stored)
                 elif name == "episodes" and not _is_committed(secret, stored["record_json"]):
@@ -1019,8 +1024,14 @@ def _head_places(last: int) -> list[int]:
     return list(dict.fromkeys(place for place in (last, *rounds) if place))[:HEADS]
 
 
-def _key(table: str) -> tuple[str, ...]:
-    return tuple(column.name for column in queries.CHAINED[table].primary_key)
+@cache
+def _key(table: str) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return what reads the key of a table's row from it."""
+    names = queries.CHAINED[table].primary_key.columns.keys()
+    if len(names) > 1:
+        return itemgetter(*names)
+    (name,) = names
+    return lambda row: (row[name],)
 
 
 def _is_committed(secret: Any, record_json: str) -> bool:
@@ -1037,7 +1048,9 @@ def _is_committed(secret: Any, record_json: str) -> bool:
 
 
 def _read_sound(
-    record_of: Callable[[RowMapping], _T], rows: Iterable[RowMapping], breaches: list[ledger.Breach]
+    record_of: Callable[[Any], _T],
+    rows: Iterable[RowMapping] | Iterable[Mapping[str, Any]],
+    breaches: list[ledger.Breach],
 ) -> Iterator[_T]:
     """Read records from rows; name and leave out what no rule could have written."""
     for row in rows:

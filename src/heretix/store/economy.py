@@ -299,12 +299,13 @@ def stream_events(connection: Connection, *, chain: str | None = None) -> Iterat
         query = query.outerjoin(before, before.c.seq == events.c.seq - 1)
         query = query.where(events.c.chain == chain)
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
-        yield from result.mappings()
+        for rows in result.mappings().partitions():
+            yield from rows
 
 
 def stream_table(
     connection: Connection, name: str, *, episode: str | None = None
-) -> Iterator[RowMapping]:
+) -> Iterator[dict[str, Any]]:
     """Read the rows of one of `CHAINED` tables, all or an episode's, a few at a time, in the order
     of its key.
 
@@ -320,8 +321,10 @@ def stream_table(
         own = table.c.get("episode_id", table.c.get("episode"))
         # A table that names no episode has nothing of it.
         query = query.where(false() if own is None else own == episode)
+    names = table.columns.keys()
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
-        yield from result.mappings()
+        for rows in result.partitions():
+            yield from [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def select_statement(connection: Connection, group: str) -> RowMapping | None:
@@ -373,7 +376,8 @@ def stream_transfers(
     query = filter_given(select(transfers), episode=episode)
     query = query.where(transfers.c.seq > after_seq).order_by(transfers.c.seq)
     with connection.execute(query, execution_options={"yield_per": _STREAM}) as result:
-        yield from result.mappings()
+        for rows in result.mappings().partitions():
+            yield from rows
 
 
 # Episodes, their bets, challenges, statements, measurements and reputations.
