@@ -137,18 +137,24 @@ class Record:
 
 def encode(value: object) -> Any:
     """Return a record as what JSON can hold."""
-    if isinstance(value, StrEnum):
-        return value.value
-    if value is None or isinstance(value, str | int):
+    kind: Any = type(value)
+    if kind in _PLAIN:
         return value
+    if isinstance(value, str | int):
+        return value.value if isinstance(value, StrEnum) else value
     if isinstance(value, Decimal | bytes):
         return value.hex() if isinstance(value, bytes) else str(value)
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
         return {name: encode(item) for name, item in value.items()}
-    assert dataclasses.is_dataclass(value), f"no way to write a {type(value).__name__}"
-    return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {name: encode(getattr(value, name)) for name in _field_names(kind)}
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    assert dataclasses.is_dataclass(kind), f"no way to write a {kind.__name__}"
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def encode_json(value: object) -> str:

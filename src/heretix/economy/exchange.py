@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import secrets
 from collections import Counter, defaultdict
@@ -1538,6 +1539,9 @@ class Exchange:
                 raise refuse_move(found, moved)
             assert moved.group is not None, "the seed is always there to be given back"
             *parts, last = ledger.split_group(moved.group, PAYMENTS_AT_ONCE)
+            if parts:
+                # Or the garbage collector walks through all that was worked out during a turn.
+                gc.collect()
             for part in (part for part in parts if part.id not in paid):
                 if self._pay(found, moved, part) is None:
                     break
