@@ -91,7 +91,7 @@ class Mark:
 
     @property
     def words(self) -> str:
-        """What leads a line of words: the number, or the interval in place of it."""
+        """Text that leads a line of words: the number, or the interval in place of it."""
         return write_interval(*self.ci) if self.wide else chance(self.prob)
 
     def __str__(self) -> str:
