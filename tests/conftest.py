@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,7 +22,7 @@ import chromium
 from pgserver import NOT_STARTED, Server, ServerNotStartedError, running_server
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
 # An example that takes long, or a machine that does, says nothing of what is tested; and what is
@@ -90,6 +92,35 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, spool_folder: Path) -> No
         if name.startswith(_OURS) or name.endswith(_PROVIDERS):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HERETIX_SPOOL", str(spool_folder))
+
+
+class _LeftError(BaseException):
+    """The exit code of a command that ends this process, as far as it knows."""
+
+
+@pytest.fixture
+def entry_point(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimpleNamespace]:
+    """Run a command in this process by its entry point, with streams of its own."""
+    from heretix.cli import main
+
+    def leave(code: int) -> None:
+        raise _LeftError(code)
+
+    def run(*args: object, stdin: bytes = b"", encoding: str = "utf-8") -> SimpleNamespace:
+        out, err = io.BytesIO(), io.BytesIO()
+        with monkeypatch.context() as patch, io.TextIOWrapper(out, encoding) as stdout:
+            patch.setattr(sys, "argv", ["heretix", *map(str, args)])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding))
+            patch.setattr(sys, "stdout", stdout)
+            patch.setattr(sys, "stderr", io.TextIOWrapper(err, encoding, "backslashreplace"))
+            patch.setattr(os, "_exit", leave)
+            with pytest.raises(_LeftError) as left:
+                main()
+            # As at the end of a process: what was left unwritten is lost.
+            said = [text.getvalue().decode() for text in (out, err)]
+        return SimpleNamespace(code=left.value.args[0], out=said[0], err=said[1])
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,8 @@ def heretix(folder):
     from heretix.cli.app import app
     from heretix.core.errors import HeretixError
 
-    def run(*args):
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
+    def run(*args, stdin=None):
+        result = CliRunner().invoke(app, [str(arg) for arg in args], input=stdin)
         code, err = result.exit_code, result.stderr
         if isinstance(result.exception, HeretixError):
             code, err = result.exception.exit_code, f"{err}error: {result.exception}"

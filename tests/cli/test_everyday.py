@@ -49,7 +49,7 @@ def test_a_tag_comes_with_the_artifact_and_the_table(heretix, folder):
     assert (refused.code, "'the third'; rename one of them" in refused.err) == (2, True)
 
 
-def test_artifacts_are_read_from_pipes_and_gzip(heretix, folder, shell):
+def test_artifacts_are_read_from_pipes_and_gzip(heretix, folder):
     """`verify -` reads standard input, and `.gz` is unpacked; a torn one is refused."""
     assert heretix("run", "Tea.", *MOCK, "-o", "o.json").code == 0
     whole = gzip.compress((folder / "o.json").read_bytes())
@@ -57,7 +57,7 @@ def test_artifacts_are_read_from_pipes_and_gzip(heretix, folder, shell):
     (folder / "torn.json.gz").write_bytes(whole[:-20])
     assert heretix("verify", "o.json.gz").code == 0
     assert heretix("show", "o.json.gz").code == 0
-    assert shell("cat o.json | heretix verify -").returncode == 0
+    assert heretix("verify", "-", stdin=(folder / "o.json").read_bytes()).code == 0
     torn = heretix("verify", "torn.json.gz")
     assert (torn.code, "isn't a whole gzip file" in torn.err) == (2, True)
 
@@ -82,30 +82,29 @@ def test_a_rounded_seed_is_recognised(heretix, folder):
 
 
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq isn't installed")
-def test_what_jq_wrote_verifies(shell):
+def test_what_jq_wrote_verifies(heretix, shell):
     """`jq` may write numbers anew; the record is still what it was."""
-    assert (
-        shell("heretix run Tea. --mock -K 4 -R 1 -o o.json && jq . o.json > p.json").returncode == 0
-    )
-    assert shell("heretix verify p.json").returncode == 0
+    assert heretix("run", "Tea.", *MOCK, "-o", "o.json").code == 0
+    assert shell("jq . o.json > p.json").returncode == 0
+    assert heretix("verify", "p.json").code == 0
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "code"),
     [
-        ("heretix show nothing --json", "RecordError", 2),
-        ("heretix run Tea. --json --bogus", "UsageError", 2),
-        ("heretix run Tea. --mock -K 99999999999999999999 --json", "ConfigError", 2),
-        ("heretix nonsense --json", "UsageError", 2),
+        ("show nothing --json", "RecordError", 2),
+        ("run Tea. --json --bogus", "UsageError", 2),
+        ("run Tea. --mock -K 99999999999999999999 --json", "ConfigError", 2),
+        ("nonsense --json", "UsageError", 2),
     ],
 )
-def test_mistakes_are_json_for_programs(shell, line, kind, code):
+def test_mistakes_are_json_for_programs(entry_point, folder, line, kind, code):
     """With `--json` the last line of standard error is an event, whatever went wrong."""
-    result = shell(line)
-    told = json.loads(result.stderr.splitlines()[-1])
+    result = entry_point(*line.split())
+    told = json.loads(result.err.splitlines()[-1])
     assert (told["event"], told["type"], told["exit_code"]) == ("error", kind, code)
-    assert result.returncode == code
-    assert result.stdout == ""
+    assert result.code == code
+    assert result.out == ""
 
 
 @pytest.mark.parametrize(
@@ -219,28 +218,31 @@ def test_an_artifact_is_packed_where_its_name_says_so(heretix, folder):
 
 
 @pytest.mark.parametrize("columns", ["0", "00"])
-def test_a_terminal_of_no_columns_is_shown_everything(shell, heretix, columns):
+def test_a_terminal_of_no_columns_is_shown_everything(heretix, monkeypatch, columns):
     """Some launchers set COLUMNS to 0, in which nothing has room."""
     assert heretix("run", "Tea.", *MOCK).code == 0
-    assert "Tea." in shell("heretix runs", COLUMNS=columns).stdout
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "Tea." in heretix("runs").out
 
 
-def test_a_byte_order_mark_hides_no_key(folder, shell):
+def test_a_byte_order_mark_hides_no_key(heretix, folder):
     """Editors put one before the first line of `.env`."""
     (folder / ".env").write_text("HERETIX_DB=marked.sqlite\n", encoding="utf-8-sig")
-    assert shell("heretix run Tea. --mock -K 4 -R 1").returncode == 0
+    assert heretix("run", "Tea.", *MOCK).code == 0
     assert (folder / "marked.sqlite").exists()
 
 
-def test_keys_are_read_from_dotenv_and_the_environment_wins(folder, shell):
+def test_keys_are_read_from_dotenv_and_the_environment_wins(heretix, folder, monkeypatch):
     """`.env` of the folder is read; what is set in the environment stays."""
     (folder / ".env").write_text("HERETIX_DB=from-dotenv.sqlite\n# a comment\nexport X='y'\n")
-    assert shell("heretix run Tea. --mock -K 4 -R 1").returncode == 0
+    assert heretix("run", "Tea.", *MOCK).code == 0
     assert (folder / "from-dotenv.sqlite").exists()
-    assert shell("heretix run Tea. --mock -K 4 -R 1", HERETIX_DB="given.sqlite").returncode == 0
+    with monkeypatch.context() as given:
+        given.setenv("HERETIX_DB", "given.sqlite")
+        assert heretix("run", "Tea.", *MOCK).code == 0
     assert (folder / "given.sqlite").exists()
     (folder / ".env").write_bytes(b"\xff\xfe\x00")
-    assert shell("heretix run Tea. --mock").returncode == 2
+    assert heretix("run", "Tea.", "--mock").code == 2
 
 
 def test_every_request_is_logged_on_demand(heretix, provider):

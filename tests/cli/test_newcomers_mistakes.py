@@ -116,12 +116,11 @@ def test_the_last_line_of_many_may_be_cut_off(heretix):
     assert "`many.jsonl` line 2 ends too early" in heretix("show", "many.jsonl").err
 
 
-def test_a_terminal_of_few_characters_is_served(shell):
+def test_a_terminal_of_few_characters_is_served(entry_point, folder):
     """What it can't show becomes a question mark."""
-    line = 'heretix run "Café is a drink." --mock -K 4 -R 1 -B 100'
-    ran = shell(line, PYTHONIOENCODING="ascii")
-    assert ran.returncode == 0, ran.stderr
-    assert "Caf? is a drink." in ran.stdout
+    ran = entry_point("run", "Café is a drink.", *SMALL, encoding="ascii")
+    assert ran.code == 0, ran.err
+    assert "Caf? is a drink." in ran.out
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a\0b"], ids=["empty", "bytes", "nul"])
@@ -171,9 +170,9 @@ def test_a_job_that_is_none_is_told_where_jobs_are(heretix):
     )
 
 
-@pytest.mark.parametrize("claim", ["Tee ist schön.", "茶是植物。"])
-def test_a_claim_arrives_whole_where_the_locale_is_ascii(shell, folder, claim):
+def test_a_claim_arrives_whole_where_the_locale_is_ascii(shell, folder):
     """Python hands its letters on as escaped bytes; they are UTF-8."""
+    claim = "Tee ist schön. 茶是植物。"
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     line = f"heretix run '{claim}' --mock -K 4 -R 1 --out o.json"
     done = shell(line, **ascii_only)
@@ -181,18 +180,18 @@ def test_a_claim_arrives_whole_where_the_locale_is_ascii(shell, folder, claim):
     assert json.loads((folder / "o.json").read_text("utf-8"))["runs"][0]["claim"] == claim
 
 
-def test_programs_lose_no_letter_on_such_a_terminal(shell):
+def test_programs_lose_no_letter_on_such_a_terminal(entry_point, folder):
     """JSON is escaped where it can't be shown: `?` would be taken for what the claim says."""
     claim = "Café 🧪 is a drink."
-    ran = shell(f'heretix run "{claim}" --mock -K 4 -R 1 -B 100 --json', PYTHONIOENCODING="ascii")
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["runs"][0]["claim"] == claim
-    assert ran.stdout.isascii()
+    ran = entry_point("run", claim, *SMALL, "--json", encoding="ascii")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["runs"][0]["claim"] == claim
+    assert ran.out.isascii()
     for command in ("runs --json", "export runs"):
-        read = shell(f"heretix {command}", PYTHONIOENCODING="ascii").stdout
+        read = entry_point(*command.split(), encoding="ascii").out
         (found,) = json.loads(read if command.endswith("json") else f"[{read}]")
         assert found["claim"] == claim
-    assert claim in shell("heretix runs --json", PYTHONIOENCODING="utf-8").stdout
+    assert claim in entry_point("runs", "--json").out
 
 
 def test_half_a_character_is_escaped_on_every_terminal():
@@ -251,11 +250,11 @@ def test_pulling_a_model_tells_how_far_it_is_without_a_terminal(capsys):
     assert told == ["pulling some-model: 0 of 1,117 MB", "pulling some-model: 52 of 1,117 MB"]
 
 
-def test_a_password_is_needed(shell):
+def test_a_password_is_needed(heretix):
     """Nothing on standard input isn't a password of no characters."""
-    ran = shell("heretix users add Bob < /dev/null")
-    assert ran.returncode == 2
-    assert "standard input is empty" in ran.stderr
+    ran = heretix("users", "add", "Bob", stdin="")
+    assert ran.code == 2
+    assert "standard input is empty" in ran.err
 
 
 def test_a_short_password_is_not_asked_for_twice(folder):

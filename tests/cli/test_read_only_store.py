@@ -12,10 +12,9 @@ import pytest
 
 from heretix.accounts import People, Role
 from heretix.store import Store
-from readonly import BOUND, obey_permissions, read_only
+from readonly import BOUND, obey_permissions, obeying_permissions, read_only
 
 pytestmark = pytest.mark.skipif(not BOUND, reason="root goes by no permissions here")
-COMMAND = [sys.executable, "-c", "from heretix.cli.app import main; main()"]
 
 
 def prepared():
@@ -35,18 +34,12 @@ def disk(folder, demo_template):
 
 
 @pytest.fixture
-def command(disk):
-    """Run a command on it, in a process that obeys permissions."""
+def command(disk, entry_point):
+    """Run a command on it, obeying permissions."""
 
     def run(*args):
-        return subprocess.run(
-            [*COMMAND, *args, "--db", str(disk / "demo.sqlite")],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            preexec_fn=prepared,
-        )
+        with obeying_permissions():
+            return entry_point(*args, "--db", disk / "demo.sqlite")
 
     return run
 
@@ -73,15 +66,15 @@ def command(disk):
 def test_what_reads_works(command, line):
     """As if the store could be written to."""
     done = command(*line)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    assert (done.code, done.err) == (0, "")
+    assert done.out
 
 
 def test_a_record_is_shown_and_verified(command):
     """A record is found by its id and derived again."""
-    run_id = json.loads(command("runs", "--json", "-n", "1").stdout)[0]["run_id"]
-    assert command("show", run_id).returncode == 0
-    assert "verified" in command("verify", run_id).stdout
+    run_id = json.loads(command("runs", "--json", "-n", "1").out)[0]["run_id"]
+    assert command("show", run_id).code == 0
+    assert "verified" in command("verify", run_id).out
 
 
 @pytest.mark.parametrize(
@@ -98,30 +91,28 @@ def test_a_record_is_shown_and_verified(command):
 def test_what_writes_says_that_it_cannot(command, folder, disk, line):
     """One message, exit code 2, and nothing left behind."""
     done = command(*line)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert re.fullmatch(r"error: `.*demo.sqlite` can't be written to; check who .*\n", done.stderr)
+    assert done.code == 2
+    assert done.out == ""
+    assert re.fullmatch(r"error: `.*demo.sqlite` can't be written to; check who .*\n", done.err)
     assert [path.name for path in disk.iterdir()] == ["demo.sqlite"]
     assert not (folder / "artifact.json").exists()
 
 
-def test_a_store_without_the_economy_has_no_balances(folder, sqlite_template):
+def test_a_store_without_the_economy_has_no_balances(folder, entry_point, sqlite_template):
     """The operator's accounts are made on first use; whoever only looks finds none."""
     disk = folder / "disk"
     disk.mkdir()
     shutil.copy(sqlite_template, disk / "empty.sqlite")
-    with read_only(disk):
-        line = [*COMMAND, "ledger", "balances", "--json", "--db", str(disk / "empty.sqlite")]
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=60, check=False, preexec_fn=prepared
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout) == []
+    with read_only(disk), obeying_permissions():
+        done = entry_point("ledger", "balances", "--json", "--db", disk / "empty.sqlite")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out) == []
 
 
 def test_it_is_served_to_be_looked_at(disk):
     """Pages are there, no worker tries to claim jobs, and the server says what it can't do."""
-    line = [*COMMAND, "serve", "--port", "0", "--db", str(disk / "demo.sqlite")]
+    main = [sys.executable, "-c", "from heretix.cli.app import main; main()"]
+    line = [*main, "serve", "--port", "0", "--db", str(disk / "demo.sqlite")]
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, preexec_fn=prepared) as server:
         address = re.search(r"http://\S+/", server.stderr.readline())[0]
         answer = httpx2.get(address, timeout=30, trust_env=False, verify=False)
@@ -133,7 +124,7 @@ def test_it_is_served_to_be_looked_at(disk):
     assert server.returncode == 0
 
 
-def test_with_accounts_it_is_not_served(folder, sqlite_template):
+def test_with_accounts_it_is_not_served(folder, entry_point, sqlite_template):
     """Nobody could sign in."""
     disk = folder / "disk"
     disk.mkdir()
@@ -141,10 +132,7 @@ def test_with_accounts_it_is_not_served(folder, sqlite_template):
     shutil.copy(sqlite_template, path)
     with Store.open(str(path)) as store:
         People(store).add("root", role=Role.OPERATOR, password="correct horse battery")
-    with read_only(disk):
-        line = [*COMMAND, "serve", "--port", "0", "--db", str(path)]
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=60, check=False, preexec_fn=prepared
-        )
-    assert done.returncode == 2
-    assert "can't be written to" in done.stderr
+    with read_only(disk), obeying_permissions():
+        done = entry_point("serve", "--port", "0", "--db", path)
+    assert done.code == 2
+    assert "can't be written to" in done.err

@@ -20,11 +20,11 @@ needs_tools = pytest.mark.skipif(
 
 
 @needs_tools
-def test_every_command_of_the_seed_works_as_written(shell):
+def test_every_command_of_the_seed_works_as_written(heretix, shell):
     """describe, mock run, and the jq and sqlite3 lines, to the letter."""
-    assert shell("heretix describe --config runs/rpl_example.yaml").returncode == 0
-    run = shell("heretix run --config runs/rpl_example.yaml --out runs/k12_mock.json --mock")
-    assert run.returncode == 0, run.stderr
+    assert heretix(*"describe --config runs/rpl_example.yaml".split()).code == 0
+    run = heretix(*"run --config runs/rpl_example.yaml --out runs/k12_mock.json --mock".split())
+    assert run.code == 0, run.err
     query = shell(
         "RUN_ID=$(jq -r '.runs[0].run_id' runs/k12_mock.json); echo $RUN_ID; "
         'sqlite3 -header -column runs/heretix.sqlite "SELECT run_id, prompt_sha256, '

@@ -12,29 +12,15 @@ import pytest
 from sqlalchemy import text
 from store_builders import RUN_ID, key, sample, start
 
-from heretix.core.errors import StoreError, StoreReadOnlyError
+from heretix.core.errors import HeretixError, StoreError, StoreReadOnlyError
 from heretix.store import Store, db
 from heretix.store.db import FileVersion, Location, make_immutable
 from heretix.store.runs import select_runs, start_executions
-from heretix.store.samples import save_samples
-from readonly import BOUND, obey_permissions, read_only
+from heretix.store.samples import release_all_leases, save_samples
+from readonly import BOUND, obey_permissions, obeying_permissions, read_only
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_LOOK = """
-import sys
-from heretix.core.errors import HeretixError
-from heretix.store import Store
-from heretix.store.runs import select_runs
-from heretix.store.samples import release_all_leases
-try:
-    with Store.open(sys.argv[1], create=sys.argv[2] == "create") as store:
-        print(store.writable, *(run.run_id for run in store.read(select_runs)))
-        store.write(release_all_leases, "nobody")
-except HeretixError as exc:
-    print(type(exc).__name__, exc.exit_code, exc)
-"""
 
 _LOOK_AGAIN_AND_AGAIN = """
 import sys
@@ -63,17 +49,17 @@ def path(tmp_path: Path) -> Path:
 
 
 def look(path: Path, how: str = "look") -> list[str]:
-    """What a process that obeys permissions finds."""
-    done = subprocess.run(
-        [sys.executable, "-c", _LOOK, str(path), how],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        preexec_fn=obey_permissions,
-    )
-    assert done.stderr == ""
-    return done.stdout.splitlines()
+    """What somebody who obeys permissions finds, and what is said to a write."""
+    found = []
+    with obeying_permissions():
+        try:
+            with Store.open(str(path), create=how == "create") as store:
+                runs = (run.run_id for run in store.read(select_runs))
+                found.append(" ".join([str(store.writable), *runs]))
+                store.write(release_all_leases, "nobody")
+        except HeretixError as exc:
+            found.append(f"{type(exc).__name__} {exc.exit_code} {exc}")
+    return found
 
 
 needs_permissions = pytest.mark.skipif(not BOUND, reason="root goes by no permissions here")

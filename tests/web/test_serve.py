@@ -24,15 +24,18 @@ from heretix.store import Store
 HERETIX = str(Path(sys.executable).parent / "heretix")
 
 
-def refused(*args):
+@pytest.fixture
+def refused(entry_point):
     """What the command says when it doesn't start."""
-    done = subprocess.run(
-        [HERETIX, "serve", *args], capture_output=True, text=True, timeout=120, check=False
-    )
-    return done.returncode, done.stderr
+
+    def run(*args):
+        done = entry_point("serve", *args)
+        return done.code, done.err
+
+    return run
 
 
-def test_other_addresses_are_refused_without_accounts(tmp_path):
+def test_other_addresses_are_refused_without_accounts(refused, tmp_path):
     """Whoever reached the server would be its operator."""
     code, said = refused("--host", "0.0.0.0", "--port", "0", "--db", str(tmp_path / "s.sqlite"))
     assert code == 2
@@ -40,7 +43,7 @@ def test_other_addresses_are_refused_without_accounts(tmp_path):
     assert "Traceback" not in said
 
 
-def test_a_port_in_use_is_a_mistake_with_a_remedy(tmp_path):
+def test_a_port_in_use_is_a_mistake_with_a_remedy(refused, tmp_path):
     """Two servers can't have one port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -49,14 +52,14 @@ def test_a_port_in_use_is_a_mistake_with_a_remedy(tmp_path):
     assert "--port" in said
 
 
-def test_an_address_that_is_none_is_a_mistake(tmp_path):
+def test_an_address_that_is_none_is_a_mistake(refused, tmp_path):
     """It says so instead of a traceback."""
     code, said = refused("--host", "127.0.0.1x", "--db", str(tmp_path / "s.sqlite"))
     assert code == 2
     assert "Traceback" not in said
 
 
-def test_a_host_that_is_no_text_is_a_mistake(tmp_path):
+def test_a_host_that_is_no_text_is_a_mistake(refused, tmp_path):
     """Python refuses to make a name of it in words of its own."""
     code, said = refused("--host", "a\udcffb", "--db", str(tmp_path / "s.sqlite"))
     assert (code, "`--host` must be an address" in said) == (2, True)
@@ -145,7 +148,7 @@ def test_a_short_job_does_not_wait_behind_a_long_one(started, tmp_path, monkeypa
         assert Jobs(store, Settings()).get(long.id, by=LOCAL).state is JobState.QUEUED
 
 
-def test_as_many_jobs_at_a_time_as_was_said(tmp_path):
+def test_as_many_jobs_at_a_time_as_was_said(refused, tmp_path):
     """None at all is no number; that is `--no-worker`."""
     code, said = refused("--jobs", "0", "--db", str(tmp_path / "s.sqlite"))
     assert code == 2
@@ -203,14 +206,13 @@ def test_a_server_logs_json_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     "args", [("serve", "--port", "0", "--metrics"), ("worker", "--metrics-port", "0")]
 )
-def test_metrics_need_the_extra(tmp_path, args):
+def test_metrics_need_the_extra(entry_point, monkeypatch, tmp_path, args):
     """Asked for what isn't installed, a command says how to install it."""
-    (tmp_path / "opentelemetry.py").write_text("raise ImportError('not here')\n")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [HERETIX, *args, "--db", str(tmp_path / "s.sqlite")]
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert "uv sync --extra otel" in done.stderr
-    assert "Traceback" not in done.stderr
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "opentelemetry":
+            monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    done = entry_point(*args, "--db", tmp_path / "s.sqlite")
+    assert done.code == 2
+    assert "uv sync --extra otel" in done.err
+    assert "Traceback" not in done.err
