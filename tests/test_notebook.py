@@ -1,8 +1,6 @@
 """What a notebook shows: tables, differences, and the gallery run by a real kernel."""
 
 import json
-import subprocess
-import sys
 from html import escape
 from pathlib import Path
 
@@ -147,13 +145,6 @@ def test_a_panel_is_measured_and_shown_wave_by_wave(store, tmp_path):
     assert page.count("<svg") == 2
     assert "Tea &lt;b&gt;." in page
     assert list(again.to_frame()["wave"]) == [0, 1, 2, 3] * 2
-
-
-def test_nothing_is_drawn_where_no_notebook_asks():
-    """A script and a terminal get no bar; nothing of IPython is loaded for one."""
-    code = "import sys, heretix.api as a; print(a._make_bar(None), 'IPython' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "None False\n"
 
 
 @pytest.mark.interop

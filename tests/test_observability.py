@@ -264,11 +264,13 @@ def names_of(taken):
     return services, metrics, spans
 
 
-def test_a_command_pushes_where_the_variables_say(collector):
+def test_a_command_pushes_where_the_variables_say(collector, entry_point, monkeypatch):
     """Before it ends, all of it; with the name that the environment gives."""
     url, taken = collector
-    ended = run_command(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_SERVICE_NAME="nightly")
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
+    ended = entry_point("run", "Coffee beans are seeds.", "-m", "mock:gpt-5", "-K", 4, "-R", 1)
+    assert ended.code == 0, ended.err
     services, metrics, spans = names_of(taken)
     assert services == {"nightly"}
     assert {"heretix.calls", "heretix.tokens", "heretix.cost"} <= metrics
@@ -292,42 +294,19 @@ def test_a_collector_that_is_away_changes_nothing():
     """The measurement is made and shown; that nobody listened is told beside it."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         url = f"http://127.0.0.1:{server.server_port}"
-    ended = run_command(OTEL_EXPORTER_OTLP_ENDPOINT=url, OTEL_EXPORTER_OTLP_TIMEOUT="1")
-    assert ended.returncode == 0
-    assert "stored in" in ended.stdout
-    assert "Failed to export" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-_COMMAND = """
-import os, sys
-from heretix.cli import main
-sys.argv[1:] = ["run", "Coffee beans are seeds.", "-m", "mock:gpt-5", "-K", "4", "-R", "1"]
-leave = os._exit
-def look(code):
-    loaded = [n for n in ("opentelemetry", "heretix.observability") if n in sys.modules]
-    print("loaded", loaded, file=sys.stderr)
-    leave(code)
-os._exit = look
-main()
-"""
-
-
-def run_command(**env):
-    """Run `heretix run` in a process of its own, which says at its end what is loaded."""
-    return subprocess.run(
-        [sys.executable, "-c", _COMMAND],
-        env={**os.environ, **env},
+    env = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "heretix", "run", "Tea.", "-m", "mock:gpt-5", "-K", "4", "-R", "1"],
+        env=env,
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-
-
-def test_unasked_nothing_is_loaded():
-    """A run that nobody observes knows neither OpenTelemetry nor what speaks to it."""
-    assert "loaded []" in run_command().stderr
+    assert ended.returncode == 0
+    assert "stored in" in ended.stdout
+    assert "Failed to export" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_without_the_extra_nothing_happens_or_a_remedy_is_told(monkeypatch):

@@ -64,7 +64,7 @@ def test_standard_input_is_read_as_what_it_is(heretix, folder, name):
     WAYS_IN[name](folder / name)
     from_file = heretix(*f"run --claims-file {name} --mock -K 4 -R 1 -o a.jsonl".split())
     piped = heretix(
-        *"run --claims-file - --mock -K 4 -R 1 -o b.jsonl".split(),
+        *["run", "--claims-file", "-", "--mock", "-K", "4", "-R", "1", "-o", "b.jsonl"],
         stdin=(folder / name).read_bytes(),
     )
     assert from_file.code == piped.code == 0, piped.err

@@ -193,20 +193,6 @@ def test_the_package_is_the_command_line_too(shell):
     assert shell("python -m heretix show exec-0").returncode == 2
 
 
-def test_the_help_imports_nothing_heavy(shell):
-    """Start-up time is import time: none of these is needed to print help."""
-    heavy = "numpy sqlalchemy aiohttp pydantic alembic yaml rich stamina xllamacpp"
-    code = (
-        "import sys, typer.main; from heretix.cli.app import app\n"
-        "typer.main.get_command(app).main(['--help'], standalone_mode=False)\n"
-        "ours = {name for name in sys.modules if name.startswith('heretix.cli.')}\n"
-        f"heavy = set('{heavy}'.split()) & set(sys.modules) | ours - {{'heretix.cli.app'}}\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)"
-    )
-    result = shell(f'python -c "{code}"')
-    assert result.returncode == 0, result.stderr
-
-
 def test_the_table_of_commands_says_what_the_commands_say():
     """`--help` imports no command, so each line of it is checked against the command's own."""
     from typer.main import get_command

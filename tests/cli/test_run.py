@@ -22,8 +22,10 @@ needs_tools = pytest.mark.skipif(
 @needs_tools
 def test_every_command_of_the_seed_works_as_written(heretix, shell):
     """describe, mock run, and the jq and sqlite3 lines, to the letter."""
-    assert heretix(*"describe --config runs/rpl_example.yaml".split()).code == 0
-    run = heretix(*"run --config runs/rpl_example.yaml --out runs/k12_mock.json --mock".split())
+    assert heretix(*["describe", "--config", "runs/rpl_example.yaml"]).code == 0
+    run = heretix(
+        *["run", "--config", "runs/rpl_example.yaml", "--out", "runs/k12_mock.json", "--mock"]
+    )
     assert run.code == 0, run.err
     query = shell(
         "RUN_ID=$(jq -r '.runs[0].run_id' runs/k12_mock.json); echo $RUN_ID; "

@@ -25,20 +25,18 @@ async def asleep():
     threading.Timer(0.5, press).start()
     await asyncio.Event().wait()
 
-try:
-    WAIT
-except KeyboardInterrupt:
-    print("interrupted")
+for wait in (run_async, lambda work: asyncio.Runner().run(run_attentively(work))):
+    try:
+        wait(asleep())
+    except KeyboardInterrupt:
+        print("interrupted")
 """
 
 
-@pytest.mark.parametrize(
-    "wait", ["run_async(asleep())", "asyncio.Runner().run(run_attentively(asleep()))"]
-)
-def test_ctrl_c_wakes_a_loop_that_nothing_else_will_wake(wait):
+def test_ctrl_c_wakes_a_loop_that_nothing_else_will_wake():
     """Even when the system hands the signal to another thread."""
     done = subprocess.run(
-        [sys.executable, "-c", WAITING.replace("WAIT", wait)],
+        [sys.executable, "-c", WAITING],
         capture_output=True,
         text=True,
         timeout=60,
@@ -46,7 +44,7 @@ def test_ctrl_c_wakes_a_loop_that_nothing_else_will_wake(wait):
         # A shell's background job has Ctrl-C switched off, and hands that on to its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n" * 2, "", 0)
 
 
 async def number():
@@ -85,10 +83,10 @@ HUNG_UP = """
 import os, signal
 from heretix.core.event_loop import STOP_SIGNALS, handling_signals, run_async
 
-async def work():
+async def work(sent):
     heard = []
     with handling_signals(lambda: heard.append(1), STOP_SIGNALS):
-        for number in SENT:
+        for number in sent:
             os.kill(os.getpid(), number)
             for _ in range(3):
                 await __import__("asyncio").sleep(0)
@@ -96,41 +94,47 @@ async def work():
     os.kill(os.getpid(), signal.SIGHUP)
     return len(heard)
 
-print(run_async(work()))
+"""
+EACH_ALONE = """
+for before, *sent in CASES:
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+        continue
+    signal.signal(signal.SIGHUP, before)
+    print(run_async(work(sent)))
+    break
 """
 
 
-@pytest.mark.parametrize(
-    ("sent", "before", "heard"),
-    [
-        ("[signal.SIGHUP, signal.SIGHUP]", signal.SIG_DFL, 1),
-        ("[signal.SIGHUP, signal.SIGTERM]", signal.SIG_DFL, 2),
-        ("[signal.SIGINT, signal.SIGHUP]", signal.SIG_DFL, 1),
-        ("[signal.SIGHUP]", signal.SIG_IGN, 0),
-    ],
-)
-def test_a_closed_terminal_stops_once_and_is_never_a_second_signal(sent, before, heard):
+def test_a_closed_terminal_stops_once_and_is_never_a_second_signal():
     """Shells tell it twice, a second signal drops calls, and `nohup` has it ignored."""
+    default, ignored = int(signal.SIG_DFL), int(signal.SIG_IGN)
+    hung_up, terminated, interrupted = map(int, (signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
+    heard = {
+        (default, hung_up, hung_up): 1,
+        (default, hung_up, terminated): 2,
+        (default, interrupted, hung_up): 1,
+        (ignored, hung_up): 0,
+    }
     done = subprocess.run(
-        [sys.executable, "-c", HUNG_UP.replace("SENT", sent)],
+        [sys.executable, "-c", HUNG_UP + EACH_ALONE.replace("CASES", repr([*heard]))],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: [
-            signal.signal(signal.SIGHUP, before),
-            signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (done.stdout, done.stderr, done.returncode) == (f"{heard}\n", "", 0)
+    said = [int(line) for line in done.stdout.splitlines()]
+    assert (said, done.stderr, done.returncode) == ([*heard.values()], "", 0)
 
 
 def test_after_a_closed_terminal_nothing_is_written_to_it():
     """Every write to it would fail; files that stand in for it go on."""
-    program = HUNG_UP.replace("SENT", "[signal.SIGHUP]").replace(
+    program = HUNG_UP.replace(
         "    # A shell",
         '    print("more", file=__import__("sys").stderr, flush=True)\n    # A shell',
     )
+    program += "print(run_async(work([signal.SIGHUP])))"
     ours, theirs = os.openpty()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(

@@ -610,18 +610,3 @@ def test_what_does_not_follow_from_its_answer_is_left_in_the_store(measured, lak
     assert done.moved_executions == 13
     with pytest.raises(RecordError, match="doesn't follow"):
         pack(RunRecord.model_validate_json(text))
-
-
-def test_look_ups_without_a_lake_ask_nothing_of_it(measured):
-    """pyarrow isn't imported where nothing was archived."""
-    code = f"""
-import sys
-from heretix.store import Store
-from heretix.store.samples import select_answers
-with Store.open({measured!r}) as store:
-    assert store.read(select_answers, ["ab" * 32]) == {{}}
-assert "pyarrow" not in sys.modules and "heretix.lake" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with Store.open(measured) as store:
-        assert store.read(select_answers, ["ab" * 32]) == {}

@@ -1,7 +1,5 @@
 """From a model id to its provider."""
 
-import subprocess
-import sys
 from contextlib import aclosing
 
 import pytest
@@ -87,42 +85,6 @@ def test_a_bad_timeout_is_refused():
     """The timeout reaches the connection."""
     with pytest.raises(ConfigError, match="`timeout_s`"):
         open_provider(parse_model("ollama:m"), Settings(), timeout_s=0.0)
-
-
-def test_the_registry_is_light():
-    """Importing it loads neither the network nor an adapter."""
-    code = (
-        "import sys, heretix.providers.catalog; "
-        "print([m for m in sys.modules if m in {'aiohttp', 'xllamacpp', 'numpy'} "
-        "or m.startswith('heretix.providers.')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(eval(done.stdout)) == {
-        "heretix.providers.base",
-        "heretix.providers.catalog",
-    }
-
-
-def test_an_opened_provider_loads_nothing_more_for_its_first_call():
-    """A call is made while its lease runs: what takes long is done before."""
-    code = (
-        "import asyncio, sys; from heretix.core.settings import Settings\n"
-        "from heretix.providers.base import Request\n"
-        "from heretix.providers.catalog import Options, open_provider, parse_model\n"
-        "options = Options(base_url='http://127.0.0.1:1/v1')\n"
-        "provider = open_provider(parse_model('openai-compatible:m'), Settings(), options=options)\n"
-        "before = set(sys.modules)\n"
-        "asked = Request(model='m', system='', user='', max_output_tokens=1)\n"
-        "async def ask():\n"
-        "    try: await provider.ask(asked)\n"
-        "    except Exception: pass\n"
-        "    await provider.aclose()\n"
-        "asyncio.run(ask())\n"
-        "print(sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "aiohttp" not in eval(done.stdout)
-    assert len(eval(done.stdout)) < 10
 
 
 @pytest.mark.parametrize("name", ["sim:slow?latency_s=0.2", "sim:x?hel=much", "mock:m?nothing=1"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -142,7 +141,7 @@ def start_child(url: str, keys: list[str]) -> PROCESSES.Process:
 
 def test_a_process_that_ended_and_was_not_reaped_yet_is_gone(store: Store) -> None:
     """A zombie makes no calls."""
-    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     owner = as_if(pid=child.pid, started=leases._read_start(child.pid))
     store.write(claim_leases, KEYS, owner)
     assert store.write(claim_leases, KEYS, new_owner()) == set()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +105,6 @@ def test_processes_may_bring_an_older_store_up_to_date_at_once(
     fill(store_url)
     folder = release(tmp_path, monkeypatch, _NEXT)
     assert run_together(upgrade_store, [(store_url, folder)] * 3) == [0] * 3
-
-
-def test_a_new_store_is_made_without_alembic(tmp_path: Path):
-    """The slow import is for migrations only."""
-    path = tmp_path / "heretix.sqlite"
-    program = (
-        "import sys; from heretix.store import Store; Store.open(sys.argv[1]).close(); "
-        "sys.exit('alembic' in sys.modules)"
-    )
-    for _ in range(2):
-        command = [sys.executable, "-c", program, str(path)]
-        assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_ids_are_not_looked_up_by_scanning(tmp_path: Path):

@@ -246,18 +246,3 @@ def test_an_address_that_isnt_one_is_refused(url):
     """With what one looks like."""
     with pytest.raises(ConfigError, match="url"):
         Client(url)
-
-
-def test_the_client_needs_nothing_that_a_server_needs():
-    """It can be used where the web extra isn't installed."""
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\n"
-        "for name in ('fastapi', 'starlette', 'uvicorn', 'argon2', 'jinja2'):\n"
-        "    sys.modules[name] = None\n"
-        "from heretix.client import Client\n"
-        "assert not any(name.startswith('heretix.web') for name in sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
