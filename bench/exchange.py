@@ -268,7 +268,7 @@ def make_terms() -> Terms:
     return Terms(
         claim="Tariffs don't cause inflation.",
         currency="PLAY",
-        lens="mel",
+        lens="MEL",
         bank="rpl_v1",
         bank_sha256="0" * 64,
         models=("gpt-5",),
