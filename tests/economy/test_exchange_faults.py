@@ -189,10 +189,10 @@ def monkeyed(exchange: Exchange, *, after: int):
     """Let a process end when so many parts of a settlement are paid, whoever paid them."""
     pay = exchange._pay
 
-    def die(found, moved, part):
+    def die(found, moved, part, **last):
         if part.id.endswith(f":{after}") or part.closes:
             raise Crash
-        return pay(found, moved, part)
+        return pay(found, moved, part, **last)
 
     exchange._pay = die
     try:

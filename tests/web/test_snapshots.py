@@ -67,7 +67,8 @@ def whole_site(tmp_path, measured_template):
         file.write_text(json.dumps({"name": "p", "models": ["sim:m"], "claims": ["Tea."]}))
         panel = load_panel(file)
         # The first signature makes the key, by which heads are shown from then on.
-        sign_head(seq=1, hash_="0" * 64, at_ms=NOW, key_file=tmp_path / "key.pem")
+        zeros = "0" * 64
+        sign_head(seq=1, root=zeros, chains=zeros, at_ms=NOW, key_file=tmp_path / "key.pem")
         wave, measurement = run_async(
             prepare_wave(panel, prepare_panel(panel, state.settings), store)
         )
