@@ -183,10 +183,15 @@ def _make_demo(path: Path, folder: Path) -> None:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
+def postgres_url(
+    postgres_server: Server, postgres_template: str, spool_folder: Path
+) -> Iterator[str]:
     """A PostgreSQL database with an empty store."""
     with postgres_server.reused(postgres_template) as url:
         yield url
+        # The next test has this database, without the runs that such answers belong to.
+        for path in spool_folder.iterdir():
+            path.unlink()
 
 
 @pytest.fixture
